@@ -39,6 +39,7 @@ from typing import Any
 
 from querywright.data.forms import shaped
 from querywright.data.labels import read_labels, with_labels
+from querywright.data.pages import Pages, about_pages, merged, most_asked, pages_of
 from querywright.data.rows import (
     INDEX_COLUMNS,
     Options,
@@ -108,7 +109,8 @@ def read_questions(
         source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file, or of a folder with such
             files (see :mod:`querywright.data.folders`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
-            :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``.
+            :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``. Behind one that has
+            passages too may stand ``?page=COLUMN`` (:mod:`querywright.data.pages`).
         columns: Our names (id, question, options, answer, aliases, evidence, jointly, assessors, history) to theirs.
             Default: guessed, see the head of this module.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
@@ -127,6 +129,13 @@ def read_questions(
     if labels is not None:
         read = read_questions(source, columns=columns, limit=limit, split=split, multiple_choice=multiple_choice)
         return with_labels(read, read_labels(labels))
+    bare, by = pages_of(source)
+    if by is not None:
+        given: dict[str, Any] = {"columns": columns, "split": split, "multiple_choice": multiple_choice}
+        questions, parts = read_questions(bare, **given), read_passages(bare, split=split)
+        chosen = questions if by.questions is None else most_asked(questions, parts, by.questions)[0]
+        pages = _pages(bare, by, split)
+        return [about_pages(one, pages) for one in chosen][: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
         return _checked_before(source[: check_limit(limit)], multiple_choice)
     table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
@@ -169,6 +178,16 @@ def read_passages(
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
+    bare, by = pages_of(source)
+    if by is not None:
+        parts = read_passages(bare, columns=columns, split=split)
+        pages = _pages(bare, by, split)
+        whole = merged(parts, pages)
+        if by.questions is not None:
+            topics = most_asked(read_questions(bare, split=split), parts, by.questions)[1]
+            about = {pages[part.id] or part.id for part in parts if part.title in topics}
+            whole = [page for page in whole if page.id in about]
+        return whole[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
         given: Any = source
         return list(given[: check_limit(limit)])
@@ -185,6 +204,11 @@ def read_passages(
             record.complain(record.cell("id").column, passage.id, f"another id: {place} has it with other content")
     table.raise_problems(name_of(source), n_rows)
     return [passage for _, passage in found.values()]
+
+
+def _pages(source: Source, by: Pages, split: str | None) -> dict[str, str]:
+    """By passage the page that it stands on; empty where its column is."""
+    return {one.id: one.title for one in read_passages(source, columns={"title": by.column}, split=split)}
 
 
 def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) -> list[str]:
