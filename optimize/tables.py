@@ -73,6 +73,22 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
     ]
 
 
+def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question]) -> list[str]:
+    """What a decision-useful rate hangs on where passages of a pool are unjudged, an arm at a time."""
+    pooled, notes = {question.id for question in questions if question.assessors}, []
+    for one in evaluations:
+        rows = [row for row in one.rows if row.id in pooled and "decision_useful" in row.scores and row.failure is None]
+        useful = sum(row.scores["decision_useful"] == 1 for row in rows)
+        undecided = sum(row.unjudged > 0 and math.isnan(row.scores["decision_useful"]) for row in rows)
+        if undecided:
+            low, high = (100 * count / len(rows) for count in (useful, useful + undecided))
+            notes.append(
+                f"{one.name}: {undecided} of {len(rows)} questions hang on passages that nobody judged; over all of "
+                f"them its decision_useful lies between {low:.1f} and {high:.1f}: label with this arm among --arms"
+            )
+    return notes
+
+
 def _number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else form.format(value)
 

@@ -128,7 +128,7 @@ def test_splits_that_are_given_are_kept(lm):
             "takes the settings objective.* trials",
         ),
         (lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"), "validation, test is missing among train"),
-        (lambda: qw.read_questions({"a": [], "b": []}), "has the keys a, b; name one of its splits"),
+        (lambda: qw.read_questions({"a": [], "b": []}), r"has the keys a, b; give one of them, such as data\[.a.\]"),
     ],
 )
 def test_an_error_names_what_was_got_and_what_may_be_given(call, said):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from querywright.api import Tuned, compare, compile, evaluate
+    from querywright.api import Tuned, compare, compile, evaluate, label
     from querywright.data import Label, Passage, Question, Splits, read_passages, read_questions, split_questions
     from querywright.data.sample import load_sample
     from querywright.models.embedder import resolve_embedder
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from querywright.retrieval.index import build_collection
 
 _HOMES = {
-    "api": ("Tuned", "compare", "compile", "evaluate"),
+    "api": ("Tuned", "compare", "compile", "evaluate", "label"),
     "data": ("Label", "Passage", "Question", "Splits", "read_passages", "read_questions", "split_questions"),
     "data.sample": ("load_sample",),
     "models.embedder": ("resolve_embedder",),
@@ -65,7 +65,7 @@ __all__ = [
     "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "CompileSettings", "Decomposition",
     "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval",
     "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "Splits", "StepBackRetrieval",
-    "Tuned", "build_collection", "compare", "compile", "evaluate", "load", "load_sample", "make_program",
+    "Tuned", "build_collection", "compare", "compile", "evaluate", "label", "load", "load_sample", "make_program",
     "read_passages", "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
 ]  # fmt: skip
 

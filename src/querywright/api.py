@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import dspy
 
@@ -26,6 +26,7 @@ from querywright.named import (
     check_rewriter,
     engine_for,
     knob_values,
+    of_mixed,
     open_reranker,
     reader_for,
     tell_unlearnt,
@@ -37,6 +38,7 @@ from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.evaluate import evaluate as evaluate_program
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
+from querywright.optimize.labels import label_pool, pool_passages
 from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
@@ -44,6 +46,9 @@ from querywright.optimize.study.objectives import check_judges, objectives_of
 from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import technique_class
 from querywright.workspace import Tell, Workspace
+
+if TYPE_CHECKING:
+    import pandas
 
 LM: TypeAlias = str | dspy.LM
 
@@ -180,6 +185,66 @@ def compare(
         ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
         metrics=ready.metrics, threads=threads, deadline=deadline, max_failures=max_failures, progress=progress,
     )  # fmt: skip
+
+
+def label(
+    arms: Iterable[Any] | Mapping[str, Any],
+    questions: Any,
+    *,
+    retriever: Any,
+    judge: str | Path | SavedJudge | None = "usefulness",
+    judge_lm: LM | None = None,
+    lm: LM = "embedded",
+    depth: int = 5,
+    labels: Any = None,
+    knobs: Mapping[str, Any] | None = None,
+    engine: str = "dense",
+    embedder: Any = "embedded",
+    threads: int = 4,
+    max_failures: float = 0.05,
+    home: str | Path | None = None,
+    progress: Progress | None = None,
+) -> pandas.DataFrame:
+    """Label what arms find: a table that people correct and that ``labels=`` takes.
+
+    Args:
+        arms: What is searched with, as ``compare`` takes arms; their first passages are pooled.
+        questions: What is asked, as ``read_questions`` takes it.
+        retriever: What techniques that are named search: a collection's name, or a retriever.
+        judge: A judge of usefulness, or where one was saved; None leaves all labels to people.
+        judge_lm: Its LM, or its name. Default: ``lm``.
+        lm: The LM of the arms, or its name. Default ``embedded``.
+        depth: Passages of each arm for each question, 1 to 50. Default 5.
+        labels: Labels that are there: they stay, and only what has none is added and judged.
+        knobs: Values for every technique that is named and has the knob.
+        engine: What techniques search with that name none. Default ``dense``.
+        embedder: What a collection that is named was built with. Default ``embedded``.
+        threads: Questions, or judgements, under way at a time. Default 4.
+        max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
+        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        progress: Called with what, done and total after each question.
+
+    Returns:
+        A row a passage; the columns are those of ``querywright.data.labels.PassageLabel``.
+
+    Raises:
+        InputError: Something cannot be used; it names what, and what may be given.
+        OutageError: An LM is out of reach; what was said is kept.
+        TooManyFailuresError: More questions of an arm, or of the judge, failed than allowed.
+    """
+    asks = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
+    ready = prepare(
+        arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
+        reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
+    )  # fmt: skip
+    place = ready.workspace
+    given: dict[str, Any] = {"threads": threads, "max_failures": max_failures, "progress": progress}
+    pool, _ = pool_passages(ready.programs, ready.questions, lm=place.lm, depth=depth, **given)
+    return label_pool(
+        pool, ready.questions, None if asks is None else asks.judge,
+        there=() if labels is None else read_labels(labels),
+        lm=place.lm if judge_lm is None else place.another_lm(cast("Any", judge_lm)), **given,
+    ).to_pandas()  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +384,8 @@ def compile(
     aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
     check_judges(aims, judges, asks=judge_lm is not None)
     read_by = reader_for(asked, reader)
+    for line in of_mixed(asked, reader):
+        (tell or _warn)(line)
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
     place = _workspace(home, lm)()

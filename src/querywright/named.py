@@ -108,6 +108,17 @@ def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
     return "multiple_choice" if all(question.options for question in questions) else "short_answer"
 
 
+def of_mixed(questions: Sequence[Question], reader: str | None) -> list[str]:
+    """What must be known where ``auto`` makes short answers of questions that have options, for others have none."""
+    bare = [question.id for question in questions if not question.options]
+    if reader != "auto" or not bare or len(bare) == len(questions):
+        return []
+    return [
+        f"{len(bare)} of {len(questions)} questions have no options, such as {bare[0]!r}: so every answer is a "
+        "short one, also where there are options; leave them out, or name another reader"
+    ]
+
+
 def of_grounded(reader: str | None) -> list[str]:
     """What must be known of closed book where it has this reader."""
     if reader is None or not READERS[reader].GROUNDED:

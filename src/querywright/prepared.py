@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import dspy
 
 from querywright.data import Question, read_questions
-from querywright.data.labels import assessors_of
+from querywright.data.labels import evidence_by
 from querywright.data.reading import check_evidence, check_labels
 from querywright.errors import DataError, InputError
 from querywright.metrics.dspy_metrics import Metric, needs
@@ -28,6 +28,7 @@ from querywright.named import (
     engine_for,
     knob_values,
     of_grounded,
+    of_mixed,
     open_reranker,
     pairs,
     reader_for,
@@ -196,6 +197,7 @@ def prepare(
     rewriter: Path | None = None,
     reading: Mapping[str, Any] | None = None,
     jointly: bool | None = None,
+    scores: bool = True,
     tell: Tell = print,
 ) -> Prepared:
     """Check, read and open all that was named.
@@ -223,6 +225,7 @@ def prepare(
         rewriter: Folder of a rewriter, for techniques that write.
         reading: ``columns``, ``limit`` and ``split`` of the questions.
         jointly: Whether every question takes all of its helpful passages. Default: as the data says.
+        scores: Whether something is to be scored, or only searched. Default True.
         tell: Says what a user should know meanwhile.
 
     Raises:
@@ -250,15 +253,13 @@ def prepare(
     read_by = reader_for(asked, reader)
     own = [arm.reader for arm in named.values()]
     readers = list(dict.fromkeys(one for one in ([read_by] if None in own else []) + own if one is not None))
-    chosen, lacks = _scorable(chosen, judged, asked, readers)
-    notes += [line for name in readers for line in of_grounded(name)]
+    chosen, lacks = _scorable(chosen, judged, asked, readers) if scores else ({}, {})
+    notes += [line for name in readers for line in of_grounded(name)] + (of_mixed(asked, reader) if None in own else [])
     grounded = any(READERS[name].GROUNDED for name in readers)
     if grounded and "accuracy" in chosen and not all(question.options for question in asked):
         notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
     labelled = any(question.evidence for question in asked)
-    by = ", ".join(f"{name} ({count})" for name, count in assessors_of(asked).items())
-    told = "usefulness from labelled evidence" + (f", by {by}" if by else "")
-    notes.append(told if labelled else "no labelled evidence")
+    notes.append(evidence_by(asked) if labelled else "no labelled evidence")
     searching = {name: arm for name, arm in named.items() if arm.searches}
     if searching and retriever is None:
         raise InputError(f"{next(iter(searching))} searches; name a collection with --collection (retriever=)")

@@ -93,6 +93,16 @@ def test_forms_of_an_answer(row, answer):
         {"options": {"A": "red", "B": "Blue", "C": "green", "D": None}},
         {"choices": {"text": ["red", "Blue", "green"], "label": ["A", "B", "C"]}},
         {"choices": ["red", "Blue", "green"]},
+        {"options": [{"key": key, "value": text} for key, text in zip("ABC", ("red", "Blue", "green"), strict=True)]},
+        {"options": {"key": ["A", "B", "C"], "value": ["red", "Blue", "green"]}, "answer": "Blue"},
+        {
+            "choices": [
+                {"option": "B", "text": "red"},
+                {"option": "A", "text": "Blue"},
+                {"option": "C", "text": "green"},
+            ],
+            "answer_idx": "A",
+        },
         {"A": "red", "B": "Blue", "C": "green", "D": None},
         {"options": '["red", "Blue", "green"]'},
     ],

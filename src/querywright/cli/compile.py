@@ -148,10 +148,11 @@ def _run(technique: str, questions: Any, save_to: Path, output: opt.Output, **gi
 
 def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewriter: Any = None) -> None:
     """The tables and verdicts of a compilation."""
+    from querywright.data.labels import evidence_by
     from querywright.data.types import Label
     from querywright.named import of_grounded
     from querywright.optimize.results import AS_WRITTEN, by_judges, objective_value
-    from querywright.optimize.tables import table_rows
+    from querywright.optimize.tables import pool_notes, table_rows
 
     objective = compiled.settings.objectives[0]
     best = sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:SHOWN_ARMS]
@@ -187,7 +188,7 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewr
     budget = compiled.program.technique.knobs["max_passages"]
     notes = [
         f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages and has the "
-        f"same reader, unless its name says otherwise; LM {workspace.lm.model}; usefulness from labelled evidence{by}; "
+        f"same reader, unless its name says otherwise; LM {workspace.lm.model}; {evidence_by(splits.test)}{by}; "
         "p-values Holm-corrected, the reader check's by itself"
     ]
     if compiled.reader_check:
@@ -198,6 +199,7 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewr
         f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
         f"{'none' if compiled.compiled.prompt == AS_WRITTEN else 'yes'}, reader "
         f"{'yes' if compiled.reader_demos else 'none'}",
+        *pool_notes(compiled.test, splits.test),
         *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
         compiled.sentence + ("" if compiled.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."),
     ]

@@ -180,12 +180,13 @@ class Bench:
     def notes(self, compared: Compared) -> list[str]:
         """What is said below a table of results."""
         from querywright.optimize.comparison import RIGHT
+        from querywright.optimize.tables import pool_notes
 
         ready, lm, found = self.ready, self.ready.workspace.lm, compared.arms
         lines = [*compared.notes, f"LM {lm.model}; mean in per cent with its 95 % interval"]
         for name, arms in ready.rewriters.items():
             lines.append(f"{', '.join(arms)}: what is searched was written by {name}")
-        lines += ready.notes
+        lines += [*ready.notes, *pool_notes(found, compared.questions)]
         read = any(metric in one.metrics for one in found for metric in RIGHT)
         if compared.references and not read:
             lines.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")

@@ -1,7 +1,8 @@
-"""``querywright judge``: hold a judge against people, and improve it."""
+"""``querywright judge``: label passages for people to correct, hold a judge against people, and improve it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 OutPath = Annotated[Path, Parameter(name="--out", metavar="PATH")]
 
-judge_app = opt.make_app("judge", "Hold a judge against people, and improve it.")
+judge_app = opt.make_app("judge", "Label what arms find, hold a judge against people, and improve it.")
 
 
 @Parameter(name="*", group="Data")
@@ -91,6 +92,77 @@ def list_judges(*, as_json: opt.Json = False) -> None:
     ]
     about = ("about", "reads", "labels", "metric")
     emit(as_json, rows, lambda: show_facts({row["judge"]: {key: row[key] for key in about} for row in rows}))
+
+
+@judge_app.command(name="label")
+def label_command(
+    questions: opt.Questions,
+    /,
+    *,
+    collection: opt.Name,
+    save_to: opt.OutFile,
+    arms: Annotated[tuple[str, ...], Parameter(metavar="ARM,...", show_default=False)] = ("plain",),
+    depth: opt.Count = 5,
+    judge: opt.Name = "usefulness",
+    judging: opt.JudgeLM = opt.JudgeLM(),
+    search: opt.SearchOptions = opt.SearchOptions(),
+    helpers: opt.Helpers = opt.Helpers(),
+    data: opt.DataOptions = opt.DataOptions(),
+    work: opt.Work = opt.Work(),
+) -> None:
+    """Label what arms find, in a file that people correct and --labels gives back.
+
+    The first passages of every arm are pooled and judged side by side. Change a label in the file and it is a
+    person's. Run again, only what has no label is added and judged.
+
+    Example: querywright judge label questions.jsonl --collection mine --arms plain,hcqr --out labels.jsonl
+
+    Args:
+        collection: The collection that is searched.
+        save_to: .jsonl, .csv or .qrels (TREC); goes on with one that is there.
+        arms: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Repeatable. Default: plain.
+        depth: Passages of each arm for each question, 1 to 50.
+        judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
+    """
+    from querywright.data.labels import check_form, read_labels, write_labels
+    from querywright.files import writing
+    from querywright.models.lm import lm_digest
+    from querywright.optimize.judge_files import resolve_judge
+    from querywright.optimize.labels import label_pool, pool_passages
+    from querywright.prepared import prepare
+
+    check_file(save_to, "--out")
+    check_form(save_to)
+    there = read_labels(save_to) if save_to.is_file() and save_to.stat().st_size else []
+    asks = None if judge == "none" else resolve_judge(judge)
+    named = [arm for text in arms for arm in re.split(r",(?=[^,=]+(?:[:,]|$))", text) if arm]
+    ready = prepare(
+        named, questions, workspace=work.open, retriever=collection, embedder=search.embedder,
+        engine=search.engine or "dense", reader=None, max_passages=depth, knobs=search.knobs, scores=False,
+        reranker=helpers.reranker, rewriter=helpers.rewriter, reading=data.given, tell=note,
+    )  # fmt: skip
+    lm = judging.open(ready.workspace, work.lm)
+    with progress() as update:
+        given = {**work.run.given, "progress": update}
+        pool, failed = pool_passages(ready.programs, ready.questions, lm=ready.workspace.lm, depth=depth, **given)
+        found = label_pool(pool, ready.questions, None if asks is None else asks.judge, lm=lm, there=there, **given)
+    with writing(f"the labels {save_to.name!r}", "the judge's answers are kept, and asked for again at no cost"):
+        write_labels(save_to, found.labels)
+    told = {"passages": len(found.labels), "added": found.added, "asked": found.asked, "labels": found.counts}
+    told |= {"failed": {**failed, **found.failed}, "file": str(save_to)}
+
+    def shown() -> None:
+        rows = [{"label": name, **{by: str(n) for by, n in counts.items()}} for name, counts in found.counts.items()]
+        by = list(dict.fromkeys(by for counts in found.counts.values() for by in counts))
+        rows = [{"label": row["label"], **{name: row.get(name, "0") for name in by}} for row in rows]
+        notes = [] if asks is None else [asks.standing(lm.model, lm_digest(lm))]
+        notes += [f"{name}: {count} questions failed" for name, count in told["failed"].items()]
+        title = f"{len(found.labels)} passages of {len(pool)} questions, {found.added} added, {found.asked} judged"
+        show_table(title, rows, notes=notes)
+        say(ready.workspace.cost_line())
+        say(f"labels: {save_to}; correct the column label, and give them back with --labels {save_to.name}")
+
+    emit(work.output.as_json, told, shown)
 
 
 @judge_app.command(name="calibrate")

@@ -27,6 +27,7 @@ class Recipe(NamedTuple):
 
 RECIPES = {
     "medqa": Recipe("GBaker/MedQA-USMLE-4-options", "test"),
+    "medqa-5": Recipe("fzkuji/MedQA", "test", ("med_qa_en_source",)),
     "mmlu-med": Recipe(
         "cais/mmlu",
         "test",

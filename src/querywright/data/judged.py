@@ -8,6 +8,8 @@ person said, and in ``arms`` (a name, or a list) which systems found the passage
 A folder has a file of passages with ids (``corpus.jsonl``) and one of questions (``questions.jsonl``), where a row has
 ``judged``: an object of passage id and label (then ``second_label`` and ``arms`` are such objects too); or ``passage``
 (an id) and ``label``.
+
+Of a file of labels (``querywright judge label``) the rows by a person are taken.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from querywright.data.labels import GRADES
 from querywright.data.reading import QUESTION_COLUMNS, check_limit, derived_id, read_passages
 from querywright.data.rows import Cell, Record, Table, read_answer, read_options
 from querywright.data.sources import iterate_rows
-from querywright.data.types import Passage, Question
+from querywright.data.tables import Row
+from querywright.data.types import PERSON, Passage, Question
+from querywright.errors import DataError
 
 _OWN = ("passage", "passages", "response", "point", "label", "judged", "second_label", "arms")
 JUDGED_NAMES = ("id", "question", "options", "answer", *_OWN)
@@ -102,8 +108,11 @@ def read_judged(
     n_rows = 0
     for row in iterate_rows(source, kind="questions", split=None, problems=table.problems):
         n_rows += 1
-        found += _cases(table.record(row), labels, needs, corpus)
+        values = _persons(row.values)
+        found += [] if values is None else _cases(table.record(Row(row.place, values)), labels, needs, corpus)
     table.raise_problems(os.fspath(source), n_rows)
+    if not found:
+        raise DataError(f"{source}: no label is by a person; change one, or write {PERSON} into by where you agree")
     kept = set(list(dict.fromkeys(one.case.question.id for one in found))[:limit])
     return sampled([one for one in found if one.case.question.id in kept], per_question)
 
@@ -129,6 +138,24 @@ def sampled(judged: Sequence[Judged], per_question: int | None) -> list[Judged]:
 def judged_hash(judged: Iterable[Judged]) -> str:
     """SHA-256, as hex, of everything in the cases, whatever their order."""
     return hashlib.sha256("\n".join(sorted(one.digest() for one in judged)).encode()).hexdigest()
+
+
+def _persons(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A row as it is, one of a file of labels as a case; None for one that no person labelled."""
+    if not {"question_id", "passage_id", "text", "label", "judged", "by"} <= values.keys():
+        return values
+    label, by = values["label"], str(values["by"] or PERSON)
+    if label is None or (by != PERSON and label == values["judged"]):
+        return None
+    kept = {name: values.get(name) for name in ("question", "options", "answer")}
+    label = GRADES[int(label)] if str(label) in ("0", "1", "2") else label
+    return {
+        **kept,
+        "id": values["question_id"],
+        "passage": values["text"],
+        "passage_title": values.get("title"),
+        "label": label,
+    }
 
 
 def _cases(
@@ -191,7 +218,8 @@ def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passa
     texts = [record.text(text, column, "non-empty text") if record.ok else "" for text in listed]
     if corpus is not None:
         return _of_corpus(record, column, [text for text in texts if text], corpus)
-    return tuple(Passage(str(place), text) for place, text in enumerate(texts))
+    title = str(record.values.get("passage_title") or "")
+    return tuple(Passage(str(place), text, title) for place, text in enumerate(texts))
 
 
 def _of_corpus(record: Record, column: str, ids: Sequence[str], corpus: Mapping[str, Passage]) -> tuple[Passage, ...]:

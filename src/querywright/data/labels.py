@@ -169,9 +169,14 @@ def assessors_of(questions: Iterable[Question]) -> dict[str, int]:
     questions = list(questions)
     if not any(question.assessors for question in questions):
         return {}
-    return Counter(
-        name for question in questions for key in question.evidence for name in question.assessors.get(key, (PERSON,))
-    )
+    given = (names for one in questions for names in (one.assessors.get(key, (PERSON,)) for key in one.evidence))
+    return dict(sorted(Counter(name for names in given for name in names).items()))
+
+
+def evidence_by(questions: Iterable[Question]) -> str:
+    """What usefulness rests on, in words, with who labelled where that is said."""
+    by = ", ".join(f"{name} ({count})" for name, count in assessors_of(questions).items())
+    return "usefulness from labelled evidence" + (f", by {by}" if by else "")
 
 
 def _united(question: Question, labels: Iterable[PassageLabel]) -> Question:

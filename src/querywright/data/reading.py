@@ -5,9 +5,9 @@ Columns that are found without a mapping, the first that has a value:
 * question ``id``: id, _id, qid, question_id. Without one the id is the first 16 hex digits of the SHA-256 of
   question, options and history, so that it stays the same when rows move.
 * ``question``: question, query, user_input.
-* ``options``: options, choices: a list, an object of letter and text, or ``{"text": [...], "label": [...]}``;
-  or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list is no
-  options.
+* ``options``: options, choices: a list of texts or of ``{"key": ..., "value": ...}``, an object of letter and text,
+  or ``{"text": [...], "label": [...]}``; or columns A, B, C ...; a mapping may name several columns as
+  ``"opa,opb,opc"``. An empty list is no options.
 * ``answer``: answer, ground_truth, ground_truth_answer, reference (the option's text, compared exactly and then
   without regard to case; else its letter or its position from 0; where it may be the text of one and the letter
   of another, a problem); answer_idx, answer_letter, answer_index, answerKey (letter or position from 0; has to

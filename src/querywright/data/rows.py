@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from datetime import date
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from querywright.data.tables import Row
 from querywright.data.types import Label, Scalar, turns_of
@@ -19,6 +19,7 @@ from querywright.errors import DataError
 
 INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
 _OPTIONS = "2 to 26 distinct, non-empty texts"
+_OPTION_PARTS = ("label", "key", "letter", "option"), ("text", "value")
 
 
 class Cell(NamedTuple):
@@ -165,7 +166,9 @@ def read_options(record: Record) -> Options | None:
         return Options()
     named = _named_options(value)
     if named is None:
-        record.complain(column, value, f"a list of {_OPTIONS}, or an object of letters and texts")
+        record.complain(
+            column, value, f"a list of {_OPTIONS}, or of objects of key and value, or an object of letters and texts"
+        )
         return None
     if not named:
         return Options()
@@ -178,21 +181,36 @@ def read_options(record: Record) -> Options | None:
     if len(texts) < 2 or len(set(texts)) < len(texts) or len(set(labels)) < len(labels):
         record.complain(column, texts, _OPTIONS)
         return None
-    return Options(tuple(labels), tuple(texts), several or not isinstance(value, list))
+    return Options(tuple(labels), tuple(texts), several or _lettered(value) or isinstance(value, dict))
 
 
 def _named_options(value: object) -> list[tuple[str, object]] | None:
     """Pairs of letter and text, None when the value has no form of options."""
-    if isinstance(value, dict) and set(value) == {"text", "label"} and isinstance(value["text"], list):
-        labels, texts = value["label"], value["text"]
-        if not isinstance(labels, list) or len(labels) != len(texts):
-            return None
-        return [(str(label).strip(), text) for label, text in zip(labels, texts, strict=True)]
+    if isinstance(value, dict) and (names := _pair_of(value)) and all(isinstance(one, list) for one in value.values()):
+        labels, texts = (value[name] for name in names)
+        return list(zip(map(_letter, labels), texts, strict=True)) if len(labels) == len(texts) else None
     if isinstance(value, dict):
-        return [(str(label).strip(), text) for label, text in value.items() if text is not None]
+        return [(_letter(label), text) for label, text in value.items() if text is not None]
+    if _lettered(value):
+        return [(_letter(one[names[0]]), one[names[1]]) for one in value if (names := _pair_of(one))]
     if isinstance(value, list) and len(value) <= len(ascii_uppercase):
         return list(zip(ascii_uppercase, value, strict=False))
     return None
+
+
+def _lettered(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    """Whether it is a list of objects of letter and text."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and _pair_of(one) for one in value)
+
+
+def _letter(label: object) -> str:
+    return str(label).strip()
+
+
+def _pair_of(value: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What an object of letter and text calls the two; None for another object."""
+    letters, texts = ([name for name in names if name in value] for names in _OPTION_PARTS)
+    return (letters[0], texts[0]) if len(value) == 2 and letters and texts else None
 
 
 def _options_cell(record: Record) -> tuple[str, Any, bool]:

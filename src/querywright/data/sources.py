@@ -64,8 +64,8 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         split = next(iter(source)) if split is None and len(source) == 1 else split
         if split is None or split not in source:
             raise DataError(
-                f"split={split!r}: the data given has the keys {', '.join(map(str, source))}; name one of its splits, "
-                "or give a list of rows"
+                f"split={split!r}: the data given has the keys {', '.join(map(str, source))}; give one of them, "
+                f"such as data[{str(next(iter(source), 'test'))!r}], name it with split=, or give a list of rows"
             )
         source, split = source[split], None
     if split is not None:

@@ -1,0 +1,182 @@
+"""Passages that arms found, pooled and labelled by a judge: what people correct, and give back as evidence.
+
+Source: pooling as TREC does it, the union of the first passages of each arm (Spärck Jones and van Rijsbergen 1975).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+import dspy
+
+from querywright.data.labels import PassageLabel
+from querywright.data.types import PERSON, Label, Passage, Question
+from querywright.errors import InputError
+from querywright.metrics.judge import Judge, JudgedMetric
+from querywright.optimize.dspy_context import asking
+from querywright.optimize.evaluate import Progress
+from querywright.optimize.failures import Failures
+from querywright.programs.rag import RAG
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Labels of a pool of passages.
+
+    Args:
+        labels: Those that were there, then those that were added, question by question.
+        added: How many were added.
+        asked: Of how many passages the judge was asked.
+        failed: Questions that failed, in an arm or before the judge, by its name; their passages are missing.
+    """
+
+    labels: tuple[PassageLabel, ...]
+    added: int = 0
+    asked: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Passages by label (``unjudged`` where there is none) and by who gave it."""
+        found: dict[str, Counter[str]] = {name: Counter() for name in (*Label, "unjudged")}
+        for one in self.labels:
+            found[one.label or "unjudged"][one.by or "nobody"] += 1
+        return {name: dict(by) for name, by in found.items()}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a label; the columns are those of a file of labels."""
+        import pandas
+
+        return pandas.DataFrame(
+            [asdict(one) for one in self.labels], columns=[one.name for one in fields(PassageLabel)]
+        )
+
+
+def pool_passages(
+    programs: Mapping[str, RAG],
+    questions: Sequence[Question],
+    *,
+    lm: dspy.LM,
+    depth: int,
+    threads: int = 4,
+    max_failures: float = 0.05,
+    progress: Progress | None = None,
+) -> tuple[dict[str, list[Passage]], dict[str, int]]:
+    """The union of the first passages that each arm finds, by question: first ranks first, without regard to the arm.
+
+    Args:
+        programs: What searches, by the names of the arms; what reads is not asked.
+        questions: What is searched for.
+        lm: The LM of the arms.
+        depth: How many passages of each arm, 1 or more.
+        threads: Questions under way at a time. Default 4.
+        max_failures: Share of the questions that may fail in an arm. Default 0.05.
+        progress: Called after each question of each arm.
+
+    Returns:
+        The pool, and the failed questions by arm.
+
+    Raises:
+        OutageError: The LM is out of reach.
+        TooManyFailuresError: More questions failed than allowed.
+    """
+    if depth < 1:
+        raise InputError(f"depth must be 1 or more, but got {depth}")
+    ranked: dict[str, list[Sequence[Passage]]] = {question.id: [] for question in questions}
+    failed = {}
+    for name, program in programs.items():
+
+        def search(question: Question, program: RAG = program) -> Sequence[Passage]:
+            with asking(lm):
+                made = program.technique(question=question.question, options=list(question.options))
+                return list(made.passages[:depth])
+
+        failures = Failures(name, len(questions), max_failures)
+        found = failures.map(
+            search, questions, id_of=lambda question: question.id, threads=threads, progress=progress, name=name
+        )
+        failed[name] = sum(failures.kinds.values())
+        for question, passages in zip(questions, found, strict=True):
+            if not isinstance(passages, Exception):
+                ranked[question.id].append(passages)
+    pool: dict[str, list[Passage]] = {}
+    for key, arms in ranked.items():
+        by_rank = [arm[rank] for rank in range(depth) for arm in arms if rank < len(arm)]
+        pool[key] = list({passage.id: passage for passage in by_rank}.values())
+    return pool, {name: count for name, count in failed.items() if count}
+
+
+def label_pool(
+    pool: Mapping[str, Sequence[Passage]],
+    questions: Sequence[Question],
+    judge: Judge | None,
+    *,
+    lm: dspy.LM,
+    there: Sequence[PassageLabel] = (),
+    threads: int = 4,
+    max_failures: float = 0.05,
+    progress: Progress | None = None,
+) -> Labelled:
+    """The labels of a pool: those that are there stay as they are, and what has none is judged.
+
+    Args:
+        pool: Passages by the question's id.
+        questions: What was asked; what their evidence says of a passage is not judged either.
+        judge: A judge of usefulness; None to leave what has no label to people.
+        lm: The LM of the judge, made by ``resolve_lm``.
+        there: Labels that are there, whatever they are of.
+        threads: Judgements under way at a time. Default 4.
+        max_failures: Share of the questions whose judging may fail. Default 0.05.
+        progress: Called after each question.
+
+    Raises:
+        InputError: The judge gives other labels than those of usefulness.
+        OutageError: The LM is out of reach; what it said is kept, and the same call goes on.
+        TooManyFailuresError: More failed than allowed.
+    """
+    if judge is not None and (set(judge.SCALE) != set(Label) or "passage" not in judge.needs()):
+        raise InputError(
+            f"the judge {judge.NAME} does not label passages {', '.join(Label)}, which evidence is made of; use the "
+            "judge usefulness"
+        )
+    found = {one.key: one for one in there}
+    waiting: dict[str, list[Passage]] = {}
+    for question in questions:
+        for passage in pool.get(question.id, ()):
+            if found.setdefault((question.id, passage.id), _row(question, passage)).label is None:
+                waiting.setdefault(question.id, []).append(passage)
+    failed: dict[str, int] = {}
+    if judge is not None and waiting:
+        metric, asked = JudgedMetric(judge, lm=lm, threads=threads), [one for one in questions if one.id in waiting]
+
+        def ask(question: Question) -> None:
+            bare = replace(question, evidence={}, assessors={}).to_example()
+            for said in metric.judgements(bare, dspy.Prediction(passages=waiting[question.id])):
+                label, key = None if said.label is None else Label(said.label), (question.id, said.passage)
+                by = "" if label is None else f"{said.by}:{lm.model}"
+                found[key] = replace(found[key], label=label, judged=label, by=by, reason=said.reason)
+
+        failures = Failures(judge.NAME, len(asked), max_failures)
+        failures.map(ask, asked, id_of=lambda question: question.id, threads=threads, progress=progress)
+        failed = {judge.NAME: n} if (n := sum(failures.kinds.values())) else {}
+    places = {question.id: place for place, question in enumerate(questions)}
+    labels = sorted(found.values(), key=lambda one: places.get(one.question_id, len(places)))
+    asked_of = 0 if judge is None else sum(map(len, waiting.values()))
+    return Labelled(tuple(labels), len(found) - len({one.key for one in there}), asked_of, failed)
+
+
+def _row(question: Question, passage: Passage) -> PassageLabel:
+    """A passage of the pool with what the question's evidence says of it."""
+    label = question.evidence.get(passage.id)
+    by = "" if label is None else question.assessors.get(passage.id, (PERSON,))[0]
+    return PassageLabel(
+        question=question.question, options=question.options, answer=question.answer, title=passage.title,
+        text=passage.text, label=label, judged=None if by == PERSON else label, by=by, question_id=question.id,
+        passage_id=passage.id,
+    )  # fmt: skip
