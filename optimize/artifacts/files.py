@@ -204,7 +204,7 @@ def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
     target = Path(path).absolute()
     for left in reversed(range(_READS)):
         try:
-            data = {name: _read_file(place_of(target) / name, target.name, limit) for name, limit in LIMITS.items()}
+            data = {name: _read_file(place_of(target) / name, str(path), limit) for name, limit in LIMITS.items()}
             return checked_artifact(data, digest=digest)
         except ArtifactError:
             if not left:

@@ -7,7 +7,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import dspy
 
 from querywright.data.types import History, Passage, Question, turns_of
 from querywright.errors import InputError
+from querywright.models.circuit_breaker import INCURABLE
 from querywright.models.pieces import Ear, FieldText
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.watchers import Watcher, watched
@@ -244,8 +245,20 @@ class LoadedProgram:
             f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
         )
 
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            with asking(self.lm):
+                yield
+        except INCURABLE as error:
+            error.add_note(
+                f"an artifact holds the name of its LM, here {self.manifest.lm}, and no address or key; give the LM: "
+                "load(path, lm=resolve_lm(NAME, api_base=..., api_key=...)), or your dspy.LM"
+            )
+            raise
+
     def _ask(self, program: RAG, given: Given, metadata: Metadata, listener: Listener | None = None) -> dspy.Prediction:
-        with watched(self.watchers, self.id, given, metadata) as made, asking(self.lm), telling(listener):
+        with watched(self.watchers, self.id, given, metadata) as made, self._asking(), telling(listener):
             made.append(program(**given))
         return made[0]
 
@@ -253,7 +266,7 @@ class LoadedProgram:
         self, program: RAG, given: Given, metadata: Metadata, listener: Listener | None = None
     ) -> dspy.Prediction:
         watching = watched(self.watchers, self.id, given, metadata, later=True)
-        with watching as made, asking(self.lm), telling(listener):
+        with watching as made, self._asking(), telling(listener):
             made.append(await program.acall(**given))
         return made[0]
 

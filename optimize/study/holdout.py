@@ -273,9 +273,9 @@ def verdict_of(
         best: Name of the best arm.
     """
     if chosen.best is None:
-        return "no rewriting", "No other arm has a result on dev, so no rewriting is what was saved"
+        return "no rewriting", "No other arm has a result on dev, so no rewriting is recommended"
     if chosen.too_few:
-        return "too few questions", f"{chosen.too_few}, so no rewriting is what was saved"
+        return "too few questions", f"{chosen.too_few}, so no rewriting is recommended"
     if chosen.winner is chosen.plain:
         mine, plain = paired(chosen.best.dev, chosen.plain.dev, objective)
         ours, other = (f"{100 * objective.value(one):.1f}".replace("nan", "-") for one in (mine, plain))
@@ -283,7 +283,7 @@ def verdict_of(
         return (
             "no rewriting",
             f"Nothing was better than no rewriting on dev ({objective.name}: best {ours} against {other} per "
-            f"cent{said}), so no rewriting is what was saved",
+            f"cent{said}), so no rewriting is recommended",
         )
     held = [one for one in comparisons if (one.arm, one.other) == (best, NO_REWRITING)]
     return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})

@@ -6,9 +6,12 @@ The names below are imported when they are first used, so that ``import querywri
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+warnings.filterwarnings("ignore", "IProgress not found|Using `tqdm.autonotebook")  # of bars that libraries never draw
 
 if TYPE_CHECKING:
     from querywright.api import Tuned, compare, compile, evaluate, label

@@ -34,7 +34,7 @@ def check_reranker(technique: str, reranker: Reranker | str | None) -> None:
     if reranker is None:
         return
     if not technique_class(technique).USES_RERANKER:
-        raise InputError(f"{technique} does not rerank; leave --reranker out, or use a technique that does")
+        raise InputError(f"{technique} does not rerank; leave reranker= out (--reranker), or use a technique that does")
     if isinstance(reranker, str):
         rerank.resolve_reranker(reranker)
 

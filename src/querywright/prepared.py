@@ -62,7 +62,7 @@ DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 SHOWN_WARNINGS = 3
 LACKING = {
-    "support": "a reader that names its support (--reader grounded)",
+    "support": "a reader that names its support such as grounded (--reader)",
     "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
 }
 """What a metric needs, in words, where its name alone does not tell."""
@@ -262,9 +262,10 @@ def prepare(
     notes.append(evidence_by(asked) if labelled else "no labelled evidence")
     searching = {name: arm for name, arm in named.items() if arm.searches}
     if searching and retriever is None:
-        raise InputError(f"{next(iter(searching))} searches; name a collection with --collection (retriever=)")
+        name = next(iter(searching))
+        raise InputError(f"{name} searches; give retriever=..., a retriever or a collection's name (--collection)")
     if reranker is not None and not any(arm.kind.USES_RERANKER for arm in named.values()):
-        raise InputError("nothing here reranks; leave the reranker out (--reranker), or name a technique that does")
+        raise InputError("nothing here reranks; leave reranker= out (--reranker), or name a technique that does")
     ready = Prepared(
         workspace=workspace(), reader=read_by, questions=asked, metrics=chosen, lacks=lacks, notes=notes
     )  # fmt: skip
@@ -382,7 +383,7 @@ def _check_shared(knobs: Mapping[str, Any], rewriter: Path | None, arms: Iterabl
     if rewriter is not None and not saved and not any(arm.rewriter == rewriter for arm in named):
         raise InputError(
             "no technique here writes what is searched for, and no artifact was compiled with a rewriter; leave the "
-            "rewriter out (--rewriter), or name a technique that writes, such as rrr"
+            "rewriter= out (--rewriter), or name a technique that writes, such as rrr"
         )
     for folder in dict.fromkeys(arm.rewriter for arm in named):
         tell_unlearnt(folder, [arm.kind.NAME for arm in named if arm.rewriter == folder], tell)

@@ -128,7 +128,7 @@ def test_nothing_to_score(wrong, rows, write, questions, collection, server):
     def told(source, *more):
         return wrong("evaluate", source, "--collection", collection, "--technique", "plain", *more, *server.lm)
 
-    said = "joint_passage_f1 needs a reader that names its support (--reader grounded)"
+    said = "joint_passage_f1 needs a reader that names its support such as grounded (--reader)"
     says(told(questions, "--metric", "joint_passage_f1"), said)
     says(told(questions, "--metric", "hypothesis_agreement", "--reader", "none"), "hypothesis_agreement needs reader")
     for row in rows:

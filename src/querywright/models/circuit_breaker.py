@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -97,5 +98,5 @@ class CircuitBreaker:
             with self._lock:
                 self._failed_in_a_row += 1
                 self._is_open |= incurable or self._failed_in_a_row >= self._limits.outage_after
-                self._last_failure = str(error)[:_SHOWN]
+                self._last_failure = textwrap.shorten(str(error), _SHOWN, placeholder=" ...")
                 self._open_until = self._clock() + self._limits.cooldown

@@ -15,6 +15,9 @@ _SECRET = re.compile(
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password in a URL
 )
 
+_SHORTEST, _LONG = 4, 8
+"""Characters of a secret: with fewer it would garble every text; with so many it stands in none by chance."""
+
 
 class LMOutageError(OutageError, LMError):
     """The model failed too often in a row, and nothing more is asked."""
@@ -56,10 +59,14 @@ def redact(text: str, secrets: tuple[str, ...] = ()) -> str:
 
     Args:
         text: Any text, such as a service's error message.
-        secrets: Strings to remove whatever they look like; what looks like a key is removed in any case.
+        secrets: Strings to remove whatever they look like, those of less than 8 characters where they stand as words,
+            and none of less than 4, which is no key; what looks like a key is removed in any case.
     """
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
+    for secret in secrets:
+        if len(secret) >= _LONG:
+            text = text.replace(secret, "***")
+        elif len(secret) >= _SHORTEST:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return _SECRET.sub("***", text)
 
 

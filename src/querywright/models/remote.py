@@ -92,6 +92,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base = api_base or _from_environment(provider)
+    place_of(api_base)  # an address that is none is told before anything is made of it
     given: dict[str, Any] = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
     client: Any
     try:
@@ -116,7 +117,14 @@ def place_of(api_base: str | None) -> str:
     """Host and path of an address, without the user, password and query that it may hold."""
     if not api_base:
         return "its provider"
-    parts = urlsplit(api_base)
+    try:
+        parts = urlsplit(api_base)
+        _ = parts.port
+    except ValueError as error:  # it may show a password
+        raise ModelError(
+            f"the address of the LM is no URL ({str(error).partition(':')[0]}); give one such as "
+            "http://127.0.0.1:8000/v1, or http://[::1]:8000/v1"
+        ) from None
     return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
 
 

@@ -315,7 +315,7 @@ def test_a_file_that_is_no_file_of_the_usual_size_is_named(name, damage, artifac
 def test_there_is_no_artifact(place):
     (place / "file").write_text("x")
     for name in ("none", "file"):
-        with pytest.raises(ArtifactError, match=rf"no artifact at '{name}'.*--out"):
+        with pytest.raises(ArtifactError, match=rf"no artifact at '{place / name}'.*--out"):
             read_artifact(place / name)
 
 
