@@ -147,6 +147,7 @@ def browser(compared: Compared, metric: str) -> dict[str, Any]:
     lost = {} if compared.diagnosis is None else compared.diagnosis.arms
     base = compared.arm(compared.baseline).values(metric)
     told: dict[str, dict[str, Any]] = {}
+    shown: dict[str, None] = {}
     for place, question in enumerate(compared.questions):
         helpful, evidence = helpful_ids(question.evidence), question.evidence
         arms: list[dict[str, Any]] = []
@@ -161,14 +162,18 @@ def browser(compared: Compared, metric: str) -> dict[str, Any]:
                 | {"labels": dict(zip(row.passages, labels, strict=True))}
                 | {"stage": str(lost[arm.name][place].stage) if arm.name in lost else ""}
             )
-        shown = dict.fromkeys(key for one in arms for key in (*one["row"].passages, *helpful))
+        shown |= dict.fromkeys(key for one in arms for key in (*one["row"].passages, *helpful))
         told[question.id] = {
             "question": question,
             "same": len({one["word"] for one in arms}) == 1,
             "arms": arms,
-            "passages": {key: compared.passages.get(key) for key in shown},
         }
-    return {"arms": [arm.name for arm in compared.arms], "questions": told}
+    return {
+        "arms": [arm.name for arm in compared.arms],
+        "questions": told,
+        "passages": {key: compared.passages.get(key) for key in shown},
+        "numbers": {key: number for number, key in enumerate(shown, 1)},
+    }
 
 
 def _mark(row: Row, metric: str, base: float) -> tuple[str, str]:

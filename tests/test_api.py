@@ -141,3 +141,33 @@ def test_an_error_names_what_was_got_and_what_may_be_given(call, said):
 def test_an_error_is_an_input_error():
     with pytest.raises(InputError):
         qw.compare([3], QUESTIONS)
+
+
+def test_what_a_judge_said_stands_in_for_labels_and_nothing_is_judged_twice(lm, server):
+    index = qw.ChromaRetriever.build("shop", PASSAGES)
+    questions = [{key: value for key, value in row.items() if key != "evidence"} for row in QUESTIONS]
+    judge = dspy.LM("openai/judge", api_base=server.address, api_key="sk-never-to-be-printed", max_tokens=77)
+
+    def words(example, prediction, trace=None):
+        return float(len(prediction.passages))
+
+    def compared(arms, **more):
+        found = qw.compare(arms, questions, retriever=index, lm=lm, judge_lm=judge, max_passages=2, **more)
+        return found, sum(sent["model"] == "judge" for sent in server.requests)
+
+    table, judged = compared(["plain"], metrics=["accuracy", "judged_useful", words])
+    pairs = {(row.id, key) for one in table.arms for row in one.rows for key in row.passages}
+    assert judged == len(pairs) == 2 * len(questions)
+    said = table.arm("plain").rows[0].judgements
+    assert [(one.passage, one.by) for one in said] == [(key, "usefulness") for key in table.arms[0].rows[0].passages]
+    assert (table.labelled_by, table.arm("plain").mean("words").value) == ("labels by judge usefulness", 2.0)
+    assert table.reference("oracle evidence") is not None
+    assert sum(table.diagnosis.counts("plain").values()) == len(questions)
+    assert table.decisions[0].shares.n == len(pairs)
+    assert any("openai/judge: not calibrated" in note for note in table.notes)
+    # Another objective, another arm with the same passages, another run.
+    again, now = compared({"plain": "plain", "twin": "plain"}, metrics=["judged_entailed", "judged_useful"])
+    assert now == judged
+    assert again.arm("twin").mean("judged_entailed").value == 1.0  # the script says ENTAILED
+    with pytest.raises(InputError, match="unknown judge 'nobody'"):
+        compared(["plain"], judge="nobody")

@@ -164,3 +164,15 @@ def test_a_measure_of_the_first_k_passages_is_named_with_its_depth(name, ids, va
 def test_a_metric_that_is_none_is_refused(name):
     with pytest.raises(InputError, match=f"unknown metric '{name}'; the metrics are: accuracy.*recall@K.*1 to 1000"):
         metric_named(name)
+
+
+def test_a_function_of_a_module_in_this_folder_is_a_metric(tmp_path, monkeypatch):
+    (tmp_path / "own_metrics_here.py").write_text(
+        "def two(example, prediction, trace=None):\n    return 2.0\n\nNUMBER = 3\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert metric_named("own_metrics_here:two")(None, None) == 2.0
+    for name, said in (("own_metrics_here:three", "three"), ("nowhere_at_all:two", "nowhere_at_all"),
+                       ("own_metrics_here:NUMBER", "not a function")):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            metric_named(name)

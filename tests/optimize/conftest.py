@@ -250,7 +250,9 @@ class Page(HTMLParser):
         attributes = [(name, value) for _, attrs in self.tags for name, value in attrs.items()]
         assert not any(name.startswith("on") for name, _ in attributes)
         assert not any(name in ("src", "srcset", "action", "data", "poster") for name, _ in attributes)
-        assert all(value.startswith("#part-") for name, value in attributes if name == "href")
+        assert {value for name, value in attributes if name == "href"} <= {
+            f"#{value}" for name, value in attributes if name == "id"
+        }
         (policy,) = [attrs["content"] for tag, attrs in self.tags if tag == "meta" and "http-equiv" in attrs]
         assert policy.startswith("default-src 'none'; script-src 'unsafe-inline'")
         assert not re.search(r"url\(|@import|https?://|fetch\(|XMLHttpRequest|import\(|<!--", self.source)

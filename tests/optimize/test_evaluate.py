@@ -134,6 +134,29 @@ def test_a_failure_is_typed_counted_and_no_score(kind, error, world, make_lm, ma
     assert (mean.value, mean.n, mean.unscored) == (1.0, 17, 1)
 
 
+def test_a_judge_that_fails_is_told_as_the_judges_failure_and_no_score(world, make_lm, make_engine):
+    questions = [replace(question, evidence={}) for question in world.questions]
+    down = LMServerError("down for a moment")
+    metrics = judged_metrics(["judged_useful"], lm=make_lm(make_engine(before=raised(down, 3)), identity="the judges"))
+    result = evaluate(world.program("plain"), questions, lm=make_lm(), name="one fails", metrics=metrics)
+    row = result.rows[3]
+    assert (row.failure, math.isnan(row.scores["judged_useful"])) == ("judge", True)
+    assert "the judge usefulness by" in row.message
+    metrics = judged_metrics(["judged_useful"], lm=make_lm(make_engine(before=raised(down, *range(99)))))
+    with pytest.raises((OutageError, TooManyFailuresError), match="the judge usefulness by"):
+        evaluate(world.program("plain"), questions, lm=make_lm(), name="all fail", metrics=metrics)
+
+
+def test_nonsense_from_a_judge_is_counted_and_no_score(world, make_lm, make_engine):
+    questions = [replace(question, evidence={}) for question in world.questions[:3]]
+    metrics = judged_metrics(["judged_useful", "judged_entailed"], lm=make_lm(make_engine(write=lambda asked: "so so")))
+    result = evaluate(world.program("plain"), questions, lm=make_lm(), name="nonsense", metrics=metrics)
+    assert (result.metrics, result.failures) == ([], {})
+    judged = metrics["judged_useful"].counts
+    assert judged["asked"] == judged["unreadable"] == sum(len(row.judgements) for row in result.rows) > 0
+    assert [(row.label, row.unjudged) for row in result.rows] == [(None, len(row.passages)) for row in result.rows]
+
+
 class Broken(PlainRetrieval):
     async def plan(self, question, options):
         if "number 3?" in question:
