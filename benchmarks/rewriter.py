@@ -152,7 +152,7 @@ def arms_of(retriever: Any, rewriter: Any, technique: str, room: int) -> dict[st
         lms[LLAMA] = resolve_lm(f"rewriter:{rewriter.path}", max_tokens=room)
     lms[TRANSFORMERS] = _through_transformers(rewriter, room)
     knobs = knobs_of(rewriter, technique)
-    written = {name: Arm(make_program(technique, retriever, rewriter=lm, **knobs), lm) for name, lm in lms.items()}
+    written = {name: Arm(make_program(technique, retriever, writer_lm=lm, **knobs), lm) for name, lm in lms.items()}
     searched = {"max_passages": knobs["max_passages"]} if "max_passages" in knobs else {}
     return {PLAIN: Arm(make_program("plain", retriever, **searched), None), **written}
 

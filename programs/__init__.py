@@ -34,9 +34,9 @@ from querywright.programs.readers import (
 )
 from querywright.programs.rerank import Rerank
 from querywright.programs.rewrite_retrieve_read import RewriteRetrieveRead
-from querywright.programs.rewriters import check_takes_rewriter, takes_rewriter, use_rewriter
 from querywright.programs.step_back import StepBackRetrieval
 from querywright.programs.steps import Record
+from querywright.programs.writers import check_takes_writer, use_writer
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
@@ -81,7 +81,7 @@ def make_program(
     *,
     reader: str | None = None,
     reranker: Reranker | None = None,
-    rewriter: dspy.BaseLM | None = None,
+    writer_lm: dspy.BaseLM | None = None,
     **knobs: Any,
 ) -> RAG:
     """A program by names.
@@ -92,14 +92,14 @@ def make_program(
         reader: ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, or None for a program that only
             retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
-        rewriter: The LM that the technique asks, and the reader does not. Default None: that of the DSPy settings.
+        writer_lm: The LM that the technique asks, and the reader does not. Default None: that of the DSPy settings.
         knobs: Values of the technique's knobs that differ from their defaults.
 
     Raises:
         TechniqueError: A technique, reader or knob is unknown, or a knob's value is not allowed.
     """
     finds = technique_class(technique)(retriever, reranker=reranker, **knobs)
-    return use_rewriter(RAG(finds, None if reader is None else make_reader(reader)), rewriter)
+    return use_writer(RAG(finds, None if reader is None else make_reader(reader)), writer_lm)
 
 
 __all__ = [
@@ -135,10 +135,9 @@ __all__ = [
     "ShortAnswerReader",
     "StepBackRetrieval",
     "Technique",
-    "check_takes_rewriter",
+    "check_takes_writer",
     "make_program",
     "make_reader",
-    "takes_rewriter",
     "technique_class",
-    "use_rewriter",
+    "use_writer",
 ]

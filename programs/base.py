@@ -105,7 +105,7 @@ class _Held(Shared):
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.held, dspy.BaseLM):  # it may hold a key, which no file may
             raise TechniqueError(
-                "a program with an LM of its own cannot be pickled; set its technique.own_lm to None for it"
+                "a program with an LM of its own cannot be pickled; set its technique.writer_lm to None for it"
             )
         return _Held, (self.held,)
 
@@ -164,15 +164,13 @@ class Technique(dspy.Module):
     """Whether what is searched depends on what was found."""
     ENGINE: ClassVar[str | None] = None
     """The only engine that it can search with; None for a technique that searches with any."""
-    WRITES: ClassVar[bool] = True
-    """Whether the LM, where it asks one, writes what is searched for; False where it only judges what was found."""
 
     retriever = _SharedPart()
     reranker = _SharedPart()
-    own_lm = _SharedPart()
+    writer_lm = _SharedPart()
+    """The LM that is asked in place of that of the DSPy settings, or None; ``use_writer`` sets it."""
     turns: tuple[str, ...] = ()
     """The conversation before the question that is asked; only of the copy that ``forward`` makes for it."""
-    """The LM that is asked in place of that of the DSPy settings, or None; ``use_rewriter`` sets it."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -197,7 +195,7 @@ class Technique(dspy.Module):
         if reranker is not None:
             _check_reranker(reranker)
         self.reranker = reranker
-        self.own_lm = None
+        self.writer_lm = None
         self.knobs = Knobs(self.KNOBS, knobs)
         for name, signature in self.PROMPTS.items():
             setattr(self, name, dspy.Predict(signature))
@@ -255,12 +253,12 @@ class Technique(dspy.Module):
         return [knob for knob in self.KNOBS if knob.search]
 
     def lm_of(self, name: str) -> Any:
-        """The LM that a predictor asks here and now: the rewriter, else its own, else that of the DSPy settings."""
-        if self.own_lm is None:
+        """The LM that a predictor asks here and now: the writer, else its own, else that of the DSPy settings."""
+        if self.writer_lm is None:
             return getattr(self, name).lm or dspy.settings.lm
-        # An optimizer that draws from an LM again and again draws from the rewriter as often.
+        # An optimizer that draws from an LM again and again draws from the writer as often.
         drawn_alike = getattr(dspy.settings.lm, "drawn_alike", None)
-        return self.own_lm if drawn_alike is None else drawn_alike(self.own_lm)
+        return self.writer_lm if drawn_alike is None else drawn_alike(self.writer_lm)
 
     def written(self, knob: str = "n_queries") -> int:
         """Texts that the prompt asks for: as many as ``n_written`` says, and never fewer than are kept.
@@ -277,7 +275,7 @@ class Technique(dspy.Module):
             name: A name in ``PROMPTS``.
             inputs: Its inputs; ``signature`` and ``config`` as DSPy takes them.
         """
-        own = {} if self.own_lm is None else {"lm": self.lm_of(name)}
+        own = {} if self.writer_lm is None else {"lm": self.lm_of(name)}
         predictor = getattr(self, name)
         if self.turns and self.knobs["use_history"]:
             inputs |= after_history(inputs.get("signature") or predictor.signature, self.turns)

@@ -41,7 +41,6 @@ class Filter(Technique):
     PROMPTS: ClassVar = {"judge_passage": JudgePassage}
     LM_STAGES = 1
     SEARCHES = "1 (deep)"
-    WRITES = False
     KNOBS = (
         MAX_PASSAGES,
         Knob("pool", 15, "passages that are judged", low=1, high=100),

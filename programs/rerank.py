@@ -81,7 +81,6 @@ class Rerank(Reranking):
     PAPER = "baseline"
     LM_STAGES = 1
     SEARCHES = "1 (deep)"
-    WRITES = False
     KNOBS = (
         MAX_PASSAGES,
         Knob("pool", 20, "passages that are reranked; 50 suits a cross-encoder", low=1, high=100),

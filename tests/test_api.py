@@ -120,7 +120,7 @@ def test_splits_that_are_given_are_kept(lm):
         (lambda: qw.compare(["plain"], QUESTIONS), "plain searches; give retriever="),
         (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts, .* a DataFrame"),
         (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a row of a list of dicts"),
-        (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "lm must be a dspy.LM or the name of one.* got 3"),
+        (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "an LM must be a dspy.LM or the name of one.* got 3"),
         (lambda: qw.compare(["plain"], QUESTIONS, retriever="shop", reader="x"), "unknown reader 'x'; the readers are"),
         (lambda: qw.compare(["plain:top_k=3"], QUESTIONS, retriever="shop"), "top_k"),
         (lambda: qw.compare(["plain"], QUESTIONS, retriever="shop", metrics=["x"]), "unknown metric 'x'"),

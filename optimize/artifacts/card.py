@@ -79,7 +79,7 @@ def card(path: Path) -> dict[str, Any]:
         "id": manifest.id,
         "format": manifest.format,
         **{name: getattr(manifest, name) for name in FACTS},
-        "rewriter": None if manifest.rewriter is None else str(manifest.rewriter),
+        "writer": None if manifest.writer is None else str(manifest.writer),
         "nearest_demonstrations": state.nearest,
         "members": state.members,
         "recommended": made.get("recommended") if isinstance(made.get("recommended"), str) else None,

@@ -104,8 +104,8 @@ def _rows(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> list[dict[str, Any]]:
 def _facts(artifact: Artifact) -> dict[str, Any]:
     manifest, state = artifact.manifest, artifact.state
     found = {name: getattr(manifest, name) for name in (*FACTS, "format")}
-    rewriter = None if manifest.rewriter is None else str(manifest.rewriter)
-    return {**found, "rewriter": rewriter, "nearest": state.nearest, "members": state.members}
+    writer = None if manifest.writer is None else str(manifest.writer)
+    return {**found, "writer": writer, "nearest": state.nearest, "members": state.members}
 
 
 def _prompts(artifact: Artifact) -> dict[str, str]:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from querywright.checksummed import Checksummed, first_problem
 from querywright.errors import ArtifactError, InputError
 from querywright.files import place_of, replace_folder, write_all, writing
-from querywright.optimize.artifacts.rewriters import RewriterRef, rewriter_ref
+from querywright.optimize.artifacts.writers import WriterRef, ref_of
 from querywright.optimize.program_state import ProgramState, state_of
 from querywright.programs import RAG
 from querywright.retrieval.collection import NAME_PATTERN
@@ -69,7 +69,7 @@ class ArtifactManifest(Checksummed):
         collection: Name of its collection, or None for a retriever of the user's own.
         engine: How the collection is searched; None without one.
         reranker: Id of its reranker, or None without one.
-        rewriter: Name and digest of its rewriter, or None without one.
+        writer: What its technique asks in place of that LM, and its digest if it is a rewriter; None where it is that.
         fingerprint: Fingerprint of the retriever.
         created: Day, ISO 8601.
         versions: Versions of querywright and of the libraries that decide its behaviour.
@@ -87,7 +87,7 @@ class ArtifactManifest(Checksummed):
     collection: str | None
     engine: Engine | None
     reranker: str | None
-    rewriter: RewriterRef | None = None
+    writer: WriterRef | None = None
     fingerprint: str | None
     created: str
     versions: dict[str, str]
@@ -160,7 +160,7 @@ def write_artifact(
             format=FORMAT,
             technique=program.technique.NAME,
             reader=None if program.reader is None else program.reader.NAME,
-            rewriter=rewriter_ref(program),
+            writer=None if program.technique.writer_lm is None else ref_of(program.technique.writer_lm),
             versions={name: version(name) for name in ("querywright", "dspy", "chromadb", "optuna")},
             files={name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
             **facts | {"made": json.loads(json.dumps(facts["made"], allow_nan=False))},

@@ -13,14 +13,14 @@ from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, embedder_of
 from querywright.models.engine import LMEngine
-from querywright.models.lm import as_lm, resolve_lm
+from querywright.models.lm import as_lm, resolve_lm, writer_beside
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, checked_artifact, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.artifacts.rewriters import find_rewriter, open_rewriter
 from querywright.optimize.artifacts.watchers import Watcher
+from querywright.optimize.artifacts.writers import find_rewriter
 from querywright.optimize.program_state import program_from
-from querywright.programs import takes_rewriter, technique_class, use_rewriter
+from querywright.programs import technique_class, use_writer
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import collection_folder, index_command, list_collections, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
@@ -39,7 +39,7 @@ def load(
     lm: dspy.BaseLM | str | None = None,
     retriever: Any = None,
     reranker: Reranker | str | None = None,
-    rewriter: dspy.BaseLM | str | Path | None = None,
+    writer_lm: dspy.BaseLM | str | Path | None = None,
     home: str | Path | None = None,
     verify: bool = False,
     digest: str | None = None,
@@ -53,8 +53,9 @@ def load(
             its environment variable; an artifact never names an address.
         retriever: What to search instead of the artifact's own collection: a retriever or any callable.
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
-        rewriter: A rewriter's folder, or any LM, that the technique asks in place of the rewriter that the artifact
-            was compiled with. Default: that one, from the working folder; none where it names none.
+        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder; kept,
+            counted and paid with ``lm``. Default: the one that the artifact was compiled with, a rewriter from the
+            working folder; ``lm`` where it names none.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
         digest: The digest that the artifact must have, ``sha256:...`` as ``querywright artifact show`` prints it; any
@@ -65,7 +66,7 @@ def load(
         ArtifactError: The artifact is missing, damaged or edited, has another digest, or does not give its golden
             answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
-        ModelError: The LM, the reranker or the rewriter cannot be used.
+        ModelError: An LM or the reranker cannot be used.
     """
     artifact = path if isinstance(path, Artifact) else read_artifact(path, digest=digest)
     if artifact is path:
@@ -74,12 +75,12 @@ def load(
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
-    check_rewriter_for(manifest, rewriter)
     folder = None if home is None else Path(home)
     found = collection_of(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
-    use_rewriter(program, rewriter_of(manifest, rewriter, folder))
-    loaded = LoadedProgram(program, lm_of(manifest, lm, folder), manifest)
+    reads = lm_of(manifest, lm, folder)
+    use_writer(program, writer_of(manifest, reads, writer_lm, folder))
+    loaded = LoadedProgram(program, reads, manifest)
     if verify:
         if not artifact.golden:
             raise ArtifactError("golden.jsonl is empty, so the program cannot be verified; load it without verify")
@@ -114,13 +115,18 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
         return _with_async_face(given)
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
-    name = given or ("embedded" if manifest.lm == EMBEDDED_ID else manifest.lm)
-    if given is None and name != "embedded" and not _MODEL_NAME.fullmatch(name):
+    return resolve_lm(given or _named(manifest.lm, "lm"), store=open_store(home))
+
+
+def _named(lm: str, option: str) -> str:
+    """The name of an LM that an artifact names, by which it can be had here."""
+    name = "embedded" if lm == EMBEDDED_ID else lm
+    if name != "embedded" and not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
             f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone (the embedded LM "
-            f"here is {EMBEDDED_ID}); give lm=..., an LM made by resolve_lm or its name, or compile again"
+            f"here is {EMBEDDED_ID}); give {option}=..., an LM made by resolve_lm or its name, or compile again"
         )
-    return resolve_lm(name, store=open_store(home))
+    return name
 
 
 def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
@@ -128,31 +134,14 @@ def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
     return as_lm(lm) if isinstance(getattr(lm, "engine", None), LMEngine) else lm
 
 
-def check_rewriter_for(manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None) -> None:
-    """Refuse a rewriter beside an artifact that has no place for one: it can only replace the artifact's own."""
-    if (given or manifest.rewriter) is not None and not takes_rewriter(technique_class(manifest.technique)):
-        raise ArtifactError(f"the artifact's technique {manifest.technique} takes no rewriter; leave the rewriter out")
-    if given is not None and manifest.rewriter is None:
-        raise ArtifactError(
-            "the artifact was compiled without a rewriter, so its prompts and scores are those of its LM; leave the "
-            "rewriter out (--rewriter), or compile with it"
-        )
-
-
-def rewriter_of(
-    manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None, home: Path | None
+def writer_of(
+    manifest: ArtifactManifest, lm: dspy.BaseLM, given: dspy.BaseLM | str | Path | None, home: Path | None
 ) -> dspy.BaseLM | None:
-    """The LM of the rewriter that was given, or of the one that an artifact names; None where there is none."""
-    check_rewriter_for(manifest, given)
-    if given is None and manifest.rewriter is not None:
-        given = find_rewriter(manifest.rewriter, home)
-    if given is None:
-        return None
-    if isinstance(given, dspy.BaseLM):
-        return _with_async_face(given)
-    if not isinstance(given, str | Path):
-        raise InputError(f"rewriter must be a rewriter's folder or an LM, but got {given!r:.80}; give one of them")
-    return open_rewriter(Path(given), store=open_store(home))
+    """The LM that writes beside the one that reads: the one given, or that an artifact names; None where it is that."""
+    saved = manifest.writer
+    if given is None and saved is not None:
+        given = find_rewriter(saved, home) if saved.checksum else _named(saved.name, "writer_lm")
+    return writer_beside(lm, given, store=open_store(home))
 
 
 def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None) -> Reranker | None:

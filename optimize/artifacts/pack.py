@@ -31,7 +31,7 @@ from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
 from querywright.models.rewriters import FILES as REWRITER_FILES
 from querywright.models.store import FILE_NAME, Store, open_store
-from querywright.optimize.artifacts import files, rewriters
+from querywright.optimize.artifacts import files, writers
 from querywright.optimize.artifacts.load import open_compiled_on
 from querywright.optimize.program_state import program_from
 from querywright.retrieval import collection as published
@@ -45,7 +45,7 @@ _OF_COLLECTION = {MANIFEST: 2**20, PASSAGES: 2**30, VECTORS: 4 * 2**30, RECORDS:
 MEMBERS = {
     **{f"artifact/{name}": limit for name, limit in files.LIMITS.items()},
     **{f"{where}/{name}": limit for where in ("collection", "questions") for name, limit in _OF_COLLECTION.items()},
-    **{f"rewriter/{name}": rewriters.LARGEST_KEPT for name in REWRITER_FILES},
+    **{f"rewriter/{name}": writers.LARGEST_KEPT for name in REWRITER_FILES},
 }
 """Every member that there can be, and bytes of each that are read at most."""
 
@@ -61,7 +61,7 @@ class PackReport:
         collection: Name of the collection in it, or None.
         passages: Passages in it.
         questions: Written questions in it.
-        rewriter: Name of the rewriter in it, or None.
+        writer: Name of the rewriter in it, or None.
         built: Collections that were built to unpack it; one that was there already is not among them.
     """
 
@@ -71,11 +71,11 @@ class PackReport:
     collection: str | None
     passages: int
     questions: int
-    rewriter: str | None
+    writer: str | None
     built: tuple[str, ...] = ()
 
 
-def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path | None = None) -> PackReport:
+def pack(artifact: Path, out: Path, *, home: Path | None = None, writer_lm: Path | None = None) -> PackReport:
     """Write an artifact, its collection and its rewriter into one file; the same ones give the same bytes.
 
     A rewriter of more than 64 MiB stays out. Vectors are packed as the store has them; the few that it lacks are made
@@ -85,7 +85,7 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path 
         artifact: The artifact's folder.
         out: The file, which ends in .qw; an older one is replaced whole or not at all.
         home: The working folder that holds the collection. Default: ``querywright.home.home()``.
-        rewriter: The folder of the artifact's rewriter, where it names one. Default: the copy in the working folder.
+        writer_lm: The folder of the artifact's rewriter, where it names one. Default: the copy in the working folder.
 
     Raises:
         ArtifactError: The artifact is damaged, its rewriter is missing or another, its collection is not the one it
@@ -97,20 +97,18 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path 
         raise InputError(f"a packed artifact is a file that ends in {SUFFIX}, not {out.name!r}; give another --out")
     read = files.read_artifact(artifact)
     manifest, writer = read.manifest, None
-    if manifest.rewriter is not None:
-        writer = rewriters.checked_rewriter(
-            rewriter or rewriters.find_rewriter(manifest.rewriter, home), manifest.rewriter
-        )
-        writer = writer if rewriters.is_small(writer) else None
-    elif rewriter is not None:
-        raise InputError("the artifact names no rewriter; leave --rewriter out")
+    if manifest.writer is not None and manifest.writer.checksum:
+        writer = writers.checked_rewriter(writer_lm or writers.find_rewriter(manifest.writer, home), manifest.writer)
+        writer = writer if writers.is_small(writer) else None
+    elif writer_lm is not None:
+        raise InputError("the artifact names no rewriter; leave --writer-lm out (writer_lm=)")
     beside = out.absolute().parent
     with writing(repr(out.name)), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=beside) as temporary:
         staged, made = Path(temporary), Path(temporary) / "packed"
         write_all(staged / "artifact", read.data)
         (staged / "rewriter").mkdir()
         if writer is not None:
-            rewriters.copy_rewriter(writer, staged / "rewriter")
+            writers.copy_rewriter(writer, staged / "rewriter")
         counts = {where: _stage(staged / where, name, manifest, home) for where, name in _searched(manifest).items()}
         with zipfile.ZipFile(made, "w") as archive:
             for name in MEMBERS:
@@ -150,12 +148,12 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | Non
             program_from(artifact.state)
             manifest = artifact.manifest
             with_rewriter = (staged / "rewriter").exists()
-            if with_rewriter and manifest.rewriter is None:
+            if with_rewriter and (manifest.writer is None or not manifest.writer.checksum):
                 raise ArtifactError("the packed file holds a rewriter, which its artifact does not name; do not use it")
             collections = {where: _read(staged / where, name) for where, name in _searched(manifest).items()}
             files.check_replaceable(target)
-            if manifest.rewriter is not None and with_rewriter:
-                rewriters.keep_rewriter(staged / "rewriter", place, manifest.rewriter)
+            if manifest.writer is not None and with_rewriter:
+                writers.keep_rewriter(staged / "rewriter", place, manifest.writer)
             built = _build(list(collections.values()), manifest, staged, place) if collections else ()
             files.put_artifact(target, artifact.data)
     counts = {where: len(one.passages) for where, one in collections.items()}
@@ -168,8 +166,8 @@ def _report(
 ) -> PackReport:  # fmt: skip
     size, digest = file.stat().st_size, f"sha256:{file_digest(file)}"
     passages, questions = (counts.get(where, 0) for where in ("collection", "questions"))
-    rewriter = str(manifest.rewriter) if with_rewriter else None
-    return PackReport(artifact, size, digest, manifest.collection, passages, questions, rewriter, built)
+    writer = str(manifest.writer) if with_rewriter else None
+    return PackReport(artifact, size, digest, manifest.collection, passages, questions, writer, built)
 
 
 def _searched(manifest: files.ArtifactManifest) -> dict[str, str]:

@@ -19,9 +19,9 @@ from querywright.optimize.artifacts.load import (
     lm_of,
     load,
     reranker_of,
-    rewriter_of,
+    writer_of,
 )
-from querywright.optimize.artifacts.rewriters import ref_of
+from querywright.optimize.artifacts.writers import ref_of
 from querywright.optimize.program_state import program_from
 
 Progress = Callable[[str, int, int], None]
@@ -49,19 +49,19 @@ def verify(
     path: Path,
     *,
     lm: dspy.LM | str | None = None,
-    rewriter: dspy.LM | Path | None = None,
+    writer_lm: dspy.LM | str | Path | None = None,
     home: Path | None = None,
     digest: str | None = None,
     progress: Progress | None = None,
 ) -> list[Check]:
-    """Check an artifact: its files, what it needs here (collection, reranker, rewriter, LM), and each golden answer.
+    """Check an artifact: its files, what it needs here (collection, reranker, LMs), and each golden answer.
 
     A library in another version is a warning, and differs where a golden answer does.
 
     Args:
         path: The artifact's folder.
         lm: An LM, or its name; None for the one that the artifact names.
-        rewriter: A rewriter's folder, or an LM; None for the one that the artifact names, if it names one.
+        writer_lm: What the technique asks, as ``load`` takes it; None for the one that the artifact names, if any.
         home: The working folder that holds the collection. Default: ``querywright.home.home()``.
         digest: The digest that the artifact must have. Default: any.
         progress: Called as golden questions are asked. Default None.
@@ -97,12 +97,12 @@ def verify(
     )  # fmt: skip
     if manifest.reranker is not None:
         look("reranker", "reranker", lambda: reranker_of(manifest), lambda one: str(one.id), manifest.reranker)
-    if manifest.rewriter is not None or rewriter is not None:
-        saved = str(manifest.rewriter)
-        look(
-            "rewriter", "rewriter", lambda: rewriter_of(manifest, rewriter, home), lambda one: str(ref_of(one)), saved
-        )  # fmt: skip
     look("LM", "lm", lambda: lm_of(manifest, lm, home), lambda one: str(one.model), manifest.lm)
+    if "lm" in parts and (manifest.writer is not None or writer_lm is not None):
+        look(
+            "writer", "writer_lm", lambda: writer_of(manifest, parts["lm"], writer_lm, home),
+            lambda one: str(ref_of(one or parts["lm"])), str(manifest.writer or manifest.lm),
+        )  # fmt: skip
     if not passed(checks):
         remedy = "put right what stands above"
         return [*checks, Check("golden answers", "not possible", "what they need is not at hand", remedy)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -11,7 +12,7 @@ import dspy
 from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.lm import as_lm, engine_of
+from querywright.models.lm import as_lm, engine_of, writer_beside
 from querywright.models.store import Store
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge
@@ -27,7 +28,7 @@ from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.optimize.study.storage import memory_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
-from querywright.programs import check_takes_rewriter, make_program, technique_class
+from querywright.programs import check_takes_writer, make_program, technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -53,7 +54,7 @@ def compile_program(
     settings: CompileSettings | None = None,
     reader_check: Sequence[Question] = (),
     reranker: Reranker | None = None,
-    rewriter: dspy.LM | None = None,
+    writer_lm: dspy.LM | str | Path | None = None,
     judges: Sequence[SavedJudge] = (),
     judge_lm: dspy.LM | None = None,
     progress: Progress | None = None,
@@ -84,10 +85,11 @@ def compile_program(
         reader_check: Further labelled questions, met by closed book and oracle evidence alone: whether the reader
             reads takes more questions to show than whether the technique finds. Default none.
         reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
-        rewriter: What the technique asks, and the reader does not: an LM made by ``resolve_lm`` with the store and the
-            ledger of ``lm``, so that its calls are counted and kept. Default None: ``lm``.
+        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder; kept,
+            counted and paid with ``lm``. Default None: ``lm``.
         judges: Judges that stand in the place of those of their name.
-        judge_lm: What judges are asked of, made as ``rewriter`` is. Default None: ``lm``.
+        judge_lm: What judges are asked of, made by ``resolve_lm`` with the store and ledger of ``lm``. Default None:
+            ``lm``.
         progress: Called as work proceeds.
 
     Returns:
@@ -106,10 +108,14 @@ def compile_program(
     if reader == "auto":
         reader = "multiple_choice" if all(one.options for part in splits for one in part) else "short_answer"
     store = Store()  # of answers that are kept nowhere else, so that no trial asks for them again
-    lm, rewriter = as_lm(lm, store=store), None if rewriter is None else as_lm(rewriter, store=store)
-    spec = _study_of(technique, lm, reader, knobs or {}, settings)
+    lm = as_lm(lm, store=store)
+    writer = writer_beside(lm, writer_lm)
+    if writer is not None:
+        check_takes_writer(technique_class(technique))
+    spec = _study_of(technique, lm, writer, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
-    bench.reader_check, bench.rewriter, bench.progress = reader_check, rewriter, progress
+    bench.reader_check, bench.progress = reader_check, progress
+    bench.writers = {one.name: writer for one in spec.writers}
     bench.judges, bench.judge_lm = judges, None if judge_lm is None else as_lm(judge_lm, store=store)
     _check_given(bench, technique, knobs or {})
     with memory_storage(spec.name) as storage:
@@ -161,7 +167,7 @@ def compile_program(
 
 
 def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None:
-    """Refuse what is no part of a study's file: questions, reranker and rewriter."""
+    """Refuse what is no part of a study's file: questions and reranker."""
     technique_class(technique)(None, reranker=bench.reranker, **knobs)
     check_objectives(bench.spec.objectives, bench.splits, bench.space.readers[0])
     check_judges(bench.metrics, bench.judges, asks=bench.judge_lm is not None)
@@ -177,19 +183,15 @@ def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None
             "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
             f"{', '.join(sorted(shared))}; leave them out"
         )
-    if bench.rewriter is None:
-        return
-    check_takes_rewriter(technique_class(technique))
-    for what, lost in (("ledger", "its calls would not be counted"), ("store", "a second run would ask again")):
-        if getattr(engine_of(bench.rewriter), what) is not getattr(engine_of(bench.lm), what):
-            raise InputError(
-                f"the rewriter {bench.rewriter.model!r} has another {what} than the LM, so {lost}; make it with "
-                "resolve_lm(..., store=store, ledger=ledger), the store and the ledger of the LM"
-            )
 
 
 def _study_of(
-    technique: str, lm: dspy.LM, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings
+    technique: str,
+    lm: dspy.LM,
+    writer: dspy.LM | None,
+    reader: str | None,
+    knobs: Mapping[str, Any],
+    settings: CompileSettings,
 ) -> StudySpec:
     """The study of a compilation, checked as any other."""
     if settings.n_trials < 1:
@@ -214,6 +216,7 @@ def _study_of(
             "name": "compile",
             **dict.fromkeys(("questions", "collection", "embedder"), GIVEN),
             "lm": lm.model,
+            "writers": [] if writer is None else [writer.model],
             "reader": reader or "none",
             **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures", "deadline")},
             "objectives": list(settings.objectives),

@@ -18,7 +18,7 @@ from typing import Any
 from querywright.data.splits import data_hash
 from querywright.errors import BudgetError, InputError
 from querywright.models.usage import Cost
-from querywright.optimize.artifacts.rewriters import ref_of
+from querywright.optimize.artifacts.writers import ref_of
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
@@ -299,7 +299,7 @@ def _settle_data(store: StudyStorage, bench: Bench) -> None:
     """Note what questions and collections a study is about, or see that they are the same."""
     now = {name: data_hash(part) for name, part in bench.data.items()}
     now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
-    now |= {} if bench.rewriter is None else {"the rewriter": str(ref_of(bench.rewriter))}
+    now |= {f"the writer {name}": str(ref_of(one)) for name, one in bench.writers.items() if one is not None}
     now |= {f"the judge {one['judge']}": f"{one['digest']} {one['lm_digest']}" for one in bench.judge_facts}
     with store.hold("ask"):
         before = store.attribute(DATA)

@@ -101,6 +101,7 @@ def estimate(
     splits: Splits,
     lm: Any,
     *,
+    writers: Sequence[Any] = (),
     passages: Sequence[Passage] = (),
     seconds_per_call: float | None = None,
 ) -> Estimate:
@@ -111,6 +112,7 @@ def estimate(
         space: Its arms.
         splits: Its questions.
         lm: An LM made by ``resolve_lm``.
+        writers: The LMs that write in its place. Default none.
         passages: Some of the collection, as prompts show them. Default: made up, of about 600 characters.
         seconds_per_call: Of one LM call, as ``measure`` gives it. Default None: no minutes.
     """
@@ -119,7 +121,8 @@ def estimate(
     asked, shown = splits.dev[:QUESTIONS], passages or _MADE_UP
     seen = {one.name: _looked_at(one, asked, shown, space.readers[0], likely) for one in space.techniques}
     each = math.ceil(max(longest for _, _, longest in seen.values()) / CHARACTERS_A_TOKEN) + cap
-    price = _price(lm, each, cap)
+    prices = [_price(one, each, cap) for one in (lm, *writers)]
+    price = None if None in prices else max(filter(None, prices), default=0.0)
 
     def stage(name: str, calls: int, how: str) -> Stage:
         dollars = 0.0 if not calls else None if price is None else calls * price
@@ -129,6 +132,7 @@ def estimate(
     counted = _counted(spec, space, splits, {name: (calls, ways) for name, (calls, ways, _) in seen.items()})
     stages = [stage(*one) for one in counted]
     total = stage("in all, at most", sum(one.calls for one in stages), "")
+    named = " and ".join(one.model for one in writers)
     of = "passages of the collection" if passages else "made-up passages of about 600 characters"
     assumed = (
         "nothing is stored yet, and an LM step with the same prompt is asked once in a study, whatever trial asks it; "
@@ -140,6 +144,7 @@ def estimate(
         "seconds a call are unknown; they are measured with one real call (--measure)"
         if seconds_per_call is None
         else f"a call takes {seconds_per_call:.2f} seconds, as one that was made did; one at a time",
+        *([] if not writers else [f"each call is as dear as the dearest: {named} write, {lm.model} reads"]),
     )
     return Estimate((*stages, total), assumed)
 
@@ -189,10 +194,11 @@ def _counted(
         runs = asks[technique][0] + (1 if reads or reads_for(prompt) else 0)
         return OPTIMIZERS[prompt.optimizer].most_calls(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
 
-    made = [most(name, one.name, spec.reads) for one in space.techniques for name in one.early]
+    made = [most(name, one.name, spec.reads) * _writers(one) for one in space.techniques for name in one.early]
     made += [most(name, dear, True) for name in spec.last_prompts]
     late = sorted(
-        (sum(most(name, one.name, spec.reads) for name in one.late) for one in space.techniques), reverse=True
+        (sum(most(name, one.name, spec.reads) for name in one.late) * _writers(one) for one in space.techniques),
+        reverse=True,
     )
     how = "each once; late ones for as many techniques as survive" if spec.prompts else "none"
     yield "prompts", sum(made) + sum(late[: spec.survivors]), how
@@ -208,6 +214,11 @@ def _counted(
     how = f"{TEST_ARMS + front} programs x {n_test} questions, each as costly as {dear}"
     how += f"; {further} further readings" if further else ""
     yield "test", (TEST_ARMS + front) * n_test * (asks[dear][0] + reader) + further, how
+
+
+def _writers(space: TechniqueSpace) -> int:
+    """LMs that a technique may ask."""
+    return max(1, len(space.writers))
 
 
 def _price(lm: Any, each: int, cap: int) -> float | None:
@@ -247,7 +258,7 @@ def _looked_at(
 
     for start in starts:
         run(start, asked)
-    ways = 1
+    ways = _writers(space)
     for key, domain in space.domains.items() if calls else ():
         ends = (domain.lowest, domain.highest)
         if any(_differ([run(start), *(run({**start, key: one}) for one in ends)]) for start in starts):

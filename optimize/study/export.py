@@ -40,7 +40,7 @@ def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> 
     rows = [
         {
             **{name: getattr(one, name) for name in ("number", "state")},
-            **{name: getattr(one.arm, name) for name in ("technique", "engine", "prompt", "reader")},
+            **{name: getattr(one.arm, name) for name in ("technique", "engine", "prompt", "reader", "writer")},
             **row,
         }
         for one in snapshot.trials

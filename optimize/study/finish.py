@@ -97,7 +97,7 @@ def _prompts(bench: Bench, trials: Sequence[TrialRecord], tested: Tested) -> dic
     """By technique and variant each predictor's prompt before and after, those chosen last for the reader too."""
     found: dict[str, Any] = {}
     for arm in (one.arm for one in trials if one.state in ("complete", "pruned")):
-        name = f"{arm.technique}, {arm.prompt}"
+        name = ", ".join(filter(None, [arm.technique, arm.prompt, arm.writer]))
         if arm.prompt != AS_WRITTEN and name not in found:
             found[name] = _changes(bench.program(replace(arm, prompt=AS_WRITTEN)), bench.program(arm))
     if tested.reader_prompts.variant is not None:

@@ -221,7 +221,7 @@ def _final_arms(bench: Bench, chosen: Chosen, failed: Collection[str]) -> tuple[
         best = chosen.best.arm
         called = f"{best.technique} compiled"
         arms[called] = best
-        written = replace(bench.space.as_written(best.technique), reader=best.reader)
+        written = replace(bench.space.as_written(best.technique), reader=best.reader, writer=best.writer)
         if written.key not in {*failed, *(arm.key for arm in arms.values())}:
             arms[f"{best.technique} as written"] = written
     known = {arm.key for arm in arms.values()}

@@ -36,7 +36,7 @@ from querywright.optimize.study.spec import (
     StudySpec,
     TechniqueSpec,
 )
-from querywright.programs import takes_rewriter, technique_class
+from querywright.programs import technique_class
 from querywright.programs.hyperparameters import Knob
 
 MOST_BYTES = 1_000_000
@@ -227,9 +227,10 @@ def _misfits(spec: StudySpec) -> Iterator[str]:
         yield "sampler.name: cmaes has one objective; take tpe or nsga2"
     for name, knobs in declared.items():
         yield from _of_technique(spec, name, knobs)
-    if spec.rewriter is not None and not any(takes_rewriter(technique_class(name)) for name in spec.techniques):
-        named = ", ".join(spec.techniques)
-        yield f"rewriter: none of the techniques ({named}) writes what is searched for; leave it out or add one"
+    if spec.writers and not any(technique_class(name).LM_STAGES for name in spec.techniques):
+        yield f"writers: none of the techniques ({', '.join(spec.techniques)}) asks an LM; leave them out, or add one"
+    names = [one.name for one in spec.writers]
+    yield from (f"writers: {one!r} is named twice" for one in dict.fromkeys(names) if names.count(one) > 1)
 
 
 def _of_fixed(spec: StudySpec, declared: Mapping[str, Mapping[str, Knob]]) -> Iterator[str]:

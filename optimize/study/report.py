@@ -100,7 +100,7 @@ def study_html(snapshot: Snapshot) -> str:
         "nothing was chosen and tested yet"
     )
     best_arm = (outcome.get("best") or {}).get("arm") or {}
-    prompt = f"{best_arm.get('technique')}, {best_arm.get('prompt')}"
+    prompt = ", ".join(filter(None, (best_arm.get(part) for part in ("technique", "prompt", "writer"))))
     return page(
         "study.html",
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
@@ -108,7 +108,7 @@ def study_html(snapshot: Snapshot) -> str:
             "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
             "Collection": spec.collection,
             "LM": spec.lm,
-            **({} if spec.rewriter is None else {"Rewriter": Path(spec.rewriter).name}),
+            **({"Writers": ", ".join(one.name for one in spec.writers)} if spec.writers else {}),
             "Reader": spec.reader if isinstance(spec.reader, str) else ", ".join(spec.reader),
             "Objectives": ", ".join(spec.objectives),
             **({"Judges": "; ".join(one["standing"] for one in outcome["judges"])} if outcome.get("judges") else {}),

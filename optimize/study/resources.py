@@ -21,10 +21,11 @@ from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
 from querywright.metrics.judge import JudgedMetric
 from querywright.models.budget import Budget
-from querywright.models.lm import engine_of, lm_digest, resolve_lm
+from querywright.models.lm import engine_of, lm_digest, resolve_lm, writer_beside
+from querywright.models.rewriters import rewriter_of
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger
-from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
+from querywright.optimize.artifacts.writers import keep_rewriter
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, metric_value
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
@@ -37,7 +38,7 @@ from querywright.optimize.study.prompts import Variant, make_variant, with_varia
 from querywright.optimize.study.space import Space, build_space, reads_for
 from querywright.optimize.study.spec import PromptSpec, StudySpec
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import RAG, Technique, make_program, takes_rewriter, technique_class
+from querywright.programs import RAG, Technique, make_program, technique_class
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -60,8 +61,7 @@ class Bench:
         home: The working folder; None where all retrievers are open.
         reader_check: Further questions, met by closed book and oracle evidence alone.
         reranker: Scores passages, for techniques that rerank. None: the technique's own way.
-        rewriter: What techniques that write ask in place of the LM, and readers do not; its calls are in the same
-            ledger. None: the LM.
+        writers: What techniques ask in place of the LM, and readers do not, by the names in the study; None is the LM.
         judges: Judges that stand in the place of those of their name.
         judge_lm: What judges are asked of; its calls are in the same ledger. None: the LM.
         retrievers: Open retrievers by engine.
@@ -78,7 +78,7 @@ class Bench:
     home: Path | None = None
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
-    rewriter: dspy.LM | None = None
+    writers: dict[str | None, dspy.LM | None] = field(default_factory=dict)
     judges: Sequence[SavedJudge] = ()
     judge_lm: dspy.LM | None = None
     retrievers: dict[str, Any] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class Bench:
             TooManyFailuresError: Too many questions failed while they were compiled.
         """
         reader = arm.reader if (self.spec.reads if reads is None else reads) else None
-        key = (arm.technique, arm.engine, arm.prompt, reader)
+        key = (arm.technique, arm.engine, arm.prompt, reader, arm.writer)
         if key not in self._programs:
             kind = technique_class(arm.technique)
             made = make_program(
@@ -188,7 +188,7 @@ class Bench:
                 self.retriever(arm.engine),
                 reader=reader,
                 reranker=self.reranker if kind.USES_RERANKER else None,
-                rewriter=self.rewriter if takes_rewriter(kind) else None,
+                writer_lm=self.writers.get(arm.writer),
             )
             variant = self.variant(arm)
             self._programs[key] = made if variant is None else with_variant(made, variant)
@@ -207,7 +207,7 @@ class Bench:
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
-        written = replace(self.space.as_written(arm.technique), reader=arm.reader)
+        written = replace(self.space.as_written(arm.technique), reader=arm.reader, writer=arm.writer)
         program = self.program(written, reads=self.spec.reads or reads_for(prompt))
         return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
 
@@ -230,7 +230,7 @@ class Bench:
             state_of(program).model_dump(mode="json"),
             None if searched is None else searched.fingerprint,
             data_hash(self.splits.train),
-            [engine_of(one).identity for one in (self.lm, self.rewriter) if one is not None],
+            [engine_of(one).identity for one in (self.lm, program.technique.writer_lm) if one is not None],
             {name: self.lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
             self.objectives[0].name,
             [(one["digest"], one["lm_digest"]) for one in self.judge_facts],
@@ -317,14 +317,28 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
         judge_lm = resolve_lm(
             spec.judge_lm, api_base=spec.judge_api_base, api_key=_key(spec.judge_api_key_env), **common
         )
-    rewriter = None
-    if spec.rewriter is not None:
-        keep_rewriter(Path(spec.rewriter), home)  # a copy, for the programs that are saved
-        rewriter = open_rewriter(Path(spec.rewriter), **common)
+    writers = open_writers(spec, lm)
+    for rewriter in filter(None, map(rewriter_of, writers.values())):
+        keep_rewriter(rewriter.path, home)  # a copy, for the programs that are saved
     splits, readers, further = data_of(spec)
     given: dict[str, Any] = {"store": store, "local": local, "home": folder, "budget": purse, "judge_lm": judge_lm}
     given["judges"] = [*map(resolve_judge, spec.judges)]
-    return Bench(spec, splits, build_space(spec, readers), lm, reader_check=further, rewriter=rewriter, **given)
+    return Bench(spec, splits, build_space(spec, readers), lm, reader_check=further, writers=writers, **given)
+
+
+def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str | None, dspy.LM | None]:
+    """The LMs that write in a study, by name, beside the one that reads, which None stands for.
+
+    Raises:
+        InputError: The variable that holds a key is empty.
+        QuerywrightError: One cannot be used.
+    """
+    found: dict[str | None, dspy.LM | None] = {}
+    for one in spec.writers:
+        elsewhere = one.api_base or one.api_key_env
+        named = resolve_lm(one.lm, api_base=one.api_base, api_key=_key(one.api_key_env)) if elsewhere else one.lm
+        found[one.name] = writer_beside(lm, named)
+    return found
 
 
 def _key(variable: str | None) -> str | None:

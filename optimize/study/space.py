@@ -1,4 +1,4 @@
-"""The arms of a study: techniques, engines, knobs, prompts and readers, and how a trial chooses one."""
+"""The arms of a study: techniques, engines, knobs, prompts, readers and writers, and how a trial chooses one."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class TechniqueSpace:
         domains: Their values.
         early: Prompt variants of early trials, ``as written`` first.
         late: Prompt variants that only late trials have besides.
+        writers: Names of the LMs that may write for it; none for the LM of the study, or where it asks none.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TechniqueSpace:
     domains: Mapping[str, Domain]
     early: tuple[str, ...] = (AS_WRITTEN,)
     late: tuple[str, ...] = ()
+    writers: tuple[str, ...] = ()
 
     @property
     def engine(self) -> str:
@@ -57,7 +59,7 @@ class TechniqueSpace:
     @property
     def has_one_arm(self) -> bool:
         """Whether there is nothing to choose."""
-        chosen = [len(self.engines) > 1, len(self.early) + len(self.late) > 1]
+        chosen = [len(self.engines) > 1, len(self.early) + len(self.late) > 1, len(self.writers) > 1]
         return not any(chosen) and all(domain.single for domain in self.domains.values())
 
     @property
@@ -166,6 +168,7 @@ class Space:
         found = {"technique": Domain(choices=self.chosen), "reader": Domain(choices=tuple(map(str, self.readers)))}
         for one in self.techniques:
             found[f"{one.name}.engine"] = Domain(choices=one.engines)
+            found |= {f"{one.name}.writer": Domain(choices=one.writers)} if one.writers else {}
             found |= {f"{one.name}.{name}": domain for name, domain in one.domains.items()}
             found[f"{one.name}.prompt"] = Domain(choices=one.early)
             if one.late and self.late_trials:
@@ -222,6 +225,7 @@ class Space:
             name = str(pick("technique", Domain(choices=self.chosen), name))
         own = self[name]
         engine = str(pick(f"{name}.engine", Domain(choices=own.engines), own.engine))
+        writer = str(pick(f"{name}.writer", Domain(choices=own.writers), own.writers[0])) if own.writers else None
         values = dict(own.given)
         for knob in own.knobs:
             if knob.acts(values):
@@ -232,7 +236,7 @@ class Space:
         reader = reader or self.readers[0]
         if reader is not None:
             reader = str(pick("reader", Domain(choices=tuple(map(str, self.readers))), reader))
-        return ArmConfig(name, engine, values, prompt, reader)
+        return ArmConfig(name, engine, values, prompt, reader, writer)
 
 
 def build_space(
@@ -262,7 +266,9 @@ def build_space(
         given = _given(spec, name, knobs, domains)
         acting = tuple(knob for key, knob in knobs.items() if key in domains and _can_act(knob, domains, given))
         domains = {knob.name: domains[knob.name] for knob in acting}
-        found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants_of(spec, name)))
+        writers = tuple(one.name for one in spec.writers) if technique_class(name).LM_STAGES else ()
+        variants = variants_of(spec, name)
+        found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants, writers))
     return Space(tuple(found), tuple(readers), spec.trials, late_trials_of(spec), spec.each_prompt)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -279,6 +280,30 @@ class SamplerSpec(_Strict):
         return self
 
 
+class WriterSpec(_Strict):
+    """An LM that writes for techniques; its name alone says as much.
+
+    Args:
+        lm: Its name, or the folder of a trained rewriter.
+        api_base: Address of its server.
+        api_key_env: Environment variable that holds its key.
+    """
+
+    lm: str
+    api_base: Annotated[str, AfterValidator(_public)] | None = None
+    api_key_env: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, asked: Any) -> Any:
+        return {"lm": asked} if isinstance(asked, str) else asked
+
+    @property
+    def name(self) -> str:
+        """How it is called: a file or folder without the way to it."""
+        return Path(self.lm).name if self.lm.startswith(("/", ".", "~", "gguf:", "rewriter:")) else self.lm
+
+
 class BudgetSpec(_Strict):
     """Where a study stops, counted over all workers and resumed runs. None: no limit.
 
@@ -318,11 +343,12 @@ class StudySpec(_Strict):
         lm: Name of the LM.
         api_base: Address of its server.
         api_key_env: Environment variable that holds its key.
+        writers: LMs to choose from, which techniques ask in place of the LM, and readers do not: names, folders of
+            trained rewriters, or mappings of ``lm``, ``api_base`` and ``api_key_env``. Default: the LM alone.
         judges: Judges that objectives ask: names, or paths of saved ones. Default those that the objectives name.
         judge_lm: Name of the LM that judges. None: the LM.
         judge_api_base: Address of its server.
         judge_api_key_env: Environment variable that holds its key.
-        rewriter: Folder of a trained rewriter, which techniques that write ask in place of the LM. None: the LM.
         embedder: Name of the embedder.
         reader: A reader's name, ``auto``, ``none``, or a list of names to choose from.
         objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
@@ -359,11 +385,11 @@ class StudySpec(_Strict):
     lm: str = "embedded"
     api_base: Annotated[str, AfterValidator(_public)] | None = None
     api_key_env: str | None = None
+    writers: Annotated[list[WriterSpec], AfterValidator(_once)] = Field(default_factory=list)
     judges: Annotated[list[str], AfterValidator(_once)] = []
     judge_lm: str | None = None
     judge_api_base: Annotated[str, AfterValidator(_public)] | None = None
     judge_api_key_env: str | None = None
-    rewriter: str | None = None
     embedder: str = "embedded"
     reader: Annotated[str | list[str], PlainValidator(_readers)] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(_once)] = ["decision_useful"]

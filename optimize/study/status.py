@@ -122,6 +122,7 @@ def arm_name(arm: ArmConfig) -> str:
     name = f"{arm.technique}@{arm.engine}"
     if arm.prompt != AS_WRITTEN:
         name += f", prompts {arm.prompt}"
+    name += "" if arm.writer is None else f", writer {arm.writer}"
     return name if arm.reader is None else f"{name}, reader {arm.reader}"
 
 

@@ -32,6 +32,7 @@ class ArmConfig:
         knobs: The value of every knob of the technique, those at their defaults too.
         prompt: ``as written``, or the variant ``NAME`` or ``NAME.2`` of a name in the study's ``prompts``.
         reader: Name of the reader, or None where none reads.
+        writer: Name of the LM that writes, out of the study's ``writers``; None where there are none.
     """
 
     technique: str
@@ -39,6 +40,7 @@ class ArmConfig:
     knobs: Mapping[str, Value]
     prompt: str = AS_WRITTEN
     reader: str | None = None
+    writer: str | None = None
 
     @property
     def key(self) -> str:

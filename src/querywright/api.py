@@ -20,10 +20,11 @@ from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import read_labels, with_labels
 from querywright.data.reading import check_labels
 from querywright.errors import InputError
+from querywright.models.rewriters import rewriter_of
 from querywright.named import (
     check_reader,
     check_reranker,
-    check_rewriter,
+    check_writer,
     engine_for,
     knob_values,
     of_mixed,
@@ -130,7 +131,7 @@ def compare(
     engine: str = "dense",
     embedder: Any = "embedded",
     reranker: Any = None,
-    rewriter: str | Path | None = None,
+    writer_lm: LM | Path | None = None,
     references: bool = True,
     threads: int = 4,
     deadline: float | None = None,
@@ -159,7 +160,8 @@ def compare(
         engine: What techniques search with that name none. Default ``dense``.
         embedder: What a collection that is named was built with. Default ``embedded``.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
-        rewriter: Folder of a rewriter, for techniques that write.
+        writer_lm: What techniques that are named, and artifacts, ask before they read: any LM, its name or a rewriter's
+            folder. Default: ``lm``, or an artifact's own.
         references: Whether closed book and oracle evidence stand beside the arms. Default True.
         threads: Questions under way at a time, 1 or more. Default 4.
         deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
@@ -178,7 +180,7 @@ def compare(
     ready = prepare(
         arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
         reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
-        rewriter=None if rewriter is None else Path(rewriter), threads=threads, **_judging(judge, judge_lm),
+        writer_lm=writer_lm, threads=threads, **_judging(judge, judge_lm),
         tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     return compare_programs(
@@ -255,13 +257,13 @@ class Tuned:
         compiled: What was found; ``verdict``, ``sentence``, ``test`` and all else of it are names here too.
         splits: The questions that it was made with.
         workspace: The working folder, and the LM that it was made with.
-        rewriter: The LM that the technique was asked with in place of that; None where it was the same.
+        writer_lm: The LM that the technique was asked with in place of that; None where it was the same.
     """
 
     compiled: Compiled
     splits: Splits
     workspace: Workspace
-    rewriter: dspy.LM | None = None
+    writer_lm: dspy.LM | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -311,7 +313,7 @@ def compile(
     embedder: Any = "embedded",
     engine: str | None = None,
     reranker: Any = None,
-    rewriter: str | Path | None = None,
+    writer_lm: LM | Path | None = None,
     judge: str | Path | SavedJudge | Sequence[str | Path | SavedJudge] = (),
     judge_lm: LM | Callable[[Workspace], dspy.LM] | None = None,
     reader_check: int | Sequence[Question] = 0,
@@ -337,7 +339,8 @@ def compile(
         embedder: What a collection that is named was built with. Default ``embedded``.
         engine: What is searched with. Default: the technique's own, else dense.
         reranker: A cross-encoder, or its name or path, for a technique that reranks.
-        rewriter: Folder of a rewriter, which the technique asks in place of the LM.
+        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder. Default:
+            ``lm``.
         judge: Names of judges, saved ones or their paths, which give the ``judged_`` objectives of their name.
         judge_lm: The LM of the judges, or its name, or what opens it in the working folder. Default: ``lm``.
         reader_check: So many further questions that the splits leave over, or the questions, which closed book and
@@ -367,13 +370,11 @@ def compile(
     if not isinstance(technique, str):
         raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
     needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
-    folder = None if rewriter is None else Path(rewriter)
     values = knob_values(technique, knobs or {})
     check_reader(reader)
     searched = engine_for(technique, engine) or "dense"
     check_reranker(technique, reranker)
-    check_rewriter(technique, folder)
-    tell_unlearnt(folder, [technique], tell or _warn)
+    check_writer(technique, writer_lm)
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
     judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
     objectives_of([one for one in settings.objectives if one != "auto"])
@@ -389,14 +390,15 @@ def compile(
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
     place = _workspace(home, lm)()
-    writer, index = place.rewriter(folder, keep=True), opened(place, retriever, embedder, searched)
+    writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched)
+    tell_unlearnt(rewriter_of(writer), [technique], tell or _warn)
     if callable(getattr(index, "passages", None)):
         check_labels(asked, {passage.id for passage in index.passages()})
     if judge_lm is not None:
         judge_lm = cast("Any", judge_lm)(place) if _opens(judge_lm) else place.another_lm(cast("Any", judge_lm))
     found = compile_program(
         technique, splits, retriever=index, lm=place.lm, reader=read_by,
-        knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker), rewriter=writer,
+        knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker), writer_lm=writer,
         judges=judges, judge_lm=judge_lm, progress=progress,
     )  # fmt: skip
     return Tuned(found, splits, place, writer)

@@ -1,15 +1,14 @@
-"""Single names that commands and scripts are given: engines, readers, rerankers, rewriters and knobs, checked."""
+"""Single names that commands and scripts are given: engines, readers, rerankers, writers and knobs, checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.rewriters import read_rewriter
-from querywright.programs import READERS, check_takes_rewriter, takes_rewriter, technique_class
+from querywright.models.rewriters import Rewriter
+from querywright.programs import READERS, check_takes_writer, technique_class
 from querywright.programs.hyperparameters import Knobs
 from querywright.retrieval import rerank
 from querywright.retrieval.engines import check_engine
@@ -48,22 +47,18 @@ def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
     return found
 
 
-def check_rewriter(technique: str, rewriter: Path | None) -> None:
-    """Raise when a rewriter is named that the technique would not ask, or that is no folder of one."""
-    if rewriter is not None:
-        check_takes_rewriter(technique_class(technique))
-        read_rewriter(rewriter)
+def check_writer(technique: str, writer: Any) -> None:
+    """Raise when a writer is named that the technique would not ask."""
+    if writer is not None:
+        check_takes_writer(technique_class(technique))
 
 
-def tell_unlearnt(rewriter: Path | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:
+def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:
     """Say, in one line, which techniques ask a rewriter that did not learn their prompts; nothing without one."""
-    if rewriter is None:
-        return
-    found = read_rewriter(rewriter)
-    strange = sorted({name for name in techniques if takes_rewriter(technique_class(name))} - set(found.techniques))
-    if strange:
+    strange = () if rewriter is None else sorted({*techniques} - {*rewriter.techniques})
+    if rewriter is not None and strange:
         tell(
-            f"the rewriter {found.name} learnt the prompts of {', '.join(found.techniques)}, and not of "
+            f"the rewriter {rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, and not of "
             f"{', '.join(strange)}: measure it there before you rely on it (querywright rewriter evaluate)"
         )
 

@@ -1,7 +1,7 @@
 """From what was named to what can be asked: all is checked, and read, before anything is spent.
 
-An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (``rewriter=FOLDER`` or ``none`` may stand among
-the knobs), the folder of an artifact, a loaded one, a technique, or a technique with its reader.
+An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (``writer=LM`` may stand among the knobs, with
+``none`` for the LM that reads), the folder of an artifact, a loaded one, a technique, or a technique with its reader.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from querywright.metrics.dspy_metrics import Metric, needs
 from querywright.metrics.guideline import Guidelines
 from querywright.metrics.judge import JudgedMetric
 from querywright.metrics.judges import JUDGED
+from querywright.models.rewriters import rewriter_of
 from querywright.named import (
     check_reader,
-    check_rewriter,
+    check_writer,
     engine_for,
     knob_values,
     of_grounded,
@@ -37,7 +38,6 @@ from querywright.named import (
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.artifacts.rewriters import find_rewriter
 from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.judging import judged_metrics
 from querywright.programs import (
@@ -46,7 +46,6 @@ from querywright.programs import (
     Technique,
     make_program,
     make_reader,
-    takes_rewriter,
     technique_class,
 )
 from querywright.programs.base import MAX_PASSAGES
@@ -93,21 +92,21 @@ class Prepared:
     reranker: Reranker | None = None
     retrievers: dict[str, Any] = field(default_factory=dict)
     programs: dict[str, RAG] = field(default_factory=dict)
-    _rewriters: dict[Path, Any] = field(default_factory=dict)
+    _writers: dict[Any, Any] = field(default_factory=dict)
 
-    def rewriter(self, folder: Path | None) -> Any:
-        """The LM of a rewriter, the same one for all arms that have it."""
-        if folder is not None and folder not in self._rewriters:
-            self._rewriters[folder] = self.workspace.rewriter(folder)
-        return None if folder is None else self._rewriters[folder]
+    def writer(self, given: Any) -> Any:
+        """The LM that writes, the same one for all arms that have it; None where it is the one that reads."""
+        if given not in self._writers:
+            self._writers[given] = self.workspace.writer(given)
+        return self._writers[given]
 
     @property
-    def rewriters(self) -> dict[str, list[str]]:
-        """The arms that each rewriter writes for."""
+    def writers(self) -> dict[str, list[str]]:
+        """The arms that each LM writes for which does not read."""
         found: dict[str, list[str]] = {}
         for name, program in self.programs.items():
-            if program.technique.own_lm is not None:
-                found.setdefault(str(program.technique.own_lm.model), []).append(name)
+            if program.technique.writer_lm is not None:
+                found.setdefault(str(program.technique.writer_lm.model), []).append(name)
         return found
 
     @property
@@ -126,7 +125,7 @@ class _Arm:
         reader: The name of a reader of its own; None where it takes that of all arms, or has none.
         engine: What a technique that was named searches with.
         knobs: Values of its knobs.
-        rewriter: Folder of a rewriter; beside an artifact, instead of its own.
+        writer: What writes in place of the LM; beside an artifact, of its own writer.
         path: Folder of an artifact.
         artifact: What is in it.
         given: A technique, or one with its reader.
@@ -136,7 +135,7 @@ class _Arm:
     reader: str | None = None
     engine: str = "dense"
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    rewriter: Path | None = None
+    writer: Any = None
     path: Path | None = None
     artifact: Artifact | None = None
     given: Technique | RAG | None = None
@@ -165,16 +164,16 @@ class _Arm:
         if self.artifact is None:
             return make_program(
                 self.kind.NAME, ready.retrievers[self.engine] if self.searches else None, reader=ready.reader,
-                reranker=reranker, rewriter=ready.rewriter(self.rewriter), **self.knobs,
+                reranker=reranker, writer_lm=ready.writer(self.writer), **self.knobs,
             )  # fmt: skip
         own, home, lm = self.artifact.manifest, ready.workspace.home, ready.workspace.lm
         opened = next((one for one in ready.retrievers.values() if one.fingerprint == own.fingerprint), None)
-        asked = None if own.rewriter is None else self.rewriter or find_rewriter(own.rewriter, home)
         if own.lm != lm.model:
             ready.notes.append(f"{name} was compiled for the LM {own.lm}")
-        return load(
-            self.artifact, home=home, lm=lm, retriever=opened, reranker=reranker, rewriter=ready.rewriter(asked)
-        ).program
+        if self.writer is not None and own.writer is not None:
+            ready.notes.append(f"{name} was compiled with the writer {own.writer}")
+        writer = None if self.writer is None else ready.writer(self.writer) or lm
+        return load(self.artifact, home=home, lm=lm, retriever=opened, reranker=reranker, writer_lm=writer).program
 
 
 def prepare(
@@ -194,7 +193,7 @@ def prepare(
     guidelines: Guidelines | None = None,
     threads: int = 4,
     reranker: Reranker | str | None = None,
-    rewriter: Path | None = None,
+    writer_lm: Any = None,
     reading: Mapping[str, Any] | None = None,
     jointly: bool | None = None,
     scores: bool = True,
@@ -222,7 +221,8 @@ def prepare(
         guidelines: What the judge of coverage holds answers against; they may be filled in later.
         threads: Questions under way at a time; judgements are so many too, and 8 at least.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
-        rewriter: Folder of a rewriter, for techniques that write.
+        writer_lm: What techniques and artifacts that ask an LM before they read ask in place of that of the
+            workspace: any LM, its name or a rewriter's folder.
         reading: ``columns``, ``limit`` and ``split`` of the questions.
         jointly: Whether every question takes all of its helpful passages. Default: as the data says.
         scores: Whether something is to be scored, or only searched. Default True.
@@ -235,12 +235,12 @@ def prepare(
     check_reader(reader)
     knobs = knobs or {}
     shared = {MAX_PASSAGES.name: max_passages, **knobs}
-    named = _named_arms(arms, engine, shared, rewriter)
+    named = _named_arms(arms, engine, shared, writer_lm)
     is_given = bool(named)
     if not named:
         defaults = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
-        named = _named_arms(defaults, engine, shared, rewriter)
-    _check_shared(knobs, rewriter, named.values(), tell)
+        named = _named_arms(defaults, engine, shared, writer_lm)
+    _check_shared(knobs, writer_lm, named.values())
     chosen, judged = _metrics(metrics, judges, judge_lm is not None, guidelines, max(8, threads))
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
     if jointly is not None:
@@ -280,6 +280,11 @@ def prepare(
     ready.reranker = open_reranker(reranker)
     for name, arm in named.items():
         ready.programs[name] = arm.program(name, ready)
+    asked_by: dict[Any, list[str]] = {}
+    for technique in (program.technique for program in ready.programs.values()):
+        asked_by.setdefault(technique.writer_lm, []).append(technique.NAME)
+    for writer, techniques in asked_by.items():
+        tell_unlearnt(rewriter_of(writer), techniques, tell)
     ready.notes += _shallow(chosen, ready.programs)
     return ready
 
@@ -308,16 +313,16 @@ def is_folder(name: str) -> bool:
 
 
 def _named_arms(
-    arms: Iterable[Any] | Mapping[str, Any], engine: str, knobs: Mapping[str, Any], rewriter: Path | None
+    arms: Iterable[Any] | Mapping[str, Any], engine: str, knobs: Mapping[str, Any], writer: Any
 ) -> dict[str, _Arm]:
     """The arms by name: a technique's as it was written, an artifact's folder, a program's technique with a number."""
     if isinstance(arms, str | os.PathLike | dspy.Module | LoadedProgram):
         arms = [arms]
     if isinstance(arms, Mapping):
-        return {str(name): _arm(one, engine, knobs, rewriter) for name, one in arms.items()}
+        return {str(name): _arm(one, engine, knobs, writer) for name, one in arms.items()}
     found: dict[str, _Arm] = {}
     for one in arms:
-        arm = _arm(one, engine, knobs, rewriter)
+        arm = _arm(one, engine, knobs, writer)
         name = str(one) if arm.is_named else arm.kind.NAME
         if arm.path is not None:
             name = str(arm.path) if arm.path.name in found else arm.path.name
@@ -330,7 +335,7 @@ def _named_arms(
     return found
 
 
-def _arm(one: Any, engine: str, knobs: Mapping[str, Any], rewriter: Path | None) -> _Arm:
+def _arm(one: Any, engine: str, knobs: Mapping[str, Any], writer: Any) -> _Arm:
     if isinstance(one, LoadedProgram):
         one = one.program
     if isinstance(one, Technique):
@@ -340,38 +345,40 @@ def _arm(one: Any, engine: str, knobs: Mapping[str, Any], rewriter: Path | None)
     if isinstance(one, os.PathLike) or (isinstance(one, str) and is_folder(one)):
         artifact = read_artifact(Path(one))
         own = artifact.manifest
+        kind = technique_class(own.technique)
         return _Arm(
-            kind=technique_class(own.technique), reader=own.reader, rewriter=rewriter, path=Path(one), artifact=artifact
+            kind=kind, reader=own.reader, writer=writer if kind.LM_STAGES else None, path=Path(one), artifact=artifact
         )
     if isinstance(one, str):
-        return _technique_arm(one, engine, knobs, rewriter)
+        return _technique_arm(one, engine, knobs, writer)
     raise InputError(
         "an arm is the name of a technique, the folder of an artifact, what load or make_program gives, or a technique "
         f"such as HCQR(retriever), but got {one!r:.80}"
     )
 
 
-def _technique_arm(text: str, engine: str, knobs: Mapping[str, Any], rewriter: Path | None) -> _Arm:
-    """The arm that a text names; knobs of its own, and a rewriter, go before those of all arms."""
+def _technique_arm(text: str, engine: str, knobs: Mapping[str, Any], writer: Any) -> _Arm:
+    """The arm that a text names; knobs of its own, and a writer, go before those of all arms."""
     head, _, own = text.partition(":")
     technique, at, named = head.partition("@")
     kind = technique_class(technique)
     engine = engine_for(technique, named if at else None) or engine
     given = pairs([one for one in own.split(",") if one], f"the arm {text!r}:")
-    if "rewriter" in given:
-        folder = given.pop("rewriter")
-        rewriter = None if folder == "none" else Path(folder)
-    elif not takes_rewriter(kind):
-        rewriter = None
-    check_rewriter(technique, rewriter)
+    if "writer" in given:
+        named = given.pop("writer")
+        if named != getattr(writer, "model", None):
+            writer = None if named == "none" else named
+        check_writer(technique, writer)
+    elif not kind.LM_STAGES:
+        writer = None
     values = {**knob_values(technique, knobs, strict=False), **knob_values(technique, given)}
     if at and kind.SEARCHES == "0":
         raise InputError(f"{technique} does not search, so it has no engine; write {technique} for {text!r}")
-    return _Arm(kind=kind, engine=engine, knobs=values, rewriter=rewriter)
+    return _Arm(kind=kind, engine=engine, knobs=values, writer=writer)
 
 
-def _check_shared(knobs: Mapping[str, Any], rewriter: Path | None, arms: Iterable[_Arm], tell: Tell) -> None:
-    """Raise when a knob or a rewriter was named for all arms that none of them has; tell whose prompts are strange."""
+def _check_shared(knobs: Mapping[str, Any], writer: Any, arms: Iterable[_Arm]) -> None:
+    """Raise when a knob or a writer was named for all arms that none of them has."""
     arms = list(arms)
     named = [arm for arm in arms if arm.is_named]
     known = {arm.kind.NAME: [knob.name for knob in arm.kind.KNOBS] for arm in named}
@@ -379,14 +386,11 @@ def _check_shared(knobs: Mapping[str, Any], rewriter: Path | None, arms: Iterabl
         if not any(key in own for own in known.values()):
             said = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in known.items())
             raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, in an artifact'}")
-    saved = any(arm.artifact is not None and arm.artifact.manifest.rewriter for arm in arms)
-    if rewriter is not None and not saved and not any(arm.rewriter == rewriter for arm in named):
+    if writer is not None and not any(arm.writer == writer for arm in arms):
         raise InputError(
-            "no technique here writes what is searched for, and no artifact was compiled with a rewriter; leave the "
-            "rewriter= out (--rewriter), or name a technique that writes, such as rrr"
+            "nothing here asks an LM before it reads, so a writer has nothing to do; leave the writer out "
+            "(--writer-lm, writer_lm=), or name a technique that writes, such as rrr"
         )
-    for folder in dict.fromkeys(arm.rewriter for arm in named):
-        tell_unlearnt(folder, [arm.kind.NAME for arm in named if arm.rewriter == folder], tell)
 
 
 def _questions(source: Any, arms: Mapping[str, _Arm], reader: str | None, reading: Mapping[str, Any]) -> list[Question]:

@@ -86,24 +86,25 @@ class Workspace:
         """A second LM with the same store, ledger and limit of calls."""
         return _lm(lm, self.store, self.ledger, self.budget, api_base, api_key)
 
-    def rewriter(self, folder: str | Path | None, *, keep: bool = False) -> dspy.LM | None:
-        """The LM of a rewriter, with the same store, ledger and limit of calls; None where none is named.
+    def writer(self, given: dspy.LM | str | Path | None, *, keep: bool = False) -> dspy.LM | None:
+        """The LM that writes, with the same store, ledger and limit of calls; None where it is the LM.
 
         Args:
-            folder: The rewriter's.
-            keep: Whether a copy is kept in the working folder, for programs that are saved; the folder that was
-                given is what runs, for its base may lie beside it. Default False.
+            given: Any LM, its name or the folder of a trained rewriter; None for the LM.
+            keep: Whether a copy of a rewriter is kept in the working folder, for programs that are saved; the folder
+                that was given is what runs, for its base may lie beside it. Default False.
         """
-        if folder is None:
-            return None
-        from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
+        from querywright.models.lm import writer_beside
+        from querywright.models.rewriters import rewriter_of
+        from querywright.optimize.artifacts.writers import keep_rewriter
 
-        folder = Path(folder)
-        if keep and keep_rewriter(folder, self.home) is None:
+        found = writer_beside(self.lm, given)
+        rewriter = rewriter_of(found) if keep else None
+        if rewriter is not None and keep_rewriter(rewriter.path, self.home) is None:
             self.tell(
-                f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here"
+                f"the rewriter {rewriter.name!r} is too large to be copied; give --writer-lm with what is saved here"
             )
-        return open_rewriter(folder, store=self.store, ledger=self.ledger, budget=self.budget)
+        return found
 
     def retriever(self, collection: str, embedder: Any = "embedded", engine: str = "dense") -> CollectionRetriever:
         """Open a collection.

@@ -118,7 +118,7 @@ def test_stored_answers_and_vectors_are_no_measurement(benchmark, tmp_path):
         retriever = ChromaRetriever("sample", embedder=embedder, home=tmp_path)
         arms = {"plain": benchmark.Arm(make_program("plain", retriever), None)}
         if lm is not None:
-            arms["rrr"] = benchmark.Arm(make_program("rrr", retriever, rewriter=lm), lm)
+            arms["rrr"] = benchmark.Arm(make_program("rrr", retriever, writer_lm=lm), lm)
         return benchmark.compare(arms, sample.questions[:1], embedder, rounds)
 
     found = measured(one.lm(), rounds=3)

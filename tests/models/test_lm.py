@@ -206,7 +206,7 @@ def test_an_lm_of_any_making_is_made_ready_and_one_that_is_ready_stays():
     assert [lm("What is drunk hot?") for _ in range(2)] == [["tea"], ["tea"]]
     assert (engine_of(lm).ledger.total.calls, engine_of(lm).ledger.total.saved) == (1, 1)
     assert as_lm(lm) is lm
-    with pytest.raises(ModelError, match=r"lm must be a dspy.LM or the name of one, .* but got .openai"):
+    with pytest.raises(ModelError, match=r"an LM must be a dspy.LM or the name of one, .* but got .openai"):
         as_lm("openai/x")
 
 

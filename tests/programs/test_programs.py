@@ -30,9 +30,8 @@ from querywright.programs import (
     Technique,
     make_program,
     make_reader,
-    takes_rewriter,
     technique_class,
-    use_rewriter,
+    use_writer,
 )
 from querywright.retrieval.types import Query
 
@@ -153,8 +152,8 @@ def test_a_pickle_opens_a_collection_anew_and_holds_no_lm(tmp_path):
     other = pickle.loads(pickle.dumps(make_program("plain", retriever, reader=None)))
     assert other.technique.searched.fingerprint == retriever.fingerprint
     technique = make_program("rrr", search).technique
-    technique.own_lm = dspy.LM("openai/x", api_key="secret")
-    with pytest.raises(TechniqueError, match="own_lm to None"):
+    technique.writer_lm = dspy.LM("openai/x", api_key="secret")
+    with pytest.raises(TechniqueError, match="writer_lm to None"):
         cloudpickle.dumps(technique)
 
 
@@ -216,9 +215,9 @@ def test_an_ensemble_is_a_program_like_any_other_of_one_kind(members, retriever,
             Ensemble(odd)
 
 
-# A rewriter: an LM of its own for what a technique writes.
+# A writer: an LM of its own for what a technique asks.
 
-WRITERS = [name for name, kind in TECHNIQUES.items() if takes_rewriter(kind)]
+WRITERS = [name for name, kind in TECHNIQUES.items() if kind.LM_STAGES]
 
 
 @pytest.fixture
@@ -232,7 +231,7 @@ def lms(scripted):
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_rewriter_writes_for_the_technique_and_the_other_lm_reads(name, lms, retriever, asking):
     outer, rewriter = lms
-    program = make_program(name, retriever, reader="multiple_choice", rewriter=rewriter)
+    program = make_program(name, retriever, reader="multiple_choice", writer_lm=rewriter)
     with asking(outer):
         out = program(question=QUESTION, options=OPTIONS)
         later = asyncio.run(program.acall(question=QUESTION, options=OPTIONS))
@@ -244,15 +243,15 @@ def test_a_rewriter_writes_for_the_technique_and_the_other_lm_reads(name, lms, r
     assert [(step.kind, step.lm) for step in plain.steps] == [("lm", "outer"), ("search", None)]
 
 
-def test_techniques_that_write_nothing_take_no_rewriter(lms, retriever):
-    assert set(TECHNIQUES) - set(WRITERS) == {"closed_book", "plain", "qb_rag", "rerank", "filter"}
-    with pytest.raises(TechniqueError, match="filter asks no LM to write"):
-        make_program("filter", retriever, rewriter=lms[1])
+def test_techniques_that_ask_no_lm_take_no_writer(lms, retriever):
+    assert set(TECHNIQUES) - set(WRITERS) == {"closed_book", "plain", "qb_rag"}
+    with pytest.raises(TechniqueError, match="plain asks no LM before it reads"):
+        make_program("plain", retriever, writer_lm=lms[1])
 
 
 def test_copies_keep_the_rewriter_and_what_is_saved_does_not(lms, retriever, asking):
     outer, rewriter = lms
-    program = make_program("rrr", retriever, rewriter=rewriter)
+    program = make_program("rrr", retriever, writer_lm=rewriter)
     copies = [copy.deepcopy(program), program.reset_copy(), shaped(program, nearest=2, members=0)]
     for one in (*copies, several := shaped(program, nearest=0, members=2)):
         before = len(rewriter.engine.asked)
@@ -260,21 +259,21 @@ def test_copies_keep_the_rewriter_and_what_is_saved_does_not(lms, retriever, ask
             one(question=QUESTION)
         assert len(rewriter.engine.asked) == before + (2 if isinstance(one, Ensemble) else 1)
     assert not outer.engine.asked
-    assert program.technique.with_knobs(max_passages=2).own_lm is rewriter
-    use_rewriter(several, None)
+    assert program.technique.with_knobs(max_passages=2).writer_lm is rewriter
+    use_writer(several, None)
     with asking(outer):
         several(question=QUESTION)
     assert len(outer.engine.asked) == 2
     assert state_of(program) == state_of(make_program("rrr", retriever))
     assert program.dump_state()["technique.rewriter"]["lm"] is None
-    assert program_from(state_of(program), retriever).technique.own_lm is None
+    assert program_from(state_of(program), retriever).technique.writer_lm is None
 
 
 def test_where_an_optimizer_draws_anew_the_rewriter_is_drawn_from_and_stopped_too(lms, retriever, asking):
     outer, rewriter = lms
     stops = []
     drawn = DrawnLM(outer, 7, stops.append)
-    program = make_program("rrr", retriever, reader="short_answer", rewriter=rewriter)
+    program = make_program("rrr", retriever, reader="short_answer", writer_lm=rewriter)
     for lm in (drawn, drawn.copy(rollout_id=1, temperature=1.0), drawn.copy(rollout_id=2, temperature=1.0)):
         with asking(lm):
             program(question=QUESTION)

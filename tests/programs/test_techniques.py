@@ -28,7 +28,7 @@ from querywright.programs import (
     RewriteRetrieveRead,
     StepBackRetrieval,
     make_program,
-    use_rewriter,
+    use_writer,
 )
 from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Hit
@@ -218,7 +218,7 @@ def test_samples_of_an_lm_without_seeds_are_told_apart_by_their_rollout(scripted
     assert [one.sampling for one in lm.engine.asked] == [(0.7, None)] * 2
 
 
-def test_a_rewriter_decides_about_seeds_before_the_predictors_own_lm_and_that_before_the_settings(scripted, asking):
+def test_a_rewriter_decides_about_seeds_before_the_predictors_writer_lm_and_that_before_the_settings(scripted, asking):
     own = scripted(*documents("first"))
     technique = HyDE(Plane(), n_documents=1)
     technique.write_document.lm = own
@@ -226,7 +226,7 @@ def test_a_rewriter_decides_about_seeds_before_the_predictors_own_lm_and_that_be
         technique(question=QUESTION)
     assert [one.sampling for one in own.engine.asked] == [(0.7, 0)]
     own.engine.supported_params = frozenset({"temperature"})
-    use_rewriter(technique, rewriter := scripted(*documents("first")))
+    use_writer(technique, rewriter := scripted(*documents("first")))
     with asking(own):
         technique(question=QUESTION)
     assert ([one.sampling for one in rewriter.engine.asked], len(own.engine.asked)) == ([(0.7, 0)], 1)

@@ -21,7 +21,7 @@ DIFFERS = 2
 
 FACTS = {
     "technique": "technique", "reader": "reader", "lm": "LM", "collection": "collection", "engine": "engine",
-    "embedder": "embedder", "reranker": "reranker", "rewriter": "rewriter", "fingerprint": "fingerprint",
+    "embedder": "embedder", "reranker": "reranker", "writer": "writer", "fingerprint": "fingerprint",
     "created": "created", "digest": "digest",
 }  # fmt: skip
 MARKS = {"equal": ("", ""), "del": ("[-", "-]"), "ins": ("{+", "+}")}
@@ -50,7 +50,7 @@ def verify_command(
     artifact: Path,
     /,
     *,
-    rewriter: opt.Folder | None = None,
+    writer: opt.WriterLM = opt.WriterLM(),
     digest: opt.Digest | None = None,
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
@@ -63,14 +63,13 @@ def verify_command(
 
     Args:
         artifact: The folder that querywright compile wrote.
-        rewriter: A trained rewriter, in place of the artifact's own.
         digest: Refuse anything else; this is the SHA-256 of its manifest, as artifact show prints it.
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
-    given = lm.with_rewriter(artifact, rewriter, output.home)
+    asked = {"lm": lm.for_artifact(artifact, output.home), "writer_lm": writer.given}
     with progress() as update:
-        checks = verify(artifact, **given, home=output.home, digest=digest, progress=update)
+        checks = verify(artifact, **asked, home=output.home, digest=digest, progress=update)
     is_well = passed(checks)
     emit(output.as_json, {"ok": is_well, "checks": [asdict(one) for one in checks]}, lambda: _show_checks(checks))
     return 0 if is_well else DIFFERS
@@ -99,7 +98,7 @@ def pack_command(
     /,
     *,
     save_to: opt.OutFile,
-    rewriter: opt.Folder | None = None,
+    writer_lm: opt.Folder | None = None,
     output: opt.Output = opt.Output(),
 ) -> None:
     """Put a compiled program and the collection that it searches into one file, for another machine.
@@ -109,20 +108,21 @@ def pack_command(
     Args:
         artifact: The folder that querywright compile wrote.
         save_to: A file that ends in .qw.
-        rewriter: The artifact's rewriter, where it is not in the working folder.
+        writer_lm: The artifact's rewriter, where it is not in the working folder.
     """
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.pack import pack
 
     check_file(save_to, "--out")
-    report = pack(artifact, save_to, home=output.home, rewriter=rewriter)
+    report = pack(artifact, save_to, home=output.home, writer_lm=writer_lm)
 
     def shown() -> None:
         held = f"the collection {report.collection} ({_counted(report)})" if report.collection else "no collection"
-        held += f" and the rewriter {report.rewriter}" if report.rewriter else ""
+        held += f" and the rewriter {report.writer}" if report.writer else ""
         say(f"{save_to}: {artifact.name} and {held}; {report.size} bytes, {report.digest}")
-        if report.rewriter is None and read_artifact(artifact).manifest.rewriter is not None:
-            note("its rewriter is too large to be packed; take its folder along, for --rewriter")
+        writer = read_artifact(artifact).manifest.writer
+        if report.writer is None and writer is not None and writer.checksum:
+            note("its rewriter is too large to be packed; take its folder along, for --writer-lm")
         say(f"on another machine: querywright artifact unpack {save_to.name} --out {artifact.resolve().name}")
 
     emit(output.as_json, asdict(report), shown)
@@ -153,8 +153,8 @@ def unpack_command(
         say(f"{save_to}: the artifact")
         if report.collection is not None:
             say(f"collection {report.collection}: {_counted(report)}, {'built' if report.built else 'there already'}")
-        if report.rewriter is not None:
-            say(f"rewriter {report.rewriter}: in the working folder")
+        if report.writer is not None:
+            say(f"rewriter {report.writer}: in the working folder")
 
     emit(output.as_json, asdict(report), shown)
 

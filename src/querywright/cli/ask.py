@@ -118,8 +118,10 @@ def _compiled(
     manifest = read_artifact(artifact).manifest
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
-    given = lm.with_rewriter(manifest, helpers.rewriter, home)
-    return load(artifact, **given, reranker=helpers.reranker, home=home, verify=verify)
+    return load(
+        artifact, lm=lm.for_artifact(manifest, home), writer_lm=helpers.writer.given, reranker=helpers.reranker,
+        home=home, verify=verify,
+    )  # fmt: skip
 
 
 def _technique(
@@ -134,13 +136,13 @@ def _technique(
 ) -> Asked:
     """The program, open; everything given is checked before."""
     from querywright import named
+    from querywright.models.rewriters import rewriter_of
     from querywright.optimize.dspy_context import asking
     from querywright.programs import make_program, technique_class
 
     engine = search.engine_of(technique)
     named.check_reranker(technique, helpers.reranker)
-    named.check_rewriter(technique, helpers.rewriter)
-    named.tell_unlearnt(helpers.rewriter, [technique], note)
+    named.check_writer(technique, helpers.writer.writer_lm)
     named.check_reader(reader)
     kind = technique_class(technique)
     knobs = named.knob_values(technique, search.knobs)
@@ -153,12 +155,14 @@ def _technique(
     if reader == "auto":
         reader = "multiple_choice" if options else "short_answer"
     workspace = lm.open(home)
+    writer = workspace.writer(helpers.writer.given)
+    named.tell_unlearnt(rewriter_of(writer), [technique], note)
     program = make_program(
         technique,
         workspace.retriever(str(collection), search.embedder, engine) if searches else None,
         reader=None if reader == "none" else reader,
         reranker=named.open_reranker(helpers.reranker),
-        rewriter=workspace.rewriter(helpers.rewriter),
+        writer_lm=writer,
         **knobs,
     )
 

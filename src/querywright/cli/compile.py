@@ -85,7 +85,7 @@ def compile_command(
     _run(
         technique, questions, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
-        reranker=helpers.reranker, rewriter=helpers.rewriter, reader_check=reader_check, reading=data.given,
+        reranker=helpers.reranker, writer_lm=helpers.writer.given, reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if theirs is None else theirs.beside,
         settings=CompileSettings(
             objective=objective, n_trials=trials, seed=seed, threads=run.threads, deadline=deadline,
@@ -137,7 +137,7 @@ def _run(technique: str, questions: Any, save_to: Path, output: opt.Output, **gi
             failed = error
 
     def shown() -> None:
-        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.rewriter)
+        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm)
         if failed is None:
             say(f"artifact: {save_to}")
 
@@ -146,7 +146,7 @@ def _run(technique: str, questions: Any, save_to: Path, output: opt.Output, **gi
         raise failed
 
 
-def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewriter: Any = None) -> None:
+def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writer: Any = None) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.labels import evidence_by
     from querywright.data.types import Label
@@ -203,8 +203,8 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewr
         *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
         compiled.sentence + ("" if compiled.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."),
     ]
-    if rewriter is not None:
-        notes.append(f"what {compiled.technique} searched was written by {rewriter.model}")
+    if writer is not None:
+        notes.append(f"{compiled.technique}: written by {writer.model}, read by {workspace.lm.model}")
     rows = table_rows(compiled.test)
     show_table(f"test, {len(splits.test)} questions", rows, notes=notes, breaks=("LM calls / question",))
     stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} saved" for stage, cost in compiled.costs.items())

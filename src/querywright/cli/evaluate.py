@@ -151,7 +151,7 @@ class Bench:
         ready = prepare(
             named, source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
             engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
-            metrics=arms.metric, reranker=helpers.reranker, rewriter=helpers.rewriter, reading=given.data.given,
+            metrics=arms.metric, reranker=helpers.reranker, writer_lm=helpers.writer.given, reading=given.data.given,
             jointly=jointly, judges=judging.judge, guidelines=guidelines, threads=given.work.run.threads, tell=note,
             judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         )  # fmt: skip
@@ -184,8 +184,8 @@ class Bench:
 
         ready, lm, found = self.ready, self.ready.workspace.lm, compared.arms
         lines = [*compared.notes, f"LM {lm.model}; mean in per cent with its 95 % interval"]
-        for name, arms in ready.rewriters.items():
-            lines.append(f"{', '.join(arms)}: what is searched was written by {name}")
+        for name, arms in ready.writers.items():
+            lines.append(f"{', '.join(arms)}: written by {name}, read by {lm.model}")
         lines += [*ready.notes, *pool_notes(found, compared.questions)]
         read = any(metric in one.metrics for one in found for metric in RIGHT)
         if compared.references and not read:
@@ -205,8 +205,8 @@ class Bench:
             "LM": str(ready.workspace.lm.model),
             "Reader": ready.reader or "none",
         }
-        if ready.rewriters:
-            facts["Rewriter"] = ", ".join(ready.rewriters)
+        if ready.writers:
+            facts["Writer"] = "; ".join(f"{name} ({', '.join(arms)})" for name, arms in ready.writers.items())
         if collection is not None and ready.retrievers:
             facts["Collection"] = f"{collection}, {ready.retriever.count} passages"
             facts["Engines"] = ", ".join(ready.retrievers)

@@ -125,27 +125,33 @@ class LMOptions:
         manifest = read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact
         return self.instead_of(manifest.lm).open(home).lm
 
-    def with_rewriter(self, artifact: Path | ArtifactManifest, rewriter: Path | None, home: Path | None) -> Any:
-        """What an artifact is asked with, as ``load`` takes it; one limit binds what writes and what reads.
 
-        Args:
-            artifact: Its folder, or its manifest.
-            rewriter: The folder of the one that is asked in place of the artifact's own.
-            home: The working folder.
-        """
-        from querywright.optimize.artifacts.files import read_artifact
-        from querywright.optimize.artifacts.load import check_rewriter_for
-        from querywright.optimize.artifacts.rewriters import find_rewriter
+@Parameter(name="*", group="LM")
+@dataclass(frozen=True)
+class WriterLM:
+    """The LM that writes.
 
-        if self.max_calls is None:
-            return {"lm": self.for_artifact(artifact, home), "rewriter": rewriter}
-        manifest = read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact
-        check_rewriter_for(manifest, rewriter)
-        workspace = self.instead_of(manifest.lm).open(home)
-        if manifest.rewriter is None:
-            return {"lm": workspace.lm, "rewriter": None}
-        found = workspace.rewriter(rewriter or find_rewriter(manifest.rewriter, home))
-        return {"lm": workspace.lm, "rewriter": found}
+    Args:
+        writer_lm: What techniques ask before --lm reads: any LM, or a trained rewriter's folder. Default: --lm, or an
+            artifact's own.
+        writer_api_base: Address of the writer's server.
+        writer_api_key_env: Environment variable that holds the writer's key.
+    """
+
+    writer_lm: Name | None = None
+    writer_api_base: Url | None = None
+    writer_api_key_env: Name | None = None
+
+    @property
+    def given(self) -> Any:
+        """As ``writer_lm=`` is given: a name, or an LM where it has an address or a key of its own."""
+        from querywright.models.lm import resolve_lm
+
+        if not (self.writer_api_base or self.writer_api_key_env):
+            return self.writer_lm
+        if self.writer_lm is None:
+            raise InputError("--writer-api-base and --writer-api-key-env are of the writer; name it with --writer-lm")
+        return resolve_lm(self.writer_lm, api_base=self.writer_api_base, api_key=api_key(self.writer_api_key_env))
 
 
 @Parameter(name="*", group="Judge")
@@ -258,17 +264,14 @@ class DataOptions(RowOptions):
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
 class Helpers:
-    """Models that a technique asks beside the LM.
+    """Models that a technique asks.
 
     Args:
         reranker: A cross-encoder's name or path, for techniques that rerank.
-        rewriter: A trained rewriter, which techniques ask in place of the LM, and readers do not. With an artifact that
-            was compiled with a rewriter: instead of that one; one that was compiled without keeps none beside others,
-            and takes none alone.
     """
 
     reranker: Name | None = None
-    rewriter: Folder | None = None
+    writer: WriterLM = WriterLM()
 
 
 @Parameter(name="*", group="Search")

@@ -359,14 +359,14 @@ def evaluate_command(
     from querywright.optimize.rewriter.evaluation import METRICS
     from querywright.optimize.significance import against
     from querywright.optimize.tables import table_rows
-    from querywright.programs import make_program, takes_rewriter, technique_class
+    from querywright.programs import make_program, technique_class
 
     rewriter = read_rewriter(path)
-    tell_unlearnt(path, technique, note)
+    tell_unlearnt(rewriter, technique, note)
     asked = data.questions(questions)
     metrics = judged_metrics([*(metric or METRICS)])
     # The questions of passages are written before a search, and no technique asks for them.
-    names = [*technique] or [name for name in rewriter.techniques if takes_rewriter(technique_class(name))]
+    names = [*technique] or [name for name in rewriter.techniques if technique_class(name).LM_STAGES]
     if not names:
         raise InputError(
             f"{rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, which no search asks; name a "

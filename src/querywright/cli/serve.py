@@ -78,7 +78,6 @@ def serve(
     """Serve an artifact: an API, a page for people, and what Prometheus wants. Logs are JSON lines on standard output.
 
     SIGHUP or POST /reload loads the artifact again. Ctrl-C stops once requests under way are answered; twice, at once.
-    --max-calls does not count the calls of an artifact's rewriter.
 
     Example: querywright serve artifacts/hcqr-sample
 
@@ -103,7 +102,7 @@ def serve(
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
-        insecure_no_token=insecure_no_token, reranker=helpers.reranker, rewriter=helpers.rewriter,
+        insecure_no_token=insecure_no_token, reranker=helpers.reranker, writer_lm=helpers.writer.given,
         home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy, log_questions=log_questions,
         watchers=() if record is None else (JsonLines(record, questions=not record_hashes),), **asdict(limits),
     )  # fmt: skip
@@ -165,7 +164,7 @@ def mcp(
         from querywright.optimize.artifacts.load import load
 
         serving = server(load(
-            artifact, **lm.with_rewriter(artifact, helpers.rewriter, place.home), reranker=helpers.reranker,
-            home=place.home, verify=verify, digest=digest,
+            artifact, lm=lm.for_artifact(artifact, place.home), writer_lm=helpers.writer.given,
+            reranker=helpers.reranker, home=place.home, verify=verify, digest=digest,
         ))  # fmt: skip
     serving.run()

@@ -97,18 +97,18 @@ def check_command(file: Path, /, *, measure: opt.Flag = False, output: opt.Outpu
     """
     from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.estimate import estimate
+    from querywright.optimize.study.resources import open_writers
 
     checked = checked_study(file, output.home)
     spec = checked.spec
     _note_unlearnt(spec)
     workspace = opt.LMOptions(spec.lm, spec.api_base, spec.api_key_env).open(output.home)
-    rewriter = workspace.rewriter(None if spec.rewriter is None else Path(spec.rewriter))
-    seconds = None
-    if measure:
-        seconds = _measured(checked, workspace, rewriter)
+    writers = open_writers(spec, workspace.lm)
+    seconds = _measured(checked, workspace, next(iter(writers.values()), None)) if measure else None
     found = estimate(
-        spec, checked.space, checked.splits, workspace.lm, passages=checked.passages, seconds_per_call=seconds
-    )
+        spec, checked.space, checked.splits, workspace.lm, writers=[one for one in writers.values() if one is not None],
+        passages=checked.passages, seconds_per_call=seconds,
+    )  # fmt: skip
     sizes = {name: len(part) for name, part in checked.splits._asdict().items()}
 
     def shown() -> None:
@@ -275,19 +275,23 @@ def _command(*words: object) -> str:
 
 
 def _note_unlearnt(spec: StudySpec) -> None:
-    """Say which techniques of a study ask its rewriter and are strange to it."""
+    """Say which techniques of a study ask a rewriter that is strange to them."""
+    from querywright.models.rewriters import read_rewriter
     from querywright.named import tell_unlearnt
+    from querywright.programs import technique_class
 
-    tell_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), spec.techniques, note)
+    writing = [name for name in spec.techniques if technique_class(name).LM_STAGES]
+    for folder in (one.lm for one in spec.writers if Path(one.lm).is_dir()):
+        tell_unlearnt(read_rewriter(folder), writing, note)
 
 
-def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> float | None:
+def _measured(checked: CheckedStudy, workspace: Workspace, writer: Any) -> float | None:
     """Seconds of one LM call, from one dev question through the first technique that was named."""
     from querywright.optimize.study.estimate import measure
-    from querywright.programs import make_program, takes_rewriter, technique_class
+    from querywright.programs import make_program, technique_class
 
     name = next((one for one in checked.spec.techniques if one != "plain"), "plain")
     retriever = workspace.retriever(checked.spec.collection, checked.spec.embedder, checked.space[name].engine)
-    rewriter = rewriter if takes_rewriter(technique_class(name)) else None
-    program = make_program(name, retriever, reader=checked.space.readers[0], rewriter=rewriter)
+    writer = writer if technique_class(name).LM_STAGES else None
+    program = make_program(name, retriever, reader=checked.space.readers[0], writer_lm=writer)
     return measure(workspace.lm, program, checked.splits.dev[0])

@@ -114,8 +114,10 @@ def drift_command(
     if few:  # then nothing is spent on the reference
         emit(output.as_json, {"verdict": "too_few", "sentence": few}, lambda: say(few, style="bold"))
         return 0
-    given = lm.with_rewriter(manifest, helpers.rewriter, output.home)
-    program = load(artifact, **given, reranker=helpers.reranker, home=output.home)
+    program = load(
+        artifact, lm=lm.for_artifact(manifest, output.home), writer_lm=helpers.writer.given, reranker=helpers.reranker,
+        home=output.home,
+    )  # fmt: skip
     cost = None
     if theirs is None:
         reads = not retrieval_only and any(one.answer is not None for one in ours)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import copy
 import itertools
 import math
 import random
@@ -67,9 +66,13 @@ class LMEngine:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._given: dict[str, Any] = {
+            "identity": identity, "limits": limits, "price": price, "secrets": secrets, "sleep": sleep, "clock": clock
+        }  # fmt: skip
         self.inner = inner
         self.identity = identity
         self.store = store
+        self.budget = budget
         self.ledger = ledger or Ledger()
         self.limits = limits or Limits()
         self.supports_response_schema = bool(getattr(inner, "supports_response_schema", False))
@@ -91,12 +94,11 @@ class LMEngine:
     def __deepcopy__(self, memo: dict[int, Any]) -> LMEngine:
         return self
 
-    def with_store(self, store: Store) -> LMEngine:
-        """The same engine, its answers kept in a store."""
-        other = copy.copy(self)
-        other.store = store
-        other._complete = cached(self._ask, self.identity, store, self.ledger, deterministic=self._deterministic)
-        return other
+    def with_shared(self, store: Store | None, ledger: Ledger, budget: Budget | None) -> LMEngine:
+        """The same model: its answers kept, its calls counted and paid, where others' are; itself where they are so."""
+        if (self.store, self.ledger, self.budget) == (store, ledger, budget):
+            return self
+        return LMEngine(self.inner, store=store, ledger=ledger, budget=budget, **self._given)
 
     def complete(self, request: Request) -> Response:
         """The answer to a request: stored, shared with an equal request under way, or asked for.

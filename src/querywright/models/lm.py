@@ -48,7 +48,7 @@ def resolve_lm(
 
     Args:
         name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process),
-            ``rewriter:PATH`` (a trained rewriter in this process) or any DSPy model string such as
+            the folder of a trained rewriter or ``rewriter:PATH`` (in this process) or any DSPy model string such as
             ``openai/gpt-4o-mini``, ``anthropic/...`` or ``ollama_chat/...``.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
@@ -75,12 +75,12 @@ def resolve_lm(
     common: dict[str, Any] = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
     kind, _, path = name.partition(":")
     local: Any = None
-    if kind == "rewriter" and path:
-        local = rewriter_engine(read_rewriter(path), settings)
-    elif name == "embedded":
+    if name == "embedded":
         local = EmbeddedEngine(None, settings)
     elif kind == "gguf":
         local = EmbeddedEngine(Path(path).expanduser(), settings or _LARGER_MODEL)
+    elif (kind == "rewriter" and path) or (name and Path(name).is_dir()):
+        local = rewriter_engine(read_rewriter(path if kind == "rewriter" else name), settings)
     if local is None:
         remote = named_engine(name, api_base, api_key, timeout)
         model, engine = name, _remote(remote, common)
@@ -116,12 +116,12 @@ def as_lm(
         ModelError: It is no DSPy LM.
     """
     if not isinstance(lm, dspy.BaseLM):
-        raise ModelError(f"lm must be a dspy.LM or the name of one, such as openai/gpt-4o-mini, but got {lm!r:.80}")
+        raise ModelError(f"an LM must be a dspy.LM or the name of one, such as openai/gpt-4o-mini, but got {lm!r:.80}")
     ready: Any = lm
     engine = getattr(ready, "engine", None)
     if isinstance(engine, LMEngine):
         if store is not None and engine.store is None:
-            engine = engine.with_store(store)
+            engine = engine.with_shared(store, engine.ledger, engine.budget)
         elif not isinstance(lm, dspy.LM) or ready._async_engine_spec is not None:
             return ready
         return ready.copy(engine=engine, async_engine=AsyncLMEngine(engine))
@@ -129,6 +129,41 @@ def as_lm(
     options["max_tokens"] = options.pop("max_completion_tokens", options.pop("max_tokens", None))
     common = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
     return _lm(lm.model, _remote(RemoteEngine(lm), common), callbacks=list(lm.callbacks), **options)
+
+
+def writer_beside(
+    lm: dspy.BaseLM, writer: dspy.BaseLM | str | Path | None, *, store: Store | None = None
+) -> dspy.LM | None:
+    """The LM that writes, its answers kept and its calls counted and paid where those of the LM that reads are.
+
+    Args:
+        lm: The LM that reads.
+        writer: Any LM, or its name, or the folder of a trained rewriter.
+        store: Where answers are kept where the LM that reads keeps none. Default None: nowhere.
+
+    Returns:
+        None where no writer is given, or it is the LM that reads.
+
+    Raises:
+        ModelError: It is no LM, or cannot be used.
+        ArtifactError: The folder is no rewriter, or was changed.
+    """
+    if writer is None or writer is lm or writer == lm.model:
+        return None
+    own = getattr(lm, "engine", None)
+    shared: dict[str, Any] = {"store": store}
+    if isinstance(own, LMEngine):
+        shared = {"store": store if own.store is None else own.store, "ledger": own.ledger, "budget": own.budget}
+    if isinstance(writer, str | Path):
+        writer = resolve_lm(f"rewriter:{writer}" if isinstance(writer, Path) else writer, **shared)
+    found = as_lm(writer, **shared)
+    if not isinstance(own, LMEngine):
+        return found
+    engine = engine_of(found)
+    if (engine.identity, found.kwargs) == (own.identity, lm.kwargs):
+        return None
+    joined = engine.with_shared(**shared)
+    return found if joined is engine else found.copy(engine=joined, async_engine=AsyncLMEngine(joined))
 
 
 def _remote(inner: RemoteEngine, common: dict[str, Any]) -> LMEngine:

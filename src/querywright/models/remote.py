@@ -88,7 +88,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
     provider, _, model = name.partition("/")
     if not provider or not model:
         raise ModelError(
-            f"unknown LM {name!r}: give embedded, gguf:PATH, rewriter:PATH or a DSPy model string with its "
+            f"unknown LM {name!r}: give embedded, gguf:PATH, a rewriter's folder or a DSPy model string with its "
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base = api_base or _from_environment(provider)
@@ -107,8 +107,8 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
         raise ModelError(f"the LM {name!r} cannot be used: {reason}") from None
     if not engine.supported_params:
         raise ModelError(
-            f"unknown LM {name!r}: no provider is named {provider!r}; an OpenAI-compatible server of your own is "
-            "openai/MODEL with api_base"
+            f"unknown LM {name!r}: there is neither a provider {provider!r} nor such a folder of a rewriter; an "
+            "OpenAI-compatible server of your own is openai/MODEL with api_base"
         )
     return engine
 

@@ -235,6 +235,12 @@ def read_rewriter(path: str | Path) -> Rewriter:
     return rewriter.model_copy(update={"path": folder, "card": read_json(folder / CARD)})
 
 
+def rewriter_of(lm: Any) -> Rewriter | None:
+    """The trained rewriter that an LM is, as it was when it was opened; None where it is another LM."""
+    found = getattr(getattr(getattr(lm, "engine", None), "inner", None), "rewriter", None)
+    return found if isinstance(found, Rewriter) else None
+
+
 def check_target(path: str | Path) -> None:
     """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter.
 

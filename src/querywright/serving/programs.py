@@ -123,7 +123,7 @@ class Programs:
 
 
 def loader(settings: ServeSettings) -> Load:
-    """Loads the artifacts of these settings; an LM or a rewriter that is asked for again is shared."""
+    """Loads the artifacts of these settings; an LM that is asked for again is shared."""
     import dspy
 
     from querywright.optimize.artifacts.files import read_artifact
@@ -145,11 +145,11 @@ def loader(settings: ServeSettings) -> Load:
 
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
         artifact = read_artifact(paths[name], digest=digests.get(name))
-        manifest, rewriter = artifact.manifest, settings.rewriter
-        if before is not None and manifest.rewriter == before.manifest.rewriter:
-            rewriter = before.program.technique.own_lm
+        manifest, writer = artifact.manifest, settings.writer_lm
+        if before is not None and manifest.writer == before.manifest.writer:
+            writer = before.program.technique.writer_lm or writer
         program = load(
-            artifact, lm=lm_for(manifest, before), reranker=settings.reranker, rewriter=rewriter, home=settings.home,
+            artifact, lm=lm_for(manifest, before), reranker=settings.reranker, writer_lm=writer, home=settings.home,
             verify=settings.verify, watchers=settings.watchers,
         )  # fmt: skip
         if manifest.collection is not None:

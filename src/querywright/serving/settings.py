@@ -33,8 +33,8 @@ class ServeSettings:
         lm: An LM, its name, or a function that makes the LM for the manifest of an artifact, called once a name; None
             for the one that each artifact names.
         reranker: A reranker, or the name or folder of one; None for the artifact's own.
-        rewriter: A rewriter's folder, or an LM, instead of the artifact's own; each artifact must have one. None for
-            the artifact's own.
+        writer_lm: What techniques ask in place of the LM: an LM, its name or a rewriter's folder; None for the one that
+            each artifact names.
         home: The working folder that holds the collections, and the rewriters.
         verify: Replay the golden answers of an artifact before it is used. Default False.
         digests: The digests that the artifacts must have, in their order; empty for any.
@@ -65,7 +65,7 @@ class ServeSettings:
     insecure_no_token: bool = False
     lm: Any = None
     reranker: Any = None
-    rewriter: Any = None
+    writer_lm: Any = None
     home: Path | None = None
     verify: bool = False
     digests: tuple[str, ...] = ()

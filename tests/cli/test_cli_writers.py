@@ -1,4 +1,4 @@
-"""A rewriter beside the LM in every command that names a technique."""
+"""An LM that writes beside the one that reads, in every command that names a technique."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_ask_has_the_rewriter_write_and_the_lm_read(
     cli: Any, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
     command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, *OPTIONS, *server.lm)
-    found = cli(*command, "--rewriter", trained.path, "--json")
+    found = cli(*command, "--writer-lm", trained.path, "--json")
     assert found.status == 0, found.err
     assert (len(asked), len(server.requests)) == (1, 1)
     assert found.data["passages"][0]["id"] == "p-feet"
     assert [step["lm"] for step in found.data["steps"]] == [trained.identity, None]
     assert cli(*command, "--json").data["steps"][0]["lm"] == "openai/scripted"
-    shown = cli(*command, "--rewriter", trained.path, "--trace")
+    shown = cli(*command, "--writer-lm", trained.path, "--trace")
     assert f"1. lm: rewriter ({trained.identity})" in shown.out
 
 
@@ -85,23 +85,23 @@ def test_evaluate_counts_the_calls_of_both_and_notes_what_was_not_learnt(
         reads = ("--limit", limit, "--reader", "none")
         return cli("evaluate", questions, "--collection", collection, *reads, *server.lm, *named, *more, width=200)
 
-    found = evaluated("plain", "rrr:rewriter=none", "rrr", more=("--rewriter", trained.path, "--json"))
+    found = evaluated("plain", "rrr:writer=none", "rrr", more=("--writer-lm", trained.path, "--json"))
     assert found.status == 0, found.err
     assert [arm["cost"]["calls"] for arm in found.data["arms"]] == [0, 2, 2]
     assert (len(server.requests), len(asked)) == (2, 2)
-    assert f"rrr: what is searched was written by {trained.identity}" in found.data["notes"]
-    assert "LM calls: 0 made, 2 saved" in evaluated("plain", f"rrr:rewriter={trained.path}").out
+    assert f"rrr: written by {trained.identity}, read by openai/scripted" in found.data["notes"]
+    assert "LM calls: 0 made, 2 saved" in evaluated("plain", f"rrr:writer={trained.path}").out
     said = f"the rewriter {trained.name} learnt the prompts of rrr, and not of"
-    told = evaluated("plain", "rrr", "hcqr", "step_back", more=("--rewriter", trained.path), limit="1")
+    told = evaluated("plain", "rrr", "hcqr", "step_back", more=("--writer-lm", trained.path), limit="1")
     assert f"{said} hcqr, step_back: measure it there" in told.err
     assert told.err.count(said) == 1
-    assert said not in evaluated("plain", "rrr", more=("--rewriter", trained.path), limit="1").err
+    assert said not in evaluated("plain", "rrr", more=("--writer-lm", trained.path), limit="1").err
 
 
 def test_a_limit_of_calls_is_that_of_lm_and_rewriter_together(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    found = cli("evaluate", questions, "--collection", collection, "--technique", "rrr", "--rewriter", trained.path,
+    found = cli("evaluate", questions, "--collection", collection, "--technique", "rrr", "--writer-lm", trained.path,
         "--max-calls", "5", *server.lm)  # fmt: skip
     assert found.status == 3
     assert "the limit of 5 LM calls is reached" in found.err
@@ -115,7 +115,7 @@ def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
     other, calls = small_rewriter(tmp_path / "other", seed=1), []
     for path in (trained.path, trained.path, other.path):
         asked.clear()
-        found = cli(*command, "--rewriter", path, *server.lm)
+        found = cli(*command, "--writer-lm", path, *server.lm)
         assert found.status == 0, found.err
         calls.append(len(asked))
     assert calls == [2, 0, 2]
@@ -125,16 +125,25 @@ def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("ask", QUESTION, "--technique", "filter", "--collection", "tiny"), "filter asks no LM to write"),
-        (("evaluate", "questions.jsonl", "--technique", "plain", "--collection", "tiny"), "no technique here writes"),
-        (("compare", "filter", "--data", "questions.jsonl", "--out", "o", "--collection", "tiny"), "here writes"),
-        (("compile", "plain", "questions.jsonl", "--collection", "tiny", "--out", "o"), "plain asks no LM to write"),
+        (("ask", QUESTION, "--technique", "plain", "--collection", "tiny"), "plain asks no LM before"),
+        (
+            ("evaluate", "questions.jsonl", "--technique", "plain", "--collection", "tiny"),
+            "nothing here asks an LM before it reads",
+        ),
+        (
+            ("compare", "plain", "--data", "questions.jsonl", "--out", "o", "--collection", "tiny"),
+            "nothing here asks an LM",
+        ),
+        (
+            ("compile", "plain", "questions.jsonl", "--collection", "tiny", "--out", "o"),
+            "plain asks no LM before it reads",
+        ),
     ],
 )
-def test_a_rewriter_beside_a_technique_that_writes_nothing_is_refused_before_anything_is_asked(
+def test_a_writer_beside_a_technique_that_asks_no_lm_is_refused_before_anything_is_asked(
     command: tuple[str, ...], said: str, cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter
 ) -> None:
-    found = cli(*command, "--rewriter", trained.path, *server.lm, width=500)
+    found = cli(*command, "--writer-lm", trained.path, *server.lm, width=500)
     assert (found.status, server.requests) == (2, [])
     assert said in " ".join(found.err.split())
 
@@ -154,12 +163,12 @@ def riddles(write: Any, rows_of_questions: Any) -> Path:
 def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    made = cli("compile", "rrr", riddles, "--collection", collection, "--out", "artifacts/mine", "--rewriter",
+    made = cli("compile", "rrr", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
         trained.path, "--sizes", "3,8,12", "--trials", "2", "--knob", "max_passages=1", *server.lm)  # fmt: skip
     assert made.status == 0, made.err
-    assert f"what rrr searched was written by {trained.identity}" in " ".join(made.out.split())
+    assert f"rrr: written by {trained.identity}, read by openai/scripted" in " ".join(made.out.split())
     name = f"mine@{trained.checksum[:12]}"
-    assert f"rewriter: {name}" in cli("artifact", "show", "artifacts/mine").out
+    assert f"writer: {name}" in cli("artifact", "show", "artifacts/mine").out
     for path in trained.path.iterdir():
         path.unlink()
     found = cli("ask", "Riddle 3?", "--artifact", "artifacts/mine", "--trace", *OPTIONS, *server.lm)
@@ -167,9 +176,9 @@ def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     limited = cli("ask", "Riddle of a limit?", "--artifact", "artifacts/mine", "--max-calls", "1", *OPTIONS, *server.lm)
     assert (limited.status, "the limit of 1 LM calls is reached" in " ".join(limited.err.split())) == (3, True)
     verified = cli("artifact", "verify", "artifacts/mine", *server.lm[2:])
-    assert (verified.status, f"ok: rewriter: {name}" in verified.out) == (0, True), verified.out
+    assert (verified.status, f"ok: writer: {name}" in verified.out) == (0, True), verified.out
     evaluated = cli("evaluate", riddles, "--artifact", "artifacts/mine", "--limit", "2", "--json", *server.lm)
-    assert f"mine: what is searched was written by {trained.identity}" in evaluated.data["notes"]
+    assert f"mine: written by {trained.identity}, read by openai/scripted" in evaluated.data["notes"]
     packed = cli("artifact", "pack", "artifacts/mine", "--out", "mine.qw", width=300)
     assert f"and the rewriter {name}" in packed.out
     there = cli("artifact", "unpack", "mine.qw", "--out", "there", "--home", "elsewhere", width=300)
@@ -183,7 +192,7 @@ def test_a_study_asks_its_rewriter_and_its_programs_name_it(
 ) -> None:
     changes = {
         "questions": str(riddles),
-        "rewriter": str(trained.path),
+        "writers": [str(trained.path)],
         "techniques": {"rrr": {"search": "named"}},
         "trials": 2,
     }
@@ -196,7 +205,7 @@ def test_a_study_asks_its_rewriter_and_its_programs_name_it(
     prompts = {json.dumps(body["messages"]) for body in server.requests}
     assert not any("search queries" in one for one in prompts), "the LM reads and writes nothing"
     manifests = [json.loads(path.read_text()) for path in Path("studies/mine/artifacts").glob("*/manifest.json")]
-    named = {one["technique"]: one["rewriter"] for one in manifests}
+    named = {one["technique"]: one["writer"] for one in manifests}
     assert named["plain"] is None
     assert named["rrr"] == {"name": "mine", "checksum": trained.checksum}
     status = json.loads(cli("study", "status", "studies/mine", "--json").out)
@@ -207,7 +216,7 @@ def test_a_study_asks_its_rewriter_and_its_programs_name_it(
 def test_the_embedded_model_with_an_adapter_writes_for_real(
     cli: Any, collection: str, server: Any, trained: Rewriter
 ) -> None:
-    command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, "--rewriter", trained.path)
+    command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, "--writer-lm", trained.path)
     found = cli(*command, "--json", *OPTIONS, *server.lm)
     assert found.status == 0, found.err
     (written, _) = found.data["steps"]

@@ -1,4 +1,4 @@
-"""Compiling, comparing and budgeting with a rewriter beside the LM."""
+"""Compiling, comparing and budgeting with an LM that writes beside the one that reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def beside(lm, engine, *, budget=None, mark=MARK):
 
 def compiled(world, lm, rewriter, technique="hcqr"):
     return compile_program(
-        technique, world.splits, retriever=world, lm=lm, knobs={"max_passages": 3}, settings=QUICK, rewriter=rewriter
+        technique, world.splits, retriever=world, lm=lm, knobs={"max_passages": 3}, settings=QUICK, writer_lm=rewriter
     )
 
 
@@ -44,9 +44,9 @@ def test_the_rewriter_writes_the_lm_reads_and_neither_is_asked_again(world, make
     assert {one.step for one in asked(lm)} == {"reader"}
     made = len(asked(lm)) + len(asked(rewriter))
     assert sum(cost.calls for cost in found.costs.values()) == made, "the calls of both are entered"
-    assert found.program.technique.own_lm is rewriter
+    assert found.program.technique.writer_lm is rewriter
     manifest = save_compiled(tmp_path / "own", found, world.splits, lm=lm, threads=1)
-    assert (manifest.lm, str(manifest.rewriter)) == ("scripted/model", MARK)
+    assert (manifest.lm, str(manifest.writer)) == ("scripted/model", MARK)
 
     again = make_lm(store=store)
     rewriter = beside(again, make_engine())
@@ -66,16 +66,23 @@ def test_demonstrations_for_the_rewriter_are_its_own_runs(world, make_lm, make_e
     assert any(one.step == "queries" and " mine" in one.prompt for one in asked(rewriter))
 
 
-def test_a_rewriter_that_is_of_no_use_or_not_counted_is_refused(world, make_lm, store):
-    lm, other = make_lm(), make_lm()
-    with pytest.raises(InputError, match="another ledger than the LM"):
-        compiled(world, lm, other)
-    elsewhere = beside(lm, other.engine.inner)
-    elsewhere.engine.store = store
-    with pytest.raises(InputError, match="another store than the LM"):
-        compiled(world, lm, elsewhere)
-    with pytest.raises(InputError, match="filter asks no LM to write"):
-        compiled(world, lm, beside(lm, lm.engine.inner), technique="filter")
+def test_a_writer_made_elsewhere_is_kept_counted_and_limited_with_the_lm_and_one_of_no_use_is_refused(
+    world, make_lm, make_engine, store
+):
+    lm = make_lm(store=store, budget=Budget(None, "both", calls=400))
+    engine = LMEngine(make_engine(), identity="other")
+    other = dspy.LM("scripted/other", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0)
+    found = compiled(world, lm, other)
+    writer = found.program.technique.writer_lm
+    own, reads = writer.engine, lm.engine
+    assert (writer.model, own.inner) == (other.model, other.engine.inner)
+    assert (own.store, own.ledger, own.budget) == (reads.store, reads.ledger, reads.budget)
+    assert reads.ledger.total.calls == len(asked(lm)) + len(asked(other))
+    assert other.engine.ledger.total.calls == 0
+    same = compiled(world, lm, lm.copy())
+    assert same.program.technique.writer_lm is None, "the same LM twice is one"
+    with pytest.raises(InputError, match="plain asks no LM before it reads"):
+        compiled(world, lm, other, technique="plain")
 
 
 def test_a_limit_of_calls_is_that_of_both(world, make_lm, make_engine):
@@ -92,7 +99,7 @@ def test_answers_of_a_comparison_are_kept_by_rewriter(world, make_lm, make_engin
 
     def calls(mark):
         arms = {"none": world.program(), mark: world.program()}
-        arms[mark].technique.own_lm = rewriter = beside(lm, make_engine(), mark=mark)
+        arms[mark].technique.writer_lm = rewriter = beside(lm, make_engine(), mark=mark)
         compare(arms, world.splits.dev, lm=lm, baseline="none")
         return len(asked(rewriter))
 

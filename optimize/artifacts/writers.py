@@ -1,4 +1,4 @@
-"""The rewriter that an artifact was compiled with: named by its checksum, kept in the working folder, found there.
+"""The LM that writes for an artifact: named as it was compiled, a trained rewriter by its checksum.
 
 An artifact never says where its rewriter is, as it never says where its collection is. Whoever compiles with a rewriter
 keeps a copy of it in the working folder; a packed artifact brings it along.
@@ -12,30 +12,26 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import dspy
 from pydantic import BaseModel, ConfigDict, Field
 
 from querywright.errors import ArtifactError
 from querywright.files import replace_folder, writing
 from querywright.home import home as working_folder
-from querywright.models.lm import resolve_lm
 from querywright.models.rewriter_bases import KEPT
-from querywright.models.rewriters import MANIFEST, Rewriter, read_rewriter
-from querywright.programs import RAG
+from querywright.models.rewriters import MANIFEST, Rewriter, read_rewriter, rewriter_of
 
-PREFIX = "rewriter:"
 LARGEST_KEPT = 64 * 2**20
 """Bytes of a rewriter that is copied, here and into a packed artifact; an adapter comes nowhere near it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-class RewriterRef(BaseModel):
-    """Names a rewriter.
+class WriterRef(BaseModel):
+    """Names an LM that writes.
 
     Args:
-        name: Its name; of another LM that was used as one, the model's.
-        checksum: Its checksum; empty for another LM, which cannot be found by it.
+        name: A rewriter's name; of any other LM, the model's.
+        checksum: A rewriter's checksum; empty for any other LM.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -47,25 +43,13 @@ class RewriterRef(BaseModel):
         return f"{self.name}@{self.checksum[:12]}" if self.checksum else self.name
 
 
-def rewriter_ref(program: RAG) -> RewriterRef | None:
-    """Names the rewriter of a program; None where it has none."""
-    return None if program.technique.own_lm is None else ref_of(program.technique.own_lm)
+def ref_of(lm: Any) -> WriterRef:
+    """Names an LM that writes, as it was when it was opened."""
+    rewriter = rewriter_of(lm)
+    return WriterRef(name=str(lm.model), checksum="") if rewriter is None else _ref(rewriter)
 
 
-def ref_of(lm: Any) -> RewriterRef:
-    """Names an LM that is used as a rewriter, as it was when it was opened."""
-    rewriter = getattr(getattr(getattr(lm, "engine", None), "inner", None), "rewriter", None)
-    if isinstance(rewriter, Rewriter):
-        return _ref(rewriter)
-    return RewriterRef(name=str(getattr(lm, "model", type(lm).__name__)), checksum="")
-
-
-def open_rewriter(path: Path, **options: Any) -> dspy.LM:
-    """The LM of a rewriter's folder, every byte of which is checked."""
-    return resolve_lm(f"{PREFIX}{path}", **options)
-
-
-def keep_rewriter(path: Path, home: Path | None = None, ref: RewriterRef | None = None) -> Path | None:
+def keep_rewriter(path: Path, home: Path | None = None, ref: WriterRef | None = None) -> Path | None:
     """Copy a rewriter into the working folder, where the programs that are compiled with it find it.
 
     Args:
@@ -93,7 +77,7 @@ def keep_rewriter(path: Path, home: Path | None = None, ref: RewriterRef | None 
     return folder
 
 
-def _copy_checked(rewriter: Rewriter, folder: Path, ref: RewriterRef) -> None:
+def _copy_checked(rewriter: Rewriter, folder: Path, ref: WriterRef) -> None:
     copy_rewriter(rewriter, folder)
     checked_rewriter(folder, ref)
 
@@ -109,7 +93,7 @@ def copy_rewriter(rewriter: Rewriter, folder: Path) -> None:
         shutil.copyfile(rewriter.path / name, folder / name)
 
 
-def find_rewriter(ref: RewriterRef, home: Path | None = None) -> Path:
+def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
     """The copy of a rewriter in the working folder, every byte of it checked.
 
     Args:
@@ -119,17 +103,17 @@ def find_rewriter(ref: RewriterRef, home: Path | None = None) -> Path:
     Raises:
         ArtifactError: It is not there, or damaged.
     """
-    folder = _kept(ref, home) if ref.checksum else None
-    if folder is None or not folder.is_dir():
+    folder = _kept(ref, home)
+    if not folder.is_dir():
         raise ArtifactError(
             f"the program was compiled with the rewriter {ref}, which the working folder does not have; give its "
-            "folder with rewriter=... (--rewriter), or name the working folder that has it (--home)"
+            "folder with writer_lm=... (--writer-lm), or name the working folder that has it (--home)"
         )
     checked_rewriter(folder, ref)
     return folder
 
 
-def checked_rewriter(folder: Path, ref: RewriterRef) -> Rewriter:
+def checked_rewriter(folder: Path, ref: WriterRef) -> Rewriter:
     """The rewriter in a folder, every byte of it checked."""
     found = read_rewriter(folder)
     if found.checksum != ref.checksum:
@@ -137,11 +121,11 @@ def checked_rewriter(folder: Path, ref: RewriterRef) -> Rewriter:
     return found
 
 
-def _ref(rewriter: Rewriter) -> RewriterRef:
-    return RewriterRef(name=rewriter.name, checksum=rewriter.checksum)
+def _ref(rewriter: Rewriter) -> WriterRef:
+    return WriterRef(name=rewriter.name, checksum=rewriter.checksum)
 
 
-def _kept(ref: RewriterRef, home: Path | None) -> Path:
+def _kept(ref: WriterRef, home: Path | None) -> Path:
     """Where the working folder has a rewriter, or would have it; its name is its folder's."""
     if not _NAME.fullmatch(ref.name):
         raise ArtifactError(

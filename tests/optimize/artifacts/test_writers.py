@@ -1,4 +1,4 @@
-"""Rewriters: named by artifacts, kept in the working folder, and brought along by packed artifacts."""
+"""LMs that write: named by artifacts; rewriters kept in the working folder, and brought along by packed artifacts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from querywright.errors import ArtifactError, InputError
+from querywright.errors import ArtifactError, InputError, ModelError, TechniqueError
+from querywright.models.budget import Budget
 from querywright.models.embedder import resolve_embedder
+from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts import rewriters
+from querywright.optimize.artifacts import writers
 from querywright.optimize.artifacts.card import card
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.pack import pack, unpack
-from querywright.optimize.artifacts.rewriters import RewriterRef, find_rewriter, keep_rewriter, open_rewriter, ref_of
 from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.verify import verify
+from querywright.optimize.artifacts.writers import WriterRef, find_rewriter, keep_rewriter, ref_of
 from querywright.programs import make_program
 from querywright.retrieval.engines import open_retriever
 
@@ -32,10 +34,10 @@ def trained(tmp_path: Path, small_rewriter: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def rewritten(saved: tuple[Path, Path], tmp_path: Path, trained: Any, make_lm: Any) -> tuple[Path, Path]:
-    """A working folder of its own, and an artifact that was compiled with a rewriter; its golden questions are none."""
+    """A working folder of its own, and an artifact that was compiled with a rewriter, without golden questions."""
     home = Path(shutil.copytree(saved[0], tmp_path / "home"))
     retriever = open_retriever("cards", engine="bm25", embedder=resolve_embedder("words"), home=home)
-    program = make_program("hcqr", retriever, rewriter=open_rewriter(trained.path), max_passages=2)
+    program = make_program("hcqr", retriever, writer_lm=resolve_lm(str(trained.path)), max_passages=2)
     save_program(tmp_path / "own", program, lm=make_lm(), asked=[], threads=1, made={}, card="# own\n")
     yield home, tmp_path / "own"
     open_store(home).close()
@@ -44,13 +46,15 @@ def rewritten(saved: tuple[Path, Path], tmp_path: Path, trained: Any, make_lm: A
 def test_a_rewriter_that_is_kept_is_found_by_its_checksum_and_damage_is_put_right(trained: Any, tmp_path: Path) -> None:
     home = tmp_path / "home"
     kept = keep_rewriter(trained.path, home)
-    ref = ref_of(open_rewriter(trained.path))
-    assert ref == RewriterRef(name="mine", checksum=trained.checksum)
+    ref = ref_of(resolve_lm(str(trained.path)))
+    assert ref == WriterRef(name="mine", checksum=trained.checksum)
     assert find_rewriter(ref, home) == kept
     assert {one.name: one.read_bytes() for one in kept.iterdir()} == {
         one.name: one.read_bytes() for one in trained.path.iterdir()
     }
-    assert open_rewriter(kept).engine.identity == open_rewriter(trained.path).engine.identity, "answers are the same"
+    assert resolve_lm(str(kept)).engine.identity == resolve_lm(str(trained.path)).engine.identity, (
+        "answers are the same"
+    )
     assert [path.name for path in (home / "rewriters").iterdir()] == [trained.checksum], "nothing else is left"
     (kept / "card.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"card\.json of the rewriter 'mine' was changed"):
@@ -65,7 +69,7 @@ def test_a_copy_that_is_not_what_was_checked_is_not_kept(
     def cut(source: Path, target: Path) -> None:
         target.write_bytes(source.read_bytes()[:-1])
 
-    monkeypatch.setattr(rewriters.shutil, "copyfile", cut)
+    monkeypatch.setattr(writers.shutil, "copyfile", cut)
     with pytest.raises(ArtifactError):
         keep_rewriter(trained.path, tmp_path / "home")
     assert not [one for one in (tmp_path / "home").rglob("*") if one.is_file()]
@@ -74,9 +78,9 @@ def test_a_copy_that_is_not_what_was_checked_is_not_kept(
 def test_one_that_is_replaced_while_it_is_in_use_is_not_taken_for_the_first(
     trained: Any, small_rewriter: Callable[..., Any]
 ) -> None:
-    lm = open_rewriter(trained.path)
+    lm = resolve_lm(str(trained.path))
     other = small_rewriter(trained.path, seed=1)
-    assert ref_of(lm).checksum == trained.checksum != other.checksum == ref_of(open_rewriter(trained.path)).checksum
+    assert ref_of(lm).checksum == trained.checksum != other.checksum == ref_of(resolve_lm(str(trained.path))).checksum
 
 
 def test_an_artifact_names_its_rewriter_and_finds_it_in_the_working_folder(
@@ -87,25 +91,25 @@ def test_an_artifact_names_its_rewriter_and_finds_it_in_the_working_folder(
     def states(**given: Any) -> dict[str, str]:
         return {one.name: one.state for one in verify(artifact, lm=make_lm(), home=home, **given)}
 
-    named = json.loads((artifact / "manifest.json").read_text())["rewriter"]
+    named = json.loads((artifact / "manifest.json").read_text())["writer"]
     assert named == {"name": "mine", "checksum": trained.checksum}
-    assert card(artifact)["rewriter"] == f"mine@{trained.checksum[:12]}"
+    assert card(artifact)["writer"] == f"mine@{trained.checksum[:12]}"
     assert not [path for path in artifact.iterdir() if str(tmp_path) in path.read_text()]
-    with pytest.raises(ArtifactError, match=r"compiled with the rewriter mine@.* does not have; give.*--rewriter"):
+    with pytest.raises(ArtifactError, match=r"compiled with the rewriter mine@.* does not have; give.*--writer-lm"):
         load(artifact, lm=make_lm(), home=home)
-    with pytest.raises(InputError, match="must be a rewriter's folder or an LM, but got 7"):
-        load(artifact, lm=make_lm(), home=home, rewriter=7)  # type: ignore[arg-type]
-    assert states()["rewriter"] == "not possible"
+    with pytest.raises(ModelError, match=r"must be a dspy\.LM or the name of one.* but got 7"):
+        load(artifact, lm=make_lm(), home=home, writer_lm=7)  # type: ignore[arg-type]
+    assert states()["writer"] == "not possible"
     keep_rewriter(trained.path, home)
     shutil.rmtree(trained.path)
     loaded = load(artifact, lm=make_lm(), home=home)
-    assert loaded.program.technique.own_lm.model == trained.identity
-    assert loaded.program.technique.own_lm.engine.store is open_store(home)
-    assert states()["rewriter"] == "ok"
+    assert loaded.program.technique.writer_lm.model == trained.identity
+    assert loaded.program.technique.writer_lm.engine.store is open_store(home)
+    assert states()["writer"] == "ok"
     other = small_rewriter(tmp_path / "other", seed=1)
-    loaded = load(artifact, lm=make_lm(), home=home, rewriter=other.path)
-    assert loaded.program.technique.own_lm.model == other.identity
-    assert states(rewriter=other.path)["rewriter"] == "warning"
+    loaded = load(artifact, lm=make_lm(), home=home, writer_lm=other.path)
+    assert loaded.program.technique.writer_lm.model == other.identity
+    assert states(writer_lm=other.path)["writer"] == "warning"
 
 
 def test_a_packed_artifact_brings_its_rewriter_along(
@@ -113,35 +117,47 @@ def test_a_packed_artifact_brings_its_rewriter_along(
     small_rewriter: Callable[..., Any],
 ) -> None:  # fmt: skip
     home, artifact = rewritten
-    first = pack(artifact, tmp_path / "own.qw", home=home, rewriter=trained.path)
+    first = pack(artifact, tmp_path / "own.qw", home=home, writer_lm=trained.path)
     keep_rewriter(trained.path, home)
     pack(artifact, tmp_path / "again.qw", home=home)
-    assert first.rewriter == str(read_artifact(artifact).manifest.rewriter)
+    assert first.writer == str(read_artifact(artifact).manifest.writer)
     assert (tmp_path / "own.qw").read_bytes() == (tmp_path / "again.qw").read_bytes()
     report = unpack(tmp_path / "own.qw", tmp_path / "there", home=tmp_path / "elsewhere")
-    assert report.rewriter == first.rewriter
+    assert report.writer == first.writer
     loaded = load(tmp_path / "there", lm=make_lm(), home=tmp_path / "elsewhere")
-    assert loaded.program.technique.own_lm.model == trained.identity
+    assert loaded.program.technique.writer_lm.model == trained.identity
     open_store(tmp_path / "elsewhere").close()
-    with pytest.raises(InputError, match="names no rewriter; leave --rewriter out"):
-        pack(saved[1], tmp_path / "plain.qw", home=saved[0], rewriter=tmp_path)
+    with pytest.raises(InputError, match="names no rewriter; leave --writer-lm out"):
+        pack(saved[1], tmp_path / "plain.qw", home=saved[0], writer_lm=tmp_path)
     other = small_rewriter(tmp_path / "other", seed=1)
     with pytest.raises(ArtifactError, match=r"is other@.*, but mine@.* was named"):
-        pack(artifact, tmp_path / "no.qw", home=home, rewriter=other.path)
+        pack(artifact, tmp_path / "no.qw", home=home, writer_lm=other.path)
     assert not (tmp_path / "no.qw").exists()
 
 
-def test_an_artifact_that_was_compiled_without_takes_none(artifact: Path, make_lm: Any, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"compiled without a rewriter.*leave the rewriter out.*or compile with it"):
-        load(artifact, lm=make_lm(), rewriter=make_lm())
-    said = {one.name: one for one in verify(artifact, lm=make_lm(), rewriter=tmp_path / "not looked at")}
-    assert said["rewriter"].state == "not possible"
-    assert "compiled without a rewriter" in str(said["rewriter"])
-
-
-def test_another_lm_as_a_rewriter_is_named_by_its_model_and_cannot_be_found(make_lm: Any, tmp_path: Path) -> None:
-    lm = make_lm()
-    lm.model = "openai/small@0123456789ab"
-    assert ref_of(lm) == RewriterRef(name=lm.model, checksum="")
-    with pytest.raises(ArtifactError, match="which the working folder does not have"):
-        find_rewriter(ref_of(lm), tmp_path)
+def test_any_lm_writes_for_an_artifact_by_name_and_is_counted_and_limited_with_the_one_that_reads(
+    saved: tuple[Path, Path], make_lm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, artifact = saved
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-a-test-1234567890")
+    reads, other = make_lm(budget=Budget(None, "both", calls=9)), resolve_lm("openai/small")
+    loaded = load(artifact, lm=reads, writer_lm=other, home=home)
+    writes = loaded.program.technique.writer_lm.engine
+    assert (writes.inner, writes.ledger, writes.budget) == (
+        other.engine.inner,
+        reads.engine.ledger,
+        reads.engine.budget,
+    )
+    assert load(artifact, lm=reads, writer_lm=reads.copy(), home=home).program.technique.writer_lm is None
+    searched = loaded.program.technique.retriever
+    program = make_program("hcqr", searched, writer_lm=other, max_passages=2)
+    save_program(tmp_path / "named", program, lm=reads, asked=[], threads=1, made={}, card="# named\n")
+    assert read_artifact(tmp_path / "named").manifest.writer == WriterRef(name="openai/small", checksum="")
+    assert load(tmp_path / "named", lm=reads, home=home).program.technique.writer_lm.model == "openai/small"
+    same = make_lm()
+    same.model = "openai/small"
+    assert load(tmp_path / "named", lm=same, home=home).program.technique.writer_lm is None, "it reads as well"
+    plain = make_program("plain", searched, max_passages=2)
+    save_program(tmp_path / "plain", plain, lm=reads, asked=[], threads=1, made={}, card="# plain\n")
+    with pytest.raises(TechniqueError, match="plain asks no LM before it reads"):
+        load(tmp_path / "plain", lm=reads, writer_lm=other, home=home)
