@@ -92,7 +92,7 @@ def test_lms(wrong, questions, collection, monkeypatch):
 
 def test_collections(cli, wrong, questions, collection, server, passages):
     told = wrong("evaluate", questions, "--collection", "absent", *server.lm)
-    says(told, "'absent'", "known: tiny", "querywright index absent")
+    says(told, "artifacts/absent'", "known: tiny", "querywright index absent")
     says(wrong("evaluate", questions, *server.lm), "plain searches", "--collection")
     says(wrong("ask", QUESTION, "--technique", "plain", *server.lm), "plain searches", "--collection")
     assert cli(*told[told.index("querywright index") :].split()[1:3], passages).status == 0
@@ -152,7 +152,7 @@ def test_artifacts(wrong, cli, artifact, questions, server, passages, write):
     def deeper(text):
         return json.dumps({**json.loads(text), "knobs": {**json.loads(text)["knobs"], "max_passages": 50}})
 
-    says(told("artifacts/absent"), "'absent'", "no artifact", "--out")
+    says(told("artifacts/absent"), "artifacts/absent'", "no artifact", "--out")
     Path("artifacts/empty").mkdir()
     says(told("artifacts/empty"), "'empty'", "manifest.json is missing")
     says(changed("cut", "program.json", lambda text: text[:-40]), "program.json was changed", "compile again")
