@@ -148,15 +148,16 @@ def label_command(
         found = label_pool(pool, ready.questions, None if asks is None else asks.judge, lm=lm, there=there, **given)
     with writing(f"the labels {save_to.name!r}", "the judge's answers are kept, and asked for again at no cost"):
         write_labels(save_to, found.labels)
+    failed = {**failed, **found.failed}
     told = {"passages": len(found.labels), "added": found.added, "asked": found.asked, "labels": found.counts}
-    told |= {"failed": {**failed, **found.failed}, "file": str(save_to)}
+    told |= {"failed": failed, "file": str(save_to)}
 
     def shown() -> None:
         rows = [{"label": name, **{by: str(n) for by, n in counts.items()}} for name, counts in found.counts.items()]
         by = list(dict.fromkeys(by for counts in found.counts.values() for by in counts))
         rows = [{"label": row["label"], **{name: row.get(name, "0") for name in by}} for row in rows]
         notes = [] if asks is None else [asks.standing(lm.model, lm_digest(lm))]
-        notes += [f"{name}: {count} questions failed" for name, count in told["failed"].items()]
+        notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
         title = f"{len(found.labels)} passages of {len(pool)} questions, {found.added} added, {found.asked} judged"
         show_table(title, rows, notes=notes)
         say(ready.workspace.cost_line())
