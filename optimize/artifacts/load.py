@@ -141,7 +141,7 @@ def writer_of(
     saved = manifest.writer
     if given is None and saved is not None:
         given = find_rewriter(saved, home) if saved.checksum else _named(saved.name, "writer_lm")
-    return writer_beside(lm, given, store=open_store(home))
+    return None if given is None else writer_beside(lm, given, store=open_store(home))
 
 
 def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None) -> Reranker | None:

@@ -16,6 +16,7 @@ WORDS = ("end", "good", "bad", "plain", "other")
 class Bandit:
     """A logit a word, the same at every place; the first word ends a completion."""
 
+    kind = "causal"
     size = 8
 
     def __init__(self, start: float = 0.0, words: int = len(WORDS)) -> None:

@@ -55,7 +55,7 @@ def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
     assert [line["step"] for line in lines if line["kind"] == "step"] == [1, 2]
     assert len(read_lines(trained.folder / "curve.jsonl")) == 8
     assert "no gain over the question as it is written" in readme
-    assert "--rewriter path/to/out" in readme
+    assert "--writer-lm path/to/out" in readme
     assert run(["rewriter", "show", str(trained.folder)]) == 0
     page = read_page(trained.report.read_text(encoding="utf-8"))
     page.check()
