@@ -394,12 +394,13 @@ def compile(
     tell_unlearnt(rewriter_of(writer), [technique], tell or _warn)
     if callable(getattr(index, "passages", None)):
         check_labels(asked, {passage.id for passage in index.passages()})
-    if judge_lm is not None:
-        judge_lm = cast("Any", judge_lm)(place) if _opens(judge_lm) else place.another_lm(cast("Any", judge_lm))
+    asks: Any = judge_lm
+    if asks is not None:
+        asks = asks(place) if _opens(asks) else place.another_lm(asks)
     found = compile_program(
         technique, splits, retriever=index, lm=place.lm, reader=read_by,
         knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker), writer_lm=writer,
-        judges=judges, judge_lm=judge_lm, progress=progress,
+        judges=judges, judge_lm=asks, progress=progress,
     )  # fmt: skip
     return Tuned(found, splits, place, writer)
 

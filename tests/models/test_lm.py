@@ -80,7 +80,7 @@ def test_names_that_mean_nothing_are_refused_with_a_remedy(name, message):
 def test_a_provider_that_nobody_knows_is_refused():
     script = "from querywright.models.lm import resolve_lm; resolve_lm('nobody/x')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert "ModelError: unknown LM 'nobody/x': no provider is named 'nobody'" in done.stderr
+    assert "ModelError: unknown LM 'nobody/x': there is neither a provider 'nobody' nor such a folder" in done.stderr
 
 
 def test_a_file_that_is_no_gguf_file_is_refused(tmp_path):

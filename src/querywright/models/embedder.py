@@ -409,7 +409,7 @@ def _configured(model: str) -> str:
     told, modules = (_read_json(model, name) for name in ("config_sentence_transformers.json", "modules.json"))
     prompts = (told or {}).get("prompts") or {}
     names: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
-    found = {side: next(filter(None, map(prompts.get, among)), "") for side, among in names.items()}
+    found: dict[Side, str] = {side: next(filter(None, map(prompts.get, among)), "") for side, among in names.items()}
     routes = any(one["type"].rpartition(".")[2] in {"Router", "Asym"} for one in modules or ())
     return _suffix(found) if routes or any(found.values()) else ""
 
