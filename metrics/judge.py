@@ -15,7 +15,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -23,11 +23,11 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.data.judged import Case
-from querywright.data.types import PERSON, Passage, Question
+from querywright.data.types import PERSON, Passage, Question, turns_of
 from querywright.errors import BudgetError, DataError, InputError, OutageError, PromptTooLongError, unknown
 from querywright.metrics.usefulness import passage_labels
 from querywright.models.adapter import PromptAdapter, show_passages
-from querywright.models.usage import Ledger, metered
+from querywright.models.usage import Ledger, metered, waiting
 from querywright.pool import bounded_map
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ class JudgedMetric:
         cases = judge.cases(question, prediction)
         if any(judge.lacks(case) for case in cases):
             return []
-        return self._said(judge, cases, _known(judge, question))
+        by = [PERSON, judge.NAME, f"{judge.NAME}:{getattr(self.lm or dspy.settings.lm, 'model', '')}"]
+        return self._said(judge, cases, _known(judge, question, by))
 
     def _said(self, judge: Judge, cases: Sequence[Case], known: Mapping[str, Judgement]) -> list[Judgement]:
         """The judgements of these cases, in order: those known, by the id of a passage, and the LM's."""
@@ -292,11 +293,13 @@ class JudgedMetric:
                 | {"unreadable": sum(one.label is None for one in answers)}
                 | {"without answer": len(asked) if judge is self._other else 0}
             )
-        waiting = iter(answers)
-        return [known.get(_id(judge, case)) or next(waiting) for case in cases]
+        said = iter(answers)
+        return [known.get(_id(judge, case)) or next(said) for case in cases]
 
     def _asked(self, judge: Judge, case: Case) -> Judgement:
-        with self._places:
+        with ExitStack() as place:
+            with waiting():
+                place.enter_context(self._places)
             try:
                 made = judge.judgement(case)
             except PromptTooLongError:
@@ -317,21 +320,22 @@ def _question(example: Any) -> Question:
         id=str(getattr(example, "id", "")),
         question=example.question,
         options=tuple(getattr(example, "options", None) or ()),
-        answer=getattr(example, "answer", None),
+        answer=(getattr(example, "answer", None) or "").strip() or None,
+        history=turns_of(getattr(example, "history", None)),
         evidence=getattr(example, "evidence", None) or {},
         jointly=bool(getattr(example, "jointly", False)),
         assessors=getattr(example, "assessors", None) or {},
     )
 
 
-def _known(judge: Judge, question: Question) -> dict[str, Judgement]:
-    """What the evidence says in this judge's labels, by the passage's id; a person's word goes before the judge's."""
+def _known(judge: Judge, question: Question, by: Sequence[str]) -> dict[str, Judgement]:
+    """What the evidence says in this judge's labels, by the passage's id, and whose word it is: the first of ``by``."""
     known = {}
     labels = passage_labels(question.evidence, question.evidence, jointly=question.jointly)
     for key, label in zip(question.evidence, labels, strict=True):
-        by = next((who for who in (PERSON, judge.NAME) if who in question.assessors.get(key, (PERSON,))), None)
-        if by is not None and str(label) in judge.SCALE:
-            known[key] = Judgement(key, str(label), by)
+        who = next((one for one in by if one in question.assessors.get(key, (PERSON,))), None)
+        if who is not None and str(label) in judge.SCALE:
+            known[key] = Judgement(key, str(label), who)
     return known
 
 
@@ -373,7 +377,7 @@ def _parts(case: Case) -> dict[str, Any]:
         return None if text is None else _FIELD_MARKER.sub("[ [", " ".join(text.split()))
 
     return {
-        "question": line(question.question),
+        "question": line(" ".join([*(f"[before: {turn}]" for turn in question.history), question.question])),
         "options": [line(option) for option in question.options],
         "right_answer": line(question.answer),
         "passage": passages,

@@ -116,7 +116,7 @@ def compile_program(
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.progress = reader_check, progress
     bench.writers = {one.name: writer for one in spec.writers}
-    bench.judges, bench.judge_lm = judges, None if judge_lm is None else as_lm(judge_lm, store=store)
+    bench.judges, bench.judge_lm = judges, writer_beside(lm, judge_lm, store=store)
     _check_given(bench, technique, knobs or {})
     with memory_storage(spec.name) as storage:
         start = bench.total

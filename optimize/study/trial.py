@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from querywright.errors import BudgetError, QuerywrightError
+from querywright.errors import BudgetError, DataError, QuerywrightError
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
@@ -133,8 +133,8 @@ class Worker:
             try:
                 record = self._tried(record, arm, finished)
             except (TooManyFailuresError, OptimizerError) as error:
-                if arm.is_plain and arm.knobs == bench.space.as_written(arm.technique).knobs:
-                    raise  # every arm is held against it, so it is tried again when the study goes on
+                if self._is_baseline(arm):
+                    raise  # so it is tried again when the study goes on
                 record = replace(record, state="failed", message=str(error)[:500])
         record = replace(record, ended=time.time(), spent=bench.spent_since(before), judged=bench.judged - judged)
         complete = record.state == "complete"
@@ -145,6 +145,10 @@ class Worker:
             trial.set_user_attr(RESULT, record.to_json())
             self.study.tell(trial, values, state=state, skip_if_finished=True)
         return record
+
+    def _is_baseline(self, arm: ArmConfig) -> bool:
+        """Whether every arm is held against it."""
+        return arm.is_plain and arm.knobs == self.bench.space.as_written(arm.technique).knobs
 
     def _trials(self) -> list[Any]:
         found: list[Any] = self.study.get_trials(deepcopy=False)
@@ -203,5 +207,9 @@ class Worker:
                 return replace(record, state="pruned", dev=dev, message=message)
         values = {objective.name: objective.value(dev) for objective in bench.objectives}
         if any(value != value for value in values.values()):
-            return replace(record, state="failed", dev=dev, message="no question could be scored")
+            why = " because nobody labelled what it found" if any(row.unjudged for row in dev.rows) else ""
+            message = f"no question could be scored{why}"
+            if self._is_baseline(arm):
+                raise DataError([f"{name}: {message}, so nothing can be held against it; label what it finds"])
+            return replace(record, state="failed", dev=dev, message=message)
         return replace(record, state="complete", dev=dev, values=values)

@@ -274,9 +274,10 @@ def prepare(
             ready.retrievers[one] = opened(ready.workspace, retriever, embedder, one)
         _tell_missing_evidence(asked, ready.retriever, tell)
     own_lm = ready.workspace.lm if judge_lm is None else judge_lm(ready.workspace)
-    for metric in chosen.values():
-        if isinstance(metric, JudgedMetric):
-            metric.lm = metric.lm or own_lm
+    for name, metric in chosen.items():
+        if isinstance(metric, JudgedMetric) and metric.lm is None:
+            chosen[name] = metric = metric.of(metric.name)  # the one that was given may be asked of another LM next
+            metric.lm = own_lm
     ready.reranker = open_reranker(reranker)
     for name, arm in named.items():
         ready.programs[name] = arm.program(name, ready)

@@ -83,8 +83,11 @@ class Workspace:
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget, tell)
 
     def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
-        """A second LM with the same store, ledger and limit of calls."""
-        return _lm(lm, self.store, self.ledger, self.budget, api_base, api_key)
+        """A second LM with the same store, ledger and limit of calls; the first where it is that one."""
+        from querywright.models.lm import writer_beside
+
+        found = _lm(lm, self.store, self.ledger, self.budget, api_base, api_key)
+        return writer_beside(self.lm, found, store=self.store) or self.lm
 
     def writer(self, given: dspy.LM | str | Path | None, *, keep: bool = False) -> dspy.LM | None:
         """The LM that writes, with the same store, ledger and limit of calls; None where it is the LM.

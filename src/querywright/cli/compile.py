@@ -80,13 +80,13 @@ def compile_command(
 
     arguments = optimizer_named(teleprompter).parse(pairs(argument, "--argument"))
     counts = split_sizes(sizes)
-    theirs = judging.beside(lm)
+    judging.beside(lm)
     check_folder(save_to, "--out")
     _run(
         technique, questions, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, writer_lm=helpers.writer.given, reader_check=reader_check, reading=data.given,
-        judge=judging.judge, judge_lm=None if theirs is None else theirs.beside,
+        judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         settings=CompileSettings(
             objective=objective, n_trials=trials, seed=seed, threads=run.threads, deadline=deadline,
             teleprompter=teleprompter, arguments=arguments,
@@ -173,8 +173,9 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writ
             f"the best of {len(compiled.arms)} arms has {dev} where it was chosen, and is worth about {corrected} on "
             "other questions"
         )
-    if compiled.failed:
-        notes.append(f"out, for too many questions failed: {', '.join(compiled.failed)}")
+    for why in dict.fromkeys(compiled.failed.values()):
+        notes.append(f"out, {why}: {', '.join(name for name, said in compiled.failed.items() if said == why)}")
+    notes += pool_notes([arm.dev for arm in best], splits.dev)
     if compiled.dead_knobs:
         notes.append(f"no difference on any dev question: {', '.join(compiled.dead_knobs)}")
     notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]
