@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from querywright.data.types import Label, Passage, Question
+from querywright.data.types import Label, Passage, Question, turns_of
 from querywright.programs.base import MAX_PASSAGES, Found, Technique
 
 
@@ -31,7 +31,7 @@ class OracleEvidence(Technique):
         self.fingerprint = hashlib.sha256("\n".join(held).encode()).hexdigest()
         """Changes with the passages."""
         self._evidence = {
-            (q.question, tuple(option.strip() for option in q.options), q.history): tuple(
+            (q.question, tuple(option.strip() for option in q.options), turns_of(q.history)): tuple(
                 passages[key] for key, label in q.evidence.items() if label == Label.ENTAILED and key in passages
             )
             for q in questions

@@ -33,7 +33,8 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
         ``same`` says whether both are the same to the byte of their manifests. ``facts``, ``knobs`` and ``versions``
         have a row ``{name, a, b}`` a difference; ``prompts`` the pieces of the instructions of each predictor that
         differs, ``[kind, text]`` with ``equal``, ``del`` or ``ins``; ``demonstrations`` those that only one of them
-        has; ``scores`` all of both; ``golden`` the questions on which they differ, None for one that was not asked.
+        has; ``scores`` all of both; ``golden`` the questions on which they differ, with the ``history`` of one
+        that has it, None for one that was not asked.
     """
     means = [
         {(one["arm"], metric): score for one in scores(side) for metric, score in one["metrics"].items()}
@@ -41,7 +42,7 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
     ]
     answers = [
         {
-            (one.question, tuple(one.options), *one.history): {"answer": one.answer, "passages": one.passages}
+            (one.question, tuple(one.options), tuple(one.history)): {"answer": one.answer, "passages": one.passages}
             for one in side.golden
         }
         for side in (a, b)
@@ -59,6 +60,7 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
         "versions": _rows(a.manifest.versions, b.manifest.versions),
         "golden": [
             {"question": row["name"][0], "options": list(row["name"][1]), "a": row["a"], "b": row["b"]}
+            | ({"history": list(row["name"][2])} if row["name"][2] else {})
             for row in _rows(*answers)
         ],
     }

@@ -19,6 +19,7 @@ import dspy
 from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import read_labels, with_labels
 from querywright.data.reading import check_labels
+from querywright.data.types import History
 from querywright.errors import InputError
 from querywright.models.rewriters import rewriter_of
 from querywright.named import (
@@ -88,7 +89,8 @@ def evaluate(
             that of its name.
         judge_lm: The LM of the judges, or its name. Default: ``lm``. Given alone, it judges usefulness.
         labels: Labels of passages, which become evidence: a file of them or its rows, as ``label`` gives them.
-        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``grounded`` or None, for a technique without one.
+        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded`` or None, for a technique
+            without one.
         max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
             50. Default 5.
         threads: Questions under way at a time, 1 or more. Default 4.
@@ -270,12 +272,12 @@ class Tuned:
             raise AttributeError(name)
         return getattr(self.compiled, name)
 
-    def __call__(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    def __call__(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Ask the recommended program."""
         from querywright.optimize.dspy_context import asking
 
         with asking(self.workspace.lm):
-            return self.compiled.program(question=question, options=options)
+            return self.compiled.program(question=question, options=options, history=history)
 
     def save(self, path: str | Path) -> ArtifactManifest:
         """Write the recommended program as an artifact, with golden answers and a card.

@@ -111,3 +111,11 @@ def test_the_example(example, at_place):
     assert answer == OPTIONS[1]
     tuned = load(at_place / "artifacts" / "hcqr-careful", home=at_place / ".querywright")
     assert demos(tuned.program)["reader.predict"] >= 1
+
+
+def test_a_conversation_before_the_question_reaches_it(program):
+    asked = Question("q", QUESTION, tuple(OPTIONS), OPTIONS[1], history=("My cuff is new.",))
+    scored = dspy.Evaluate(devset=[asked.to_example()], metric=right, num_threads=1)(as_module(program))
+    assert scored.score == 100
+    made = asyncio.run(as_module(program).acall(**asked.inputs))
+    assert made.answer == OPTIONS[1]

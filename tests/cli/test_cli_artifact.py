@@ -81,10 +81,11 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, address
     predictor.signature = predictor.signature.with_instructions("Choose well.")
     facts = read.manifest.model_dump(include={"lm", "created", "made", *BARE})
     golden = [Golden(question="Which?", options=[one, "x"], answer="x", passages=[]) for one in ("first", "second")]
+    golden[1].history = ["It leaks."]
     write_artifact(other, program, golden=golden, card="", **facts)
     found = cli("artifact", "diff", artifact, other, width=160)
     knob = f"max_passages: {read.state.knobs['max_passages']} -> 7"
-    for text in (knob, "{+well+}", "B: not asked", "options: first, x", "options: second, x"):
+    for text in (knob, "{+well+}", "B: not asked", "options: first, x", "options: second, x", "history: It leaks."):
         assert text in found.out
     assert cli("artifact", "diff", artifact, other, "--json").data["knobs"]
     (other / "README.md").write_text("changed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import json
 import pickle
 
@@ -97,6 +98,9 @@ def test_oracle_gives_the_passages_that_entail_and_knows_only_its_questions(scri
     assert [p.id for p in oracle.with_knobs(max_passages=1)(QUESTION, OPTIONS).passages] == ["c"]
     for question, options in (("Another one?", OPTIONS), (QUESTION, OPTIONS[::-1]), (QUESTION, None)):
         assert oracle(question=question, options=options).passages == []
+    after = dataclasses.replace(LABELLED, history=[" I use insulin. "])
+    told = OracleEvidence(CARDS, [after])(question=QUESTION, options=OPTIONS, history="I use insulin.\n")
+    assert [p.id for p in told.passages] == ["c", "b"]
 
 
 # Under DSPy alone: saved, pickled, evaluated and compiled by it.

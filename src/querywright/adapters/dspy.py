@@ -19,7 +19,7 @@ from querywright.optimize.report import render
 from querywright.optimize.results import today
 
 if TYPE_CHECKING:
-    from querywright.data.types import Question
+    from querywright.data.types import History, Question
 
 
 class ProgramModule(dspy.Module):
@@ -46,23 +46,27 @@ class ProgramModule(dspy.Module):
         """The loaded program that it began as, which it leaves as it is."""
         return self._origin()
 
-    def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Answer a question.
 
         Args:
             question: The question.
             options: Option texts for a program that compares options.
+            history: The conversation before the question, see ``turns_of``. Default none.
 
         Returns:
             As the loaded program gives it: ``answer``, ``support``, ``passages``, ``queries``, ``fallbacks``.
         """
         with self._settings():
-            return self.program(question=question, options=None if options is None else list(options))
+            return self.program(question=question, options=None if options is None else list(options), history=history)
 
-    async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    async def aforward(
+        self, question: str, options: Sequence[str] | None = None, history: History = None
+    ) -> dspy.Prediction:
         """``forward`` in an event loop."""
         with self._settings():
-            return await self.program.acall(question=question, options=None if options is None else list(options))
+            given = None if options is None else list(options)
+            return await self.program.acall(question=question, options=given, history=history)
 
     def _settings(self) -> Any:
         """The DSPy settings of a call: those around it, its trace included, but our adapter and mostly our LM."""

@@ -218,6 +218,7 @@ def _show_diff(one: str, other: str, found: Mapping[str, Any]) -> None:
     golden = [
         {
             "question": row["question"], "options": row["options"],
+            **({"history": row["history"]} if "history" in row else {}),
             **{side.upper(): row[side] or "not asked" for side in ("a", "b")},
         }
         for row in found["golden"]

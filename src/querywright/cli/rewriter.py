@@ -130,7 +130,7 @@ class RewriteOptions:
         engine: Any = check_engine(search.engine or "dense") if written else search.engine_of(self.technique)
         teacher: Any = self.teacher or ("embedded" if teaches and self.base == "embedded" else None)
         if teacher not in (None, EVIDENCE):
-            named = opt.LMOptions(teacher, self.teacher_api_base, self.teacher_api_key_env, lm.max_calls)
+            named = opt.LMOptions(teacher, self.teacher_api_base, self.teacher_api_key_env)
             teacher = named.beside(workspace)
         reads = self.reader != "none" and _recipe(self.recipe).needs_reader
         read_by = reader_for(asked, self.reader) if reads else None
@@ -377,7 +377,7 @@ def evaluate_command(
     knobs = [knob_values(name, search.knobs) if search.knobs else learnt.get(name, {}) for name in names]
     passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
     workspace = lm.open(output.home)
-    trained = opt.LMOptions(f"rewriter:{path}", max_calls=lm.max_calls).beside(workspace)
+    trained = opt.LMOptions(f"rewriter:{path}").beside(workspace)
     arms: dict[str, list[Any]] = {}
     with progress() as update:
         for one in dict.fromkeys(engines):
