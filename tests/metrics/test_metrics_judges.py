@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from typing import get_args
 
 import dspy
@@ -28,6 +29,7 @@ from querywright.metrics.judges import (
     UsefulnessWithoutAnswerJudge,
 )
 from querywright.models.engine_errors import LMPromptTooLongError
+from querywright.models.usage import metered
 
 QUESTION = Question(
     "q", "Which drug lowers glucose?", ("Aspirin", "Insulin"), "Insulin", ("GOLD-ALIAS",), {"secret-id": Label.USEFUL}
@@ -225,6 +227,33 @@ def test_two_metrics_share_judgements_and_labels_that_are_known_are_not_asked_fo
         useful(Question("q", "Open?").to_example(), prediction(PASSAGE))
     with pytest.raises(InputError, match=r"metric of the judge usefulness 'judged_entaled'.*judged_entailed"):
         useful.of("judged_entaled")
+
+
+def test_the_conversation_before_a_question_is_judged_with_it(scripted, asking):
+    lm = scripted(judgement("USEFUL"))
+    example = Question("q", "And in children?", history=("user: Is ibuprofen safe?",)).to_example()
+    with asking(lm):
+        assert JudgedMetric(UsefulnessJudge())(example, prediction(PASSAGE)) == 1.0
+    assert "[before: user: Is ibuprofen safe?] And in children?" in lm.engine.asked[-1].text
+
+
+def test_what_the_same_judge_said_into_labels_is_not_asked_for_again(scripted, asking):
+    lm = scripted(judgement("USEFUL"))
+    by = {"p1": (f"usefulness:{lm.model}",), "p2": ("usefulness:another",)}
+    evidence = {"p1": Label.NOT_USEFUL, "p2": Label.NOT_USEFUL}
+    example = Question("q", "Which drug?", (), "Insulin", evidence=evidence, assessors=by).to_example()
+    with asking(lm):
+        said = JudgedMetric(UsefulnessJudge()).judgements(example, prediction(PASSAGE, OTHER))
+    assert [(one.passage, one.label) for one in said] == [("p1", "NOT_USEFUL"), ("p2", "USEFUL")]
+
+
+def test_waiting_for_other_questions_judgements_is_no_time_of_a_question(scripted, asking):
+    metric = JudgedMetric(UsefulnessWithoutAnswerJudge(), threads=1)
+    metric._places.acquire()  # as by another question
+    threading.Timer(0.1, metric._places.release).start()
+    with asking(scripted(judgement("USEFUL"))), metered() as meter:
+        assert metric(Question("q", "Which drug?").to_example(), prediction(PASSAGE)) == 1.0
+    assert meter.waited > 0
 
 
 def test_a_passage_too_long_for_the_lm_is_not_scored(scripted, asking):
