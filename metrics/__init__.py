@@ -59,7 +59,7 @@ from querywright.metrics.usefulness import (
 )
 
 if TYPE_CHECKING:
-    from querywright.metrics.judge import Judge, JudgedMetric, judge_passages
+    from querywright.metrics.judge import Judge, JudgedMetric
     from querywright.metrics.judges import JUDGES, UsefulnessJudge, make_judge
 
 __all__ = [
@@ -91,7 +91,6 @@ __all__ = [
     "holm",
     "is_invalid_choice",
     "joint_passage_score",
-    "judge_passages",
     "label_shares",
     "make_judge",
     "mean_with_interval",
@@ -115,7 +114,7 @@ __all__ = [
 ]
 
 _JUDGE = {
-    **dict.fromkeys(("Judge", "JudgedMetric", "judge_passages"), "judge"),
+    **dict.fromkeys(("Judge", "JudgedMetric"), "judge"),
     **dict.fromkeys(("JUDGES", "UsefulnessJudge", "make_judge"), "judges"),
 }
 

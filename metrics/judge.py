@@ -23,7 +23,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.data.judged import Case
-from querywright.data.types import PERSON, Passage, Question, turns_of
+from querywright.data.types import PERSON, Question, turns_of
 from querywright.errors import BudgetError, DataError, InputError, OutageError, PromptTooLongError, unknown
 from querywright.metrics.usefulness import passage_labels
 from querywright.models.adapter import PromptAdapter, show_passages
@@ -347,24 +347,6 @@ def _id(judge: Judge, case: Case) -> str:
 def _raise(_: int, result: Any) -> None:
     if isinstance(result, Exception):
         raise result
-
-
-def judge_passages(judge: Judge, question: Question, passages: Sequence[Passage]) -> list[str | None]:
-    """The judge's label of each passage, one call a passage, in order.
-
-    Args:
-        judge: A judge of single passages.
-        question: The question, with its answer unless the judge works without.
-        passages: The passages found.
-
-    Returns:
-        One label a passage; None where the LM's answer could not be read as a label.
-
-    Raises:
-        DataError: The judge needs the right answer, and the question has none.
-        dspy.LMError: The LM failed; a failure is no judgement and is not hidden.
-    """
-    return [judge.label_of(Case(question, (passage,))) for passage in passages]
 
 
 def _parts(case: Case) -> dict[str, Any]:
