@@ -6,7 +6,7 @@ saved of a program never holds it.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import dspy
 
@@ -16,13 +16,13 @@ from querywright.programs.base import Technique
 P = TypeVar("P", bound=dspy.Module)
 
 
-def check_takes_writer(technique: type[Technique] | Technique) -> None:
-    """Refuse a technique, or the class of one, that asks no LM.
+def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> None:
+    """Refuse a writer, where one is given, for a technique, or the class of one, that asks no LM.
 
     Raises:
         TechniqueError: It asks none, so a writer has nothing to do in it.
     """
-    if not technique.LM_STAGES:
+    if writer is not None and not technique.LM_STAGES:
         raise TechniqueError(
             f"{technique.NAME} asks no LM before it reads, so a writer has nothing to do in it; leave the writer out "
             "(--writer-lm, writer_lm=), or take a technique that writes, such as rrr"
@@ -44,7 +44,6 @@ def use_writer(program: P, lm: dspy.BaseLM | None) -> P:
     """
     techniques = [part for _, part in program.named_sub_modules() if isinstance(part, Technique)]
     for technique in techniques:
-        if lm is not None:
-            check_takes_writer(technique)
+        check_takes_writer(technique, lm)
         technique.writer_lm = lm
     return program

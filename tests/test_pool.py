@@ -4,12 +4,15 @@ import contextvars
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 import pytest
+from dspy import lm15
 
 from querywright.errors import InputError
 from querywright.models.lm import resolve_lm
+from querywright.models.local_engine import LocalEngine
 from querywright.pool import DeadlineError, bounded_map
 
 
@@ -166,3 +169,35 @@ def test_threads_see_the_callers_context_and_keep_their_changes_to_themselves():
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(InputError, match=name):
         bounded_map(lambda n: n, [1], **{"threads": 1, name: value})
+
+
+REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("Which?"),))
+
+
+class OneAtATime(LocalEngine):
+    """A model in this process that takes half a second for an answer."""
+
+    answers_identity = "slow"
+
+    def _load(self):
+        return object()
+
+    def _answer(self, model, request, schema):
+        time.sleep(0.5)
+        return None
+
+
+def test_to_wait_for_ones_own_calls_is_late_and_for_those_of_others_is_not():
+    engine = OneAtATime("slow")
+
+    def work(calls):
+        ask = [contextvars.copy_context().run for _ in range(calls)]
+        threads = [threading.Thread(target=run, args=(engine.complete, REQUEST)) for run in ask]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        return calls
+
+    assert bounded_map(work, [1, 1, 1], threads=3, deadline=1.2) == [1, 1, 1]
+    assert isinstance(bounded_map(work, [4], threads=1, deadline=1.2)[0], DeadlineError)

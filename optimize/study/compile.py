@@ -110,8 +110,7 @@ def compile_program(
     store = Store()  # of answers that are kept nowhere else, so that no trial asks for them again
     lm = as_lm(lm, store=store)
     writer = writer_beside(lm, writer_lm)
-    if writer is not None:
-        check_takes_writer(technique_class(technique))
+    check_takes_writer(technique_class(technique), writer)
     spec = _study_of(technique, lm, writer, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.progress = reader_check, progress

@@ -49,8 +49,7 @@ def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
 
 def check_writer(technique: str, writer: Any) -> None:
     """Raise when a writer is named that the technique would not ask."""
-    if writer is not None:
-        check_takes_writer(technique_class(technique))
+    check_takes_writer(technique_class(technique), writer)
 
 
 def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:

@@ -80,6 +80,7 @@ class LocalEngine(ABC):
         with ExitStack() as turn:
             with waiting():
                 turn.enter_context(self._lock)
+            turn.enter_context(waiting(ended=True))
             if self._model is None:
                 self._model = self._load()
                 if not self._pid:  # once: who waits keeps the lock

@@ -82,6 +82,7 @@ class Ledger:
     _total: Cost = field(default_factory=Cost)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waits: int = 0
+    _works: int = 0
     _since: float = 0.0
     _waited: float = 0.0
 
@@ -98,33 +99,38 @@ class Ledger:
 
     @property
     def waited(self) -> float:
-        """Seconds until now in which something that it meters waited for its turn."""
+        """Seconds until now in which something that it meters waited for its turn, and nothing of it had one."""
+        self._count(0, 0)
+        return self._waited
+
+    def _count(self, waits: int, works: int) -> None:
         with self._lock:
-            return self._waited + (time.monotonic() - self._since if self._waits else 0.0)
+            now = time.monotonic()
+            self._waited += now - self._since if self._waits and not self._works else 0.0
+            self._since, self._waits, self._works = now, self._waits + waits, self._works + works
 
     @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
-        with self._lock:
-            self._since = self._since if self._waits else time.monotonic()
-            self._waits += 1
+    def _counted(self, waits: int, works: int) -> Iterator[None]:
+        self._count(waits, works)
         try:
             yield
         finally:
-            waited = self.waited
-            with self._lock:
-                self._waits -= 1
-                self._waited = self._waited if self._waits else waited
+            self._count(-waits, -works)
 
 
 _meters: ContextVar[tuple[Ledger, ...]] = ContextVar("querywright_meters", default=())
 
 
 @contextlib.contextmanager
-def waiting() -> Iterator[None]:
-    """Enters the ``with`` block as waiting for a turn in every meter that is open in this context."""
+def waiting(*, ended: bool = False) -> Iterator[None]:
+    """Enters the ``with`` block as waiting for a turn in every meter that is open in this context.
+
+    Args:
+        ended: Whether it has its turn instead: what else the meter meters waits for it, then, and for nobody else.
+    """
     with contextlib.ExitStack() as stack:
         for meter in _meters.get():
-            stack.enter_context(meter._waiting())
+            stack.enter_context(meter._counted(not ended, ended))
         yield
 
 
