@@ -25,6 +25,7 @@ from querywright.errors import InputError, OutageError, PromptTooLongError, Quer
 from querywright.metrics.dspy_metrics import Metric
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import Failures, failure_kind
+from querywright.optimize.program_state import demo_fields, standalone
 from querywright.optimize.quiet import quiet_optuna
 from querywright.programs import RAG
 from querywright.programs.hyperparameters import Value
@@ -289,11 +290,14 @@ def learnt_from(n_train: int, share: float) -> int:
 
 
 def demonstrations(predictor: Any, demos: Sequence[Any]) -> list[Any]:
-    """The demonstrations that a predictor can show: those with an input and an output of its own, and no more."""
-    signature = predictor.signature
+    """The demonstrations that a predictor can show: those with an input and an output of its own, and no more.
+
+    One of a question with a conversation before it is left out.
+    """
+    signature, fields = predictor.signature, demo_fields(predictor)
     kept = []
-    for demo in demos:
-        data = {name: value for name, value in dict(demo).items() if name in signature.fields and value is not None}
+    for demo in standalone(predictor, demos):
+        data = {name: value for name, value in dict(demo).items() if name in fields and value is not None}
         if set(data) & set(signature.input_fields) and set(data) & set(signature.output_fields):
             kept.append(dspy.Example(**data))
     return kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
@@ -67,7 +67,8 @@ def predictor_states(program: dspy.Module) -> dict[str, PredictorState]:
     """
     predictors = {}
     for name, predictor in program.named_predictors():
-        demos = [{key: value for key, value in dict(demo).items() if key != "augmented"} for demo in predictor.demos]
+        shown = map(dict, standalone(predictor, predictor.demos))
+        demos = [{key: value for key, value in demo.items() if key != "augmented"} for demo in shown]
         try:
             text = json.dumps(demos, ensure_ascii=False, allow_nan=False)
             text.encode()
@@ -127,14 +128,27 @@ def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, 
             raise ArtifactError(
                 f"{file}: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"
             )
-        if unknown := sorted({key for demo in state.demos for key in demo} - set(signature.fields)):
+        demos = standalone(predictor, state.demos)
+        if unknown := sorted({key for demo in demos for key in demo} - demo_fields(predictor)):
             raise ArtifactError(f"{file}: a demonstration of {name} has the unknown field {unknown[0]!r}")
         described = _descriptions(signature)
         for field, description in state.fields.items():
             if description != described[field]:
                 signature = signature.with_updated_fields(field, desc=description)
         predictor.signature = signature.with_instructions(state.instructions)
-        predictor.demos = [dspy.Example(**demo) for demo in state.demos]
+        predictor.demos = [dspy.Example(**demo) for demo in demos]
+
+
+def demo_fields(predictor: Any) -> set[str]:
+    """What a demonstration may hold: a predictor's fields, and ``call_fields``, which some of its calls add."""
+    return {*predictor.signature.fields, *getattr(predictor, "call_fields", ())}
+
+
+def standalone(predictor: Any, demos: Sequence[Any]) -> list[Any]:
+    """Demonstrations whose question stands alone: without its conversation, one that needs it teaches to invent."""
+    if "history" in predictor.signature.fields:
+        return list(demos)
+    return [demo for demo in demos if not demo.get("history")]
 
 
 def _descriptions(signature: Any) -> dict[str, str]:

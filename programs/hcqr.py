@@ -88,6 +88,10 @@ class HCQR(Technique):
         ),
     )
 
+    def __init__(self, *given: Any, **knobs: Any) -> None:
+        super().__init__(*given, **knobs)
+        vars(self)["form_hypothesis"].call_fields = ("weighing",)
+
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """Hypothesis, then queries; each step that cannot be read falls back to something plainer."""
         signature = self.tuned("form_hypothesis", "best_guess", choices=options)

@@ -17,7 +17,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError, TechniqueError
 from querywright.metrics import metric_named, scorable
 from querywright.metrics.feedback import feedback_metric
-from querywright.optimize.optimizer_run import DrawnLM
+from querywright.optimize.optimizer_run import DrawnLM, demonstrations
 from querywright.optimize.program_state import program_from, shaped, state_of
 from querywright.programs import (
     HCQR,
@@ -271,6 +271,25 @@ def test_copies_keep_the_rewriter_and_what_is_saved_does_not(lms, retriever, ask
     assert state_of(program) == state_of(make_program("rrr", retriever))
     assert program.dump_state()["technique.rewriter"]["lm"] is None
     assert program_from(state_of(program), retriever).technique.writer_lm is None
+
+
+def test_demonstrations_keep_the_weighing_and_none_is_of_a_conversation(retriever, scripted, asking):
+    made = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"], "best_guess": "Insulin"}
+    weighed = {"weighing": ["It thins blood.", "It lowers sugar."]}
+    queries = dict.fromkeys(("support", "distinguish", "verify"), "insulin")
+    program = make_program("hcqr", retriever, reader="multiple_choice", deliberate=True)
+    train = [Question("q", QUESTION, tuple(OPTIONS)), Question("r", "And then?", tuple(OPTIONS), history=("Hm.",))]
+    tuner = dspy.BootstrapFewShot(metric=lambda *given: True, max_labeled_demos=0)
+    with asking(lm := scripted({**made, **weighed, **queries, "answer": "Insulin"})):
+        tuned = tuner.compile(program, trainset=[one.to_example() for one in train])
+        again = program_from(state_of(tuned), retriever)
+        again(question="Which drug is it?", options=OPTIONS)
+    before = dict(tuned.named_predictors())
+    for name, part in again.named_predictors():
+        assert [demo["question"] for demo in part.demos] == [QUESTION]
+        assert demonstrations(part, before[name].demos) == part.demos
+    assert again.technique.form_hypothesis.demos[0].weighing == weighed["weighing"]
+    assert "It thins blood." in lm.engine.asked[-3].text
 
 
 def test_where_an_optimizer_draws_anew_the_rewriter_is_drawn_from_and_stopped_too(lms, retriever, asking):

@@ -15,6 +15,7 @@ from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.save import save_program
+from querywright.optimize.optimizer_run import demonstrations
 from querywright.optimize.report import render
 from querywright.optimize.results import today
 
@@ -119,10 +120,7 @@ def save_module(
     program = copy.deepcopy(module.program)
     for _, predictor in program.named_predictors():
         # An optimizer also shows whole training examples, with fields that a predictor does not have.
-        signature: Any = predictor.signature
-        fields = signature.fields
-        shown = [{key: value for key, value in demo.items() if key in fields} for demo in predictor.demos]
-        predictor.demos = [dspy.Example(**demo) for demo in shown if demo]
+        predictor.demos = demonstrations(predictor, predictor.demos)
     origin = module.origin.manifest
     card = render(
         "program.md",
