@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import dspy
 
-from querywright.data.labels import PassageLabel
+from querywright.data.labels import COLUMNS, PassageLabel
 from querywright.data.types import PERSON, Label, Passage, Question
 from querywright.errors import InputError
 from querywright.metrics.judge import Judge, JudgedMetric
@@ -53,9 +53,8 @@ class Labelled:
         """A row a label; the columns are those of a file of labels."""
         import pandas
 
-        return pandas.DataFrame(
-            [asdict(one) for one in self.labels], columns=[one.name for one in fields(PassageLabel)]
-        )
+        columns = dict.fromkeys([*COLUMNS, *(name for one in self.labels for name in one.further)])
+        return pandas.DataFrame([one.row for one in self.labels], columns=list(columns))
 
 
 def pool_passages(
@@ -93,9 +92,9 @@ def pool_passages(
     for name, program in programs.items():
 
         def search(question: Question, program: RAG = program) -> Sequence[Passage]:
+            bare = RAG(program.technique, None, nearest=program.nearest)
             with asking(lm):
-                made = program.technique(question=question.question, options=list(question.options))
-                return list(made.passages[:depth])
+                return list(bare(**question.inputs).passages[:depth])
 
         failures = Failures(name, len(questions), max_failures)
         found = failures.map(
@@ -110,6 +109,19 @@ def pool_passages(
         by_rank = [arm[rank] for rank in range(depth) for arm in arms if rank < len(arm)]
         pool[key] = list({passage.id: passage for passage in by_rank}.values())
     return pool, {name: count for name, count in failed.items() if count}
+
+
+def check_judge(judge: Judge | None) -> None:
+    """Refuse a judge whose labels are no evidence, before anything is searched.
+
+    Raises:
+        InputError: It gives other labels than those of usefulness.
+    """
+    if judge is not None and (set(judge.SCALE) != set(Label) or "passage" not in judge.needs()):
+        raise InputError(
+            f"the judge {judge.NAME} does not label passages {', '.join(Label)}, which evidence is made of; use the "
+            "judge usefulness"
+        )
 
 
 def label_pool(
@@ -140,11 +152,7 @@ def label_pool(
         OutageError: The LM is out of reach; what it said is kept, and the same call goes on.
         TooManyFailuresError: More failed than allowed.
     """
-    if judge is not None and (set(judge.SCALE) != set(Label) or "passage" not in judge.needs()):
-        raise InputError(
-            f"the judge {judge.NAME} does not label passages {', '.join(Label)}, which evidence is made of; use the "
-            "judge usefulness"
-        )
+    check_judge(judge)
     found = {one.key: one for one in there}
     waiting: dict[str, list[Passage]] = {}
     for question in questions:
@@ -174,7 +182,8 @@ def label_pool(
 def _row(question: Question, passage: Passage) -> PassageLabel:
     """A passage of the pool with what the question's evidence says of it."""
     label = question.evidence.get(passage.id)
-    by = "" if label is None else question.assessors.get(passage.id, (PERSON,))[0]
+    names = question.assessors.get(passage.id, (PERSON,))
+    by = "" if label is None else PERSON if PERSON in names else names[0]
     return PassageLabel(
         question=question.question, options=question.options, answer=question.answer, title=passage.title,
         text=passage.text, label=label, judged=None if by == PERSON else label, by=by, question_id=question.id,

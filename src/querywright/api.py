@@ -40,7 +40,7 @@ from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.evaluate import evaluate as evaluate_program
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
-from querywright.optimize.labels import label_pool, pool_passages
+from querywright.optimize.labels import check_judge, label_pool, pool_passages
 from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
@@ -237,6 +237,7 @@ def label(
         TooManyFailuresError: More questions of an arm, or of the judge, failed than allowed.
     """
     asks = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
+    check_judge(None if asks is None else asks.judge)
     ready = prepare(
         arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
         reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,

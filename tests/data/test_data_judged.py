@@ -132,3 +132,12 @@ def test_the_hash_is_of_everything_and_of_no_order(write):
     found = read(write("cases.jsonl", *rows()))
     assert judged_hash(found) == judged_hash(found[::-1]) != judged_hash(found[1:])
     assert judged_hash(read(write("turned.jsonl", *rows("44")))) != judged_hash(found)
+
+
+def test_a_conversation_is_part_of_the_question(write):
+    row = {"question_id": "q", "passage_id": "p", "text": "Sugar.", "judged": "USEFUL", "by": "person"}
+    labelled = write("labels.jsonl", ROW | row | {"history": ["I am dizzy."]})
+    alone, told, of_labels = *read(write("cases.jsonl", ROW, ROW | {"history": "I am dizzy."})), *read(labelled)
+    assert told.case.question.history == of_labels.case.question.history == ("I am dizzy.",)
+    assert alone.case.question.id != told.case.question.id
+    assert alone.digest() != told.digest()

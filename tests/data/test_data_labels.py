@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 
 import pandas
 import pytest
@@ -29,24 +31,36 @@ def test_labels_are_read_as_they_were_written(tmp_path, ending):
     assert read_labels(tmp_path / f"labels{ending}") == GIVEN
 
 
-def test_qrels_hold_who_graded_and_only_what_is_judged(tmp_path):
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_columns_that_people_added_stay(tmp_path, ending):
+    noted = replace(GIVEN[1], further={"seen by": "Ann"})
+    write_labels(tmp_path / f"labels.{ending}", [noted, GIVEN[0]])
+    found = read_labels(tmp_path / f"labels.{ending}")
+    assert found[0] == noted
+    assert replace(found[1], further={}) == GIVEN[0]
+
+
+def test_qrels_are_read_and_not_written(tmp_path):
     path = tmp_path / "labels.qrels"
-    write_labels(path, [GIVEN[0], GIVEN[1], PassageLabel(question_id="q2", passage_id="p3")])
-    assert path.read_text() == f"q1 {JUDGE} p1 1\nq1 person p2 0\n"
-    assert [(one.key, one.label, one.by) for one in read_labels(path)] == [
-        (("q1", "p1"), Label.USEFUL, JUDGE),
-        (("q1", "p2"), Label.NOT_USEFUL, "person"),
-    ]
-    path.write_text("q1 0 p1 2\nq1 Q0 p2 0\n\n")
-    assert {(one.label, one.by) for one in read_labels(path)} == {
+    path.write_text(f"q1 0 p1 2\nq1 Q0 p2 0\nq1 {JUDGE} p3 1\n\n")
+    assert [(one.label, one.by) for one in read_labels(path)] == [
         (Label.ENTAILED, "person"),
         (Label.NOT_USEFUL, "person"),
-    }
-    spaced = PassageLabel(label=Label.USEFUL, by="person", question_id="q2", passage_id="p 3")
-    with pytest.raises(InputError, match=r"no id with a space, such as \('q2', 'p 3'\); end the file in .jsonl"):
-        write_labels(path, [spaced])
-    with pytest.raises(InputError, match=r"end it in .jsonl, .csv, .qrels"):
+        (Label.USEFUL, JUDGE),
+    ]
+    with pytest.raises(InputError, match=r"cannot say which of a judge's labels a person changed; end it in .jsonl"):
+        write_labels(path, GIVEN)
+    with pytest.raises(InputError, match=r"end it in .jsonl, .csv$"):
         write_labels(tmp_path / "labels.xlsx", [])
+
+
+def test_where_a_person_decides_judges_may_disagree_in_any_order():
+    said = [("USEFUL", "a:m"), ("NOT_USEFUL", "b:m"), ("ENTAILED", "person"), (None, "")]
+    rows = [{"question_id": "q", "passage_id": "p", "label": label, "by": by} for label, by in said]
+    for given in itertools.permutations(rows):
+        assert [(one.label, one.by) for one in read_labels(given)] == [(Label.ENTAILED, "person")]
+    with pytest.raises(DataError, match=r"row 3, column .* found .*'NOT_USEFUL'.*; expected USEFUL, as row 1 says"):
+        read_labels([rows[0], rows[0], rows[1], rows[3]])
 
 
 def test_a_label_that_was_changed_is_a_persons_and_goes_before_a_judges():
@@ -100,8 +114,9 @@ def test_labels_become_evidence_and_those_of_something_else_are_refused(tmp_path
     assert first.assessors == {"p1": (JUDGE,), "p2": ("person",)}
     assert (second.evidence, second.assessors) == ({}, {})
     check_labels([first, second], {"p1", "p2"})
-    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 1 of its 2 labelled.*'p2'"):
-        check_labels([first, second], {"p1"})
+    check_labels([first, second], {"p1"})
+    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 2 of its 2 labelled.*'p2'"):
+        check_labels([first, second], {"p3"})
     path.write_text(json.dumps({"question_id": "zz", "passage_id": "p", "label": "USEFUL"}))
     with pytest.raises(DataError, match=r"of other questions: none of \['zz'\] is among the 2 asked"):
         read_questions(questions, labels=path)

@@ -7,7 +7,9 @@ import dspy
 import numpy as np
 import pytest
 
+from querywright.data import Question
 from querywright.errors import TechniqueError
+from querywright.optimize.labels import pool_passages
 from querywright.programs import RAG, make_program, make_reader
 from querywright.programs.knn_demos import NearestDemos
 
@@ -96,3 +98,12 @@ def test_each_of_many_threads_gets_its_own(paraphrasing, scripted, asking):
         list(threads.map(ask, QUESTIONS * 5))
     for place, asked in enumerate(lm.engine.asked):
         assert shown(lm, place) == [asked.messages[-1][1].partition("\n")[0].rstrip("?")]
+
+
+def test_what_is_pooled_for_labels_is_searched_as_the_program_searches(paraphrasing, scripted):
+    lm = scripted()
+    question = Question("q", "a green apple, red apples", history=("I ate blue fruit.",))
+    pooled, failed = pool_passages({"arm": paraphrasing}, [question], lm=lm, depth=5)
+    assert (len(pooled["q"]), failed) == (5, {})
+    assert "I ate blue fruit." in str(lm.engine.asked[0].messages)
+    assert len(shown(lm)) == 2

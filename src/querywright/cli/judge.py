@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.data.judged import Judged
+    from querywright.data.labels import PassageLabel
     from querywright.metrics.agreement import Figure
     from querywright.metrics.calibration import Calibration
     from querywright.metrics.judge import Judge
@@ -119,7 +120,7 @@ def label_command(
 
     Args:
         collection: The collection that is searched.
-        save_to: .jsonl, .csv or .qrels (TREC); goes on with one that is there.
+        save_to: .jsonl or .csv; goes on with one that is there.
         arms: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Repeatable. Default: plain.
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
@@ -128,13 +129,20 @@ def label_command(
     from querywright.files import writing
     from querywright.models.lm import lm_digest
     from querywright.optimize.judge_files import resolve_judge
-    from querywright.optimize.labels import label_pool, pool_passages
+    from querywright.optimize.labels import check_judge, label_pool, pool_passages
     from querywright.prepared import prepare
 
     check_file(save_to, "--out")
     check_form(save_to)
-    there = read_labels(save_to) if save_to.is_file() and save_to.stat().st_size else []
+
+    def held() -> dict[tuple[str, str], PassageLabel]:
+        """The labels of the file as it is now."""
+        full = save_to.is_file() and save_to.stat().st_size
+        return {one.key: one for one in read_labels(save_to)} if full else {}
+
+    there = held()
     asks = None if judge == "none" else resolve_judge(judge)
+    check_judge(None if asks is None else asks.judge)
     named = [arm for text in arms for arm in re.split(r",(?=[^,=]+(?:[:,]|$))", text) if arm]
     ready = prepare(
         named, questions, workspace=work.open, retriever=collection, embedder=search.embedder,
@@ -145,7 +153,11 @@ def label_command(
     with progress() as update:
         given = {**work.run.given, "progress": update}
         pool, failed = pool_passages(ready.programs, ready.questions, lm=ready.workspace.lm, depth=depth, **given)
-        found = label_pool(pool, ready.questions, None if asks is None else asks.judge, lm=lm, there=there, **given)
+        found = label_pool(
+            pool, ready.questions, None if asks is None else asks.judge, lm=lm, there=list(there.values()), **given
+        )
+    saved_since = {key: one for key, one in held().items() if one != there.get(key)}
+    found = replace(found, labels=tuple({**{one.key: one for one in found.labels}, **saved_since}.values()))
     with writing(f"the labels {save_to.name!r}", "the judge's answers are kept, and asked for again at no cost"):
         write_labels(save_to, found.labels)
     failed = {**failed, **found.failed}

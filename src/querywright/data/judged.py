@@ -2,8 +2,9 @@
 
 A file has one judged case a row: ``question``, ``label``, and what the judge reads: ``passage`` (text) or
 ``passages`` (a list of texts), ``response`` (the answer that is judged), ``point``; also ``id`` (of the question),
-``options`` and ``answer`` (the right one), as in files of questions. It may also say in ``second_label`` what a second
-person said, and in ``arms`` (a name, or a list) which systems found the passage or gave the answer.
+``options``, ``history`` and ``answer`` (the right one), as in files of questions. It may also say in
+``second_label`` what a second person said, and in ``arms`` (a name, or a list) which systems found the passage
+or gave the answer.
 
 A folder has a file of passages with ids (``corpus.jsonl``) and one of questions (``questions.jsonl``), where a row has
 ``judged``: an object of passage id and label (then ``second_label`` and ``arms`` are such objects too); or ``passage``
@@ -24,14 +25,14 @@ from typing import Any
 
 from querywright.data.labels import GRADES
 from querywright.data.reading import QUESTION_COLUMNS, check_limit, derived_id, read_passages
-from querywright.data.rows import Cell, Record, Table, read_answer, read_options
+from querywright.data.rows import Cell, Record, Table, read_answer, read_history, read_options
 from querywright.data.sources import iterate_rows
 from querywright.data.tables import Row
 from querywright.data.types import PERSON, Passage, Question
 from querywright.errors import DataError
 
 _OWN = ("passage", "passages", "response", "point", "label", "judged", "second_label", "arms")
-JUDGED_NAMES = ("id", "question", "options", "answer", *_OWN)
+JUDGED_NAMES = ("id", "question", "options", "answer", "history", *_OWN)
 _COLUMNS = {**QUESTION_COLUMNS, **{name: (name,) for name in _OWN}}
 
 
@@ -71,7 +72,8 @@ class Judged:
     def digest(self) -> str:
         """SHA-256 of all that a judge could see, and of the label, as hex."""
         case = self.case
-        question = [case.question.question, list(case.question.options), case.question.answer]
+        question: list[Any] = [case.question.question, list(case.question.options), case.question.answer]
+        question += [list(case.question.history)] if case.question.history else []
         data = [question, [passage.content for passage in case.passages], case.response, case.point, self.label]
         return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
 
@@ -147,7 +149,7 @@ def _persons(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     label, by = values["label"], str(values["by"] or PERSON)
     if label is None or (by != PERSON and label == values["judged"]):
         return None
-    kept = {name: values.get(name) for name in ("question", "options", "answer")}
+    kept = {name: values.get(name) for name in ("question", "options", "answer", "history")}
     label = GRADES[int(label)] if str(label) in ("0", "1", "2") else label
     return {
         **kept,
@@ -166,8 +168,9 @@ def _cases(
     answer = read_answer(record, options)
     texts = options.texts if options else ()
     column, given = record.cell("id")
-    id = derived_id(text, texts) if given is None else record.name(given, column)
-    question = Question(id, text, texts, answer.text, answer.aliases)
+    history = read_history(record)
+    id = derived_id(text, texts, history) if given is None else record.name(given, column)
+    question = Question(id, text, texts, answer.text, answer.aliases, history=history)
     response = record.required_text("response") if "response" in needs else None
     point = record.required_text("point") if "point" in needs else None
 

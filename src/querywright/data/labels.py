@@ -5,8 +5,9 @@ A row is one label: ``question_id``, ``passage_id``, ``label``, and ``by``: ``pe
 ``question``, ``options``, ``answer``, ``title``, ``text`` and ``reason`` are there to be read. A row without a label is
 unjudged, and one with a label and no name is by a person. A label may be a grade: 0 NOT_USEFUL, 1 USEFUL, 2 ENTAILED.
 
-JSON lines and CSV hold all of this. TREC qrels (``.qrels``) hold question, assessor, passage and grade a line; an
-assessor that is a number or Q0, as others write there, is a person.
+JSON lines and CSV hold all of this, and further columns, which stay. TREC qrels (``.qrels``) are read and not written,
+since they have no ``judged``: question, assessor, passage and grade a line; an assessor that is a number or Q0, as
+others write there, is a person.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from querywright.errors import DataError, InputError
 from querywright.files import write_file
 
 QRELS = ".qrels"
-FORMS = (".jsonl", ".csv", QRELS)
+FORMS = (".jsonl", ".csv")
 GRADES = (Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED)
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "question_id": ("question_id", "query-id", "qid", "query_id"),
@@ -52,6 +53,7 @@ class PassageLabel:
         judged: What a judge said; None where none was asked.
         question_id: The question's id.
         passage_id: The passage's id.
+        further: Columns that people added, by their names.
     """
 
     question: str = ""
@@ -65,11 +67,20 @@ class PassageLabel:
     judged: Label | None = None
     question_id: str
     passage_id: str
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What a file has of it, by column, further columns last."""
+        return {**{one: getattr(self, one) for one in COLUMNS}, **self.further}
 
     @property
     def key(self) -> tuple[str, str]:
         """What it is about: ids of question and passage."""
         return self.question_id, self.passage_id
+
+
+COLUMNS = tuple(one.name for one in fields(PassageLabel) if one.name != "further")
 
 
 def read_labels(source: Source) -> list[PassageLabel]:
@@ -82,59 +93,59 @@ def read_labels(source: Source) -> list[PassageLabel]:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
     table = Table(_COLUMNS, None, ())
-    found: dict[tuple[str, str], tuple[str, PassageLabel]] = {}
+    found: dict[tuple[str, str], list[tuple[Record, PassageLabel]]] = defaultdict(list)
     n_rows = 0
     for row in _rows(source, table.problems):
         n_rows += 1
         record = table.record(row)
         one = _label(record)
-        if not record.ok:
-            continue
-        place, first = found.setdefault(one.key, (row.place, one))
-        weaker, stronger = sorted((first, one), key=lambda each: (each.label is not None, each.by == PERSON))
-        found[one.key] = (row.place, stronger)
-        if weaker.label not in (None, stronger.label) and (weaker.by == PERSON) == (stronger.by == PERSON):
-            record.complain(record.cell("label").column, one.label, f"{first.label}, as {place} says; keep one of them")
+        if record.ok:
+            found[one.key].append((record, one))
+    labels = []
+    for given in found.values():
+        said = [each for each in given if each[1].label is not None]
+        (at, first), *others = [each for each in said if each[1].by == PERSON] or said or given
+        labels.append(first)
+        for record, one in others:
+            if one.label != first.label:
+                expected = f"{first.label}, as {at.place} says; keep one of them"
+                record.complain(record.cell("label").column, one.label, expected)
     table.raise_problems(name_of(source), n_rows)
-    return [one for _, one in found.values()]
+    return labels
 
 
 def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
-    """Write labels, whole or not at all; the ending says how: ``.jsonl``, ``.csv`` or ``.qrels``.
+    """Write labels, whole or not at all; the ending says how: ``.jsonl`` or ``.csv``.
 
     Raises:
-        InputError: It has another ending, or an id has a space, which qrels cannot hold.
+        InputError: It has another ending.
         OSError: It cannot be written.
     """
     labels, form = list(labels), check_form(path)
-    if form == QRELS:
-        spaced = [one.key for one in labels if any(re.search(r"\s", name) for name in one.key)]
-        if spaced:
-            raise InputError(f"{path.name}: qrels hold no id with a space, such as {spaced[0]}; end the file in .jsonl")
-        lines = (
-            f"{one.question_id} {re.sub(r'[ ]', '_', one.by)} {one.passage_id} {GRADES.index(one.label)}\n"
-            for one in labels
-            if one.label is not None
-        )
-        write_file(path, "".join(lines))
-    elif form == ".jsonl":
-        write_file(path, "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in labels))
+    if form == ".jsonl":
+        write_file(path, "".join(json.dumps(one.row, ensure_ascii=False) + "\n" for one in labels))
     else:
         text = io.StringIO()
-        writer = csv.DictWriter(text, [field.name for field in fields(PassageLabel)], lineterminator="\n")
+        columns = dict.fromkeys([*COLUMNS, *(name for one in labels for name in one.further)])
+        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
         writer.writeheader()
         for one in labels:
             options = json.dumps(one.options, ensure_ascii=False) if one.options else ""
-            writer.writerow({**asdict(one), "options": options})
+            writer.writerow({**one.row, "options": options})
         write_file(path, text.getvalue())
 
 
 def check_form(path: Path) -> str:
-    """The ending of a file of labels.
+    """The ending of a file of labels that is to be written.
 
     Raises:
-        InputError: It is another one.
+        InputError: It is another one, or that of qrels.
     """
+    if path.suffix.lower() == QRELS:
+        raise InputError(
+            f"{path.name!r}: qrels are read and not written, since they cannot say which of a judge's labels a person "
+            f"changed; end it in {', '.join(FORMS)}"
+        )
     if path.suffix.lower() not in FORMS:
         raise InputError(f"{path.name!r} says no form of labels; end it in {', '.join(FORMS)}")
     return path.suffix.lower()
@@ -218,9 +229,11 @@ def _label(record: Record) -> PassageLabel:
     if label is not None and (judged not in (None, label) or not shown["by"].strip()):
         shown["by"] = PERSON
     answer = record.cell("answer").value
+    known = {column for columns in _COLUMNS.values() for column in columns}
     return PassageLabel(
         **ids, **shown, label=label, judged=judged, options=options.texts if options else (),
         answer=None if answer is None else str(answer),
+        further={name: value for name, value in record.values.items() if name not in known},
     )  # fmt: skip
 
 

@@ -234,17 +234,19 @@ def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) 
 
 
 def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) -> None:
-    """Refuse labels that say who gave them and name passages which are not in the collection.
+    """Refuse labels that say who gave them and name no passage that is in the collection.
 
     Args:
         questions: Labelled questions.
         passage_ids: Ids of the passages that can be found.
 
     Raises:
-        DataError: There are some; it names them.
+        DataError: They are of another one; it names them.
     """
-    lines = check_evidence([question for question in questions if question.assessors], passage_ids)
-    if lines:
+    labelled = [question for question in questions if question.assessors]
+    if not {key for question in labelled for key in question.evidence}.isdisjoint(passage_ids):
+        return
+    if lines := check_evidence(labelled, passage_ids):
         raise DataError(["the labels are of another collection; search that one, or label this one's passages", *lines])
 
 
