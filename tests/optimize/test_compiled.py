@@ -92,13 +92,17 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert f"{compiled.sentence}; a stronger LM may change that" in text
     assert "closed book and oracle evidence met 5 further questions" in text
     assert all(one.sentence in text for one in compiled.comparisons)
-    changed = {"dead_knobs": ("rrf_k",), "failed": {"trial 9": "no"}, "nothing": {"demos_2": "nothing to show"}}
+    changed = {
+        "dead_knobs": ("rrf_k",),
+        "failed": {"trial 9": "no question could be scored", "trial 8": "no question could be scored"},
+        "nothing": {"demos_2": "nothing to show"},
+    }
     show_compiled(replace(compiled, verdict="gain", sentence="So it is", **changed), world.splits, workspace)
     text = " ".join(capsys.readouterr().out.split())
     assert "So it is" in text
     assert "a stronger LM" not in text
     assert "no difference on any dev question: rrf_k" in text
-    assert "out, for too many questions failed: trial 9" in text
+    assert "out, no question could be scored: trial 9, trial 8" in text
     assert "no prompts of demos_2: nothing to show" in text
     assert f"the best of {len(compiled.arms)} arms has 100.0 where it was chosen" in text
 
