@@ -247,7 +247,7 @@ class DataOptions(RowOptions):
     @property
     def given(self) -> dict[str, Any]:
         """As the readers take it."""
-        return {**RowOptions.given.__get__(self), "labels": self.labels}
+        return {**super().given, "labels": self.labels}
 
     def questions(self, source: str, *, options: bool = False) -> list[Question]:
         """Read questions.
