@@ -94,7 +94,7 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
     """
     try:
         technique = technique_class(state.technique)(retriever, reranker=reranker)
-        technique.knobs.load_state(state.knobs)
+        technique.take_knobs(state.knobs)
         reader = None if state.reader is None else make_reader(state.reader)
         program = shaped(RAG(technique, reader), nearest=state.nearest, members=state.members)
     except TechniqueError as error:

@@ -34,6 +34,7 @@ from querywright.programs.readers import (
 )
 from querywright.programs.rerank import Rerank
 from querywright.programs.rewrite_retrieve_read import RewriteRetrieveRead
+from querywright.programs.rewrite_retrieve_select import RewriteRetrieveSelect
 from querywright.programs.step_back import StepBackRetrieval
 from querywright.programs.steps import Record
 from querywright.programs.writers import check_takes_writer, use_writer
@@ -55,6 +56,7 @@ TECHNIQUES: dict[str, type[Technique]] = {
         IRCoT,
         Query2Doc,
         RewriteRetrieveRead,
+        RewriteRetrieveSelect,
         QARAG,
         QBRAG,
         Rerank,
@@ -132,6 +134,7 @@ __all__ = [
     "Record",
     "Rerank",
     "RewriteRetrieveRead",
+    "RewriteRetrieveSelect",
     "ShortAnswerReader",
     "StepBackRetrieval",
     "Technique",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import dspy
-from dspy.utils.exceptions import LMError
+from dspy.utils.exceptions import ContextWindowExceededError, LMError
 
 from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
+from querywright.models.adapter import show_passages
 from querywright.models.circuit_breaker import INCURABLE
 from querywright.programs.gate import GATE_DEPTH, SHARED_KNOBS, certainty
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
+from querywright.programs.selection import NAMED, SelectPassages, named
 from querywright.programs.signatures import after_history, tuned_signature
 from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
@@ -171,12 +174,16 @@ class Technique(dspy.Module):
     """The LM that is asked in place of that of the DSPy settings, or None; ``use_writer`` sets it."""
     turns: tuple[str, ...] = ()
     """The conversation before the question that is asked; only of the copy that ``forward`` makes for it."""
+    pooled: int = 0
+    """Passages to select from; only of the copy that finds them."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        own = tuple(knob for knob in cls.KNOBS if knob not in SHARED_KNOBS)
-        _check_knobs(cls.__name__, own)
-        cls.KNOBS = (*own, *SHARED_KNOBS) if cls.LM_STAGES else own
+        own = {knob.name: knob for knob in cls.KNOBS}
+        shared = tuple(_own_default(own.get(knob.name), knob) for knob in SHARED_KNOBS)
+        rest = tuple(knob for knob in cls.KNOBS if knob not in shared)
+        _check_knobs(cls.__name__, rest)
+        cls.KNOBS = (*rest, *shared) if cls.LM_STAGES else rest
 
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
@@ -199,12 +206,14 @@ class Technique(dspy.Module):
         self.knobs = Knobs(self.KNOBS, knobs)
         for name, signature in self.PROMPTS.items():
             setattr(self, name, dspy.Predict(signature))
+        self._set_up_selection()
         self._check_values()
 
     def with_knobs(self, **values: Any) -> Self:
         """A copy with other knob values; prompts are copied, the retriever is shared."""
         other = copy.deepcopy(self)
         other.knobs.update(values)
+        other._set_up_selection()
         other._check_values()
         return other
 
@@ -228,13 +237,13 @@ class Technique(dspy.Module):
 
     @property
     def max_passages(self) -> int:
-        """Passages given to the reader at most."""
-        return int(self.knobs["max_passages"])
+        """Passages that are kept at most: those given to the reader, or those to select from."""
+        return self.pooled or int(self.knobs["max_passages"])
 
     @property
     def depth(self) -> int:
         """Hits asked for each query: ``pool``, else ``top_k``, else ``max_passages``."""
-        return int(next(self.knobs[name] for name in ("pool", "top_k", "max_passages") if name in self.knobs))
+        return int(next((self.knobs[name] for name in ("pool", "top_k") if name in self.knobs), self.max_passages))
 
     @property
     def searched(self) -> Any:
@@ -375,8 +384,7 @@ class Technique(dspy.Module):
         """
         asked, turns = self, turns_of(history)
         if turns:
-            asked = copy.copy(self)  # its predictors and its retriever are the same
-            asked.turns = turns
+            asked = self._with(turns=turns)
         found = await asked._work(question, options)
         return dspy.Prediction(
             passages=list(found.passages),
@@ -386,6 +394,12 @@ class Technique(dspy.Module):
             steps=log,
         )
 
+    def _with(self, **attributes: Any) -> Self:
+        """The same predictors, knobs and retriever under other attributes, for one question."""
+        other: Any = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **attributes)
+        return cast("Self", other)
+
     def _work(self, question: str, options: Sequence[str] | None) -> Coroutine[Step[Any], Any, Found]:
         choices = checked_options(question, options)
         if self.NEEDS_OPTIONS and not choices:
@@ -394,7 +408,31 @@ class Technique(dspy.Module):
                 "give options, or use another technique"
             )
         self._check_values()
-        return self._gated(question, choices) if self._is_gated else self.find(question, choices)
+        return self._gated(question, choices) if self._is_gated else self._found(question, choices)
+
+    async def _found(self, question: str, options: Sequence[str]) -> Found:
+        """What the technique finds, or what the LM selects from a larger pool of it."""
+        if not self.knobs.get("select", False):
+            return await self.find(question, options)
+        found = await self._with(pooled=int(self.knobs["select_pool"])).find(question, options)
+        if not found.passages:
+            return found
+        chosen = await self._selected(question, options, list(found.passages))
+        if chosen is not None:
+            return replace(found, passages=chosen[: self.max_passages])
+        fallbacks = [*found.fallbacks, "select_passages"]
+        return replace(found, passages=found.passages[: self.max_passages], fallbacks=fallbacks)
+
+    async def _selected(self, question: str, options: Sequence[str], pool: list[Passage]) -> list[Passage] | None:
+        """What the LM names of the pool, of its first half where the whole does not fit the LM; None if unreadable."""
+        most = self.knobs["select_most"]
+        signature = self.tuned("select_passages", "chosen", desc=NAMED.format(most), count=most)
+        shown = {"passages": show_passages(pool), "question": question, "options": list(options)}
+        try:
+            made = await self.ask("select_passages", signature=signature, **shown)
+        except ContextWindowExceededError:
+            return await self._selected(question, options, pool[: len(pool) // 2]) if len(pool) > 1 else None
+        return None if made is None else named(made.chosen, pool)
 
     async def _gated(self, question: str, options: Sequence[str]) -> Found:
         """What plain retrieval finds where it looks certain or the LM fails, else what the technique finds."""
@@ -407,7 +445,7 @@ class Technique(dspy.Module):
         if certain:
             return Found(plain, queries)
         try:
-            return await self.find(question, options)
+            return await self._found(question, options)
         except LMError as error:
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
             if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
@@ -419,8 +457,48 @@ class Technique(dspy.Module):
     def _is_gated(self) -> bool:
         return bool(self.knobs.get("gate", "off") != "off")
 
+    def _set_up_selection(self) -> None:
+        """The predictor that selects is there where it is asked, so that no optimizer tunes one that is not."""
+        wanted, there = bool(self.knobs.get("select", False)), hasattr(self, "select_passages")
+        if wanted and not there:
+            self.select_passages = dspy.Predict(SelectPassages)
+        elif there and not wanted:
+            del self.select_passages
+
+    def load_state(self, state: Any, **options: Any) -> None:
+        """Take what ``dump_state`` gave."""
+        with self.prepared_for(state.get("knobs")):
+            super().load_state(state, **options)
+
+    def take_knobs(self, state: Mapping[str, Any]) -> None:
+        """Take the values of all knobs, and the predictors that go with them.
+
+        Raises:
+            TechniqueError: A knob is missing or unknown, or a value is not allowed.
+        """
+        self.knobs.load_state(state)
+        self._set_up_selection()
+
+    @contextmanager
+    def prepared_for(self, knobs: Mapping[str, Any] | None) -> Iterator[None]:
+        """Inside, it has these knobs and their predictors; it keeps them unless loading the rest fails."""
+        before = dict(self.knobs)
+        try:
+            if knobs is not None:
+                self.take_knobs(knobs)
+            yield
+        except BaseException:
+            self.knobs.update(before)
+            self._set_up_selection()
+            raise
+
     def _check_values(self) -> None:
-        """Whether the values of the knobs go with the retriever."""
+        """Whether the values of the knobs go with the retriever and with the predictors."""
+        if self.knobs.get("select", False) and not hasattr(self, "select_passages"):
+            raise TechniqueError(
+                f"{self.NAME} was made with select=False, and its knobs were changed since; make it with select=True, "
+                "or use with_knobs"
+            )
         if self._is_gated and self.retriever is not None and kind_of(self.retriever) != "dense":
             raise TechniqueError(
                 f"the gate={self.knobs['gate']} of {self.NAME} looks at cosine similarities, which a "
@@ -432,6 +510,11 @@ class Technique(dspy.Module):
 def _noted(name: str, given: Mapping[str, Any], made: str) -> Step[None]:
     """A record of the gate's."""
     return Call(lambda: None, lambda _, stage: Record("gate", name, stage, given, made))
+
+
+def _own_default(own: Knob | None, shared: Knob) -> Knob:
+    """A knob of every technique, with the default that a technique has of its own for it."""
+    return own if own is not None and own.help == shared.help else shared
 
 
 def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:

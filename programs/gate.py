@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from querywright.programs.hyperparameters import Knob
+from querywright.programs.selection import SELECT, SELECT_MOST, SELECT_POOL
 from querywright.retrieval.types import Hit
 
 SHARED_KNOBS = (
@@ -21,6 +22,9 @@ SHARED_KNOBS = (
          when={"gate": ("score",)}),
     Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
          low=0, high=1, when={"gate": ("margin",)}),
+    SELECT,
+    SELECT_POOL,
+    SELECT_MOST,
 )  # fmt: skip
 """Knobs of every technique that asks an LM. A study searches a threshold where the gate is given: to search the gate as
 well would only find plain retrieval by another name."""

@@ -75,6 +75,11 @@ class RAG(dspy.Module):
         """``forward`` in an event loop."""
         return await drive_async(self._work(**_given(question, options, history)), [])
 
+    def load_state(self, state: Any, **options: Any) -> None:
+        """Take what ``dump_state`` gave."""
+        with self.technique.prepared_for(state.get("technique.knobs")):
+            super().load_state(state, **options)
+
     def choosing(self) -> AbstractContextManager[None]:
         """Inside the ``with`` block, predictors are shown the demonstrations that this program chooses for a call."""
         return showing(self._nearest, self.nearest)

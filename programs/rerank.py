@@ -4,7 +4,7 @@ A baseline beside HCQR (arXiv 2603.19008), which reports that reranking one sear
 leaves its pool and its cut open. A pool of 50 suits a cross-encoder. The default pool is 20, because without a
 cross-encoder the LM is asked once a passage: it reads one at a time and all of them side by side, so that the order of
 a list says nothing to it and the grades cost the time of one call. It has few grades to give; passages of the same
-grade stay in the order of the search.
+grade stay in the order of the search. With ``select`` it reads the pool as one list instead, in one call.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Rerank(Reranking):
 
     async def find(self, question: str, options: Sequence[str]) -> Found:
         """The best of the pool."""
-        pool = fuse("union", await self.search([question], self.depth))
-        ranked, fallbacks = await self.reranked(question, pool)
+        ranked = fuse("union", await self.search([question], self.depth))
+        fallbacks: list[str] = []
+        if not self.knobs["select"]:
+            ranked, fallbacks = await self.reranked(question, ranked)
         return Found([hit.passage for hit in ranked[: self.max_passages]], [Query(question)], fallbacks)

@@ -147,9 +147,9 @@ def _lm(
 
     if not isinstance(lm, str):
         return as_lm(lm, store=store, ledger=ledger, budget=budget)
-    if (api_base or api_key) and (lm == "embedded" or lm.startswith("gguf:")):
+    if (api_base or api_key) and (lm == "embedded" or lm.startswith(("gguf:", "recording:"))):
         raise InputError(
-            f"the LM {lm!r} runs in this process and has no address and no key; with --api-base or --api-key-env "
+            f"the LM {lm!r} answers in this process and has no address and no key; with --api-base or --api-key-env "
             "name a remote one, such as --lm openai/MODEL"
         )
     return resolve_lm(lm, store=store, ledger=ledger, budget=budget, api_base=api_base, api_key=api_key)

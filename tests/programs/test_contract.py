@@ -146,7 +146,8 @@ def test_searches_go_in_one_call_and_are_recorded_with_their_scores(name, retrie
 
 @every_search
 def test_smaller_budgets_give_fewer_of_the_same_passages(name, retriever, ask):
-    technique = TECHNIQUES[name](retriever, max_passages=10)
+    found = {"select": False} if name in ASKING else {}  # what is selected, the LM says; see test_selection
+    technique = TECHNIQUES[name](retriever, max_passages=10, **found)
     many, few = ask(technique)[0].passages, ask(technique.with_knobs(max_passages=2))[0].passages
     hint = "a smaller budget must not change what is searched: does fusion by ranks need a knob top_k?"
     assert {p.id for p in few} <= {p.id for p in many}, hint
@@ -227,7 +228,8 @@ def many_items(asked):
 def test_as_many_items_as_asked_for_are_searched_the_first_of_those_written(name, retriever, ask):
     counts = [knob for knob in TECHNIQUES[name].KNOBS if knob.name.startswith("n_") and knob.low]
     for knob in counts:
-        more = {"n_written": 6} if any(one.name == "n_written" for one in TECHNIQUES[name].KNOBS) else {}
+        names = {one.name for one in TECHNIQUES[name].KNOBS}
+        more = {key: value for key, value in {"n_written": 6, "search_passage": False}.items() if key in names}
         prompts, searched = set(), []
         for value in (1, 2, 3):
             out, lm = ask(TECHNIQUES[name](retriever, **{knob.name: value}, **more), many_items)
@@ -293,7 +295,7 @@ def tune(program):
     other = {k.name: next(v for v in values_of(k) if v != k.default) for k in program.technique.KNOBS}
     if "gate" in other:
         other.update(gate="margin", gate_margin=1.0)  # which never lets a question through as it is
-    program.technique.knobs.update(other)
+    program.technique = program.technique.with_knobs(**other)
     for position, predictor in enumerate(program.predictors()):
         predictor.signature = predictor.signature.with_instructions(f"Tuned instructions {position}.")
         demo = {"question": "Old question", **dict.fromkeys(predictor.signature.output_fields, "Old")}
@@ -431,7 +433,11 @@ def test_one_bad_answer_is_repaired(name, broken, retriever, ask):
 def test_more_fields_than_asked_for_and_equal_queries_do_no_harm(name, retriever, ask):
     def chatty(asked):
         values = {
-            field: list("abcdef") if spec.get("type") == "array" else spec.get("enum", ["Insulin"])[0]
+            field: [1, 1]
+            if spec.get("items", {}).get("type") == "integer"
+            else list("abcdef")
+            if spec.get("type") == "array"
+            else spec.get("enum", ["Insulin"])[0]
             for field, spec in asked.properties.items()
         }
         return json.dumps({"passages": "x", "options": ["x"], "answer": "x", "confidence": 0.9} | values)

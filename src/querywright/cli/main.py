@@ -23,6 +23,7 @@ from querywright.cli.index import index
 from querywright.cli.judge import judge_app
 from querywright.cli.options import make_app
 from querywright.cli.questions import questions_app, testset_app
+from querywright.cli.recording import recording_app
 from querywright.cli.rewriter import rewriter_app
 from querywright.cli.serve import mcp, serve
 from querywright.cli.show import err, note
@@ -53,6 +54,7 @@ COMMANDS: dict[str, Any] = {
     "artifact": artifact_app,
     "judge": judge_app,
     "questions": questions_app,
+    "recording": recording_app,
     "rewriter": rewriter_app,
     "study": study_app,
     "testset": testset_app,

@@ -76,7 +76,8 @@ class LMOptions:
     """The LM.
 
     Args:
-        lm: embedded, gguf:PATH, or a DSPy model string (openai/...). Default: embedded, or an artifact's own.
+        lm: embedded, gguf:PATH, recording:FILE, or a DSPy model string (openai/...). Default: embedded, or an
+            artifact's own.
         api_base: Address of an OpenAI-compatible server.
         api_key_env: Environment variable that holds the key.
         max_calls: Stop after N LM calls.

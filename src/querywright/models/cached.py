@@ -14,14 +14,14 @@ from dspy.utils.exceptions import LMError
 
 from querywright.errors import QuerywrightError
 from querywright.models.engine_errors import LMStoreError, NotStoredError
+from querywright.models.recording import KIND, digests_of
 from querywright.models.response_parsing import text_response, worth_keeping
 from querywright.models.store import SingleFlight, Store
 from querywright.models.usage import Cost, Ledger, metered
 
 Ask = Callable[[Request], Response]
 """Answers a request."""
-KIND = "lm"
-"""Kind of the answers in the store."""
+_RESPONSE = ("text", "finish_reason", "model", "input_tokens", "output_tokens")
 
 _only_stored: ContextVar[bool] = ContextVar("querywright_only_stored", default=False)
 
@@ -59,7 +59,7 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
         def make() -> bytes:
             with metered() as meter:
                 made.append(ask(request))
-            return json.dumps(_record(made[0], meter.total.seconds)).encode()
+            return json.dumps(_record(request, made[0], meter.total.seconds)).encode()
 
         try:
             if _only_stored.get():
@@ -80,7 +80,7 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
             return made[0]
         fields = json.loads(record)
         seconds = float(fields.pop("seconds", 0.0))
-        response = text_response(**fields)
+        response = text_response(**{name: fields[name] for name in _RESPONSE})
         tokens = (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
         ledger.add(Cost(saved=1, saved_tokens=tokens, saved_seconds=seconds))
         return response
@@ -98,8 +98,9 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
     return complete
 
 
-def _record(response: Response, seconds: float) -> dict[str, Any]:
+def _record(request: Request, response: Response, seconds: float) -> dict[str, Any]:
     return {
+        **digests_of(request),
         "text": response.text or "",
         "finish_reason": response.finish_reason,
         "model": response.model,

@@ -16,6 +16,7 @@ from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.models.recording import PREFIX, RecordingEngine
 from querywright.models.remote import RemoteEngine, named_engine
 from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
@@ -48,8 +49,9 @@ def resolve_lm(
 
     Args:
         name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process),
-            the folder of a trained rewriter or ``rewriter:PATH`` (in this process) or any DSPy model string such as
-            ``openai/gpt-4o-mini``, ``anthropic/...`` or ``ollama_chat/...``.
+            the folder of a trained rewriter or ``rewriter:PATH`` (in this process), ``recording:FILE`` (answers that
+            were recorded, see ``recording``) or any DSPy model string such as ``openai/gpt-4o-mini``,
+            ``anthropic/...`` or ``ollama_chat/...``.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
         limits: Attempts, waits, and when the model counts as down.
@@ -79,6 +81,8 @@ def resolve_lm(
         local = EmbeddedEngine(None, settings)
     elif kind == "gguf":
         local = EmbeddedEngine(Path(path).expanduser(), settings or _LARGER_MODEL)
+    elif name.startswith(PREFIX):
+        local = RecordingEngine(Path(path).expanduser())
     elif (kind == "rewriter" and path) or (name and Path(name).is_dir()):
         local = rewriter_engine(read_rewriter(path if kind == "rewriter" else name), settings)
     if local is None:

@@ -48,6 +48,7 @@ _GET = "SELECT checksum, value FROM querywright_entries WHERE kind = :kind AND k
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
+_ALL = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind ORDER BY key"
 _COUNT = "SELECT COUNT(*) FROM querywright_entries WHERE kind = :kind"
 _SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
 """PostgreSQL lets two make a table at the same time, and fails one of them."""
@@ -179,6 +180,11 @@ class Store:
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
         self.put_many(kind, {key: value})
+
+    def values(self, kind: str) -> list[bytes]:
+        """All values of a kind, in the order of their keys, without those that are damaged."""
+        rows, _ = self.execute(_ALL, kind=kind)
+        return [bytes(value) for key, checksum, value in rows if _checksum(kind, key, value) == checksum]
 
     def count(self, kind: str) -> int:
         """How many keys of a kind there are."""

@@ -1,0 +1,73 @@
+"""Rewrite-Retrieve-Select: search wide for what would settle the question, then keep the passages that do.
+
+Our own, from parts of others, at the two LM calls of HCQR (arXiv 2603.19008). The first call does the work of HCQR's
+two: it commits to a likely answer and writes queries that support it, tell it from its rivals and verify the key clue;
+beside them a sentence of the passage that would settle the question, which is searched as well (as in HyDE, arXiv
+2212.10496, and Query2Doc, arXiv 2303.07678). The lists are fused into one pool, deeper than any reader is shown. The
+second call selects from it, see ``selection``. It is made for hybrid search (``rrs@hybrid``) and a large LM: a small
+one cannot read twenty passages at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import dspy
+
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import query_texts, written_in
+from querywright.programs.selection import SELECT
+from querywright.retrieval.types import Query
+
+
+class PlanSearches(dspy.Signature):
+    """Decide which answer is most likely and what fact would settle it. Then write what finds that fact in a textbook.
+    Short queries, each for one thing: evidence for the likely answer, what tells it from its nearest rivals, and what
+    the key clue of the question means. Name the terms that a source would use, not the wording of the question.
+    """
+
+    question: str = dspy.InputField()
+    options: list[str] = dspy.InputField()
+    reasoning: str = dspy.OutputField(desc="the likely answer and what settles it, in one or two short sentences")
+    queries: list[str] = dspy.OutputField(desc="names and key words")
+    passage: str = dspy.OutputField(desc="the sentence of a textbook that would settle the question")
+
+
+class RewriteRetrieveSelect(Technique):
+    """Searches several queries and a hypothetical sentence, and keeps what the LM selects from all that was found.
+
+    When no query can be read, the question is the only one (fallback ``plan``).
+    """
+
+    NAME = "rrs"
+    TITLE = "Rewrite-Retrieve-Select"
+    PAPER = "ours"
+    PROMPTS: ClassVar = {"plan_searches": PlanSearches}
+    LM_STAGES = 2
+    SEARCHES = "5"
+    KNOBS = (
+        MAX_PASSAGES,
+        Knob("n_queries", 4, "queries searched", low=1, high=8),
+        N_WRITTEN,
+        replace(TOP_K, default=10),
+        replace(FUSION, default="rrf"),
+        RRF_K,
+        Knob("search_passage", True, "whether the hypothetical sentence is searched as well"),
+        replace(SELECT, default=True),
+    )
+
+    async def plan(self, question: str, options: Sequence[str]) -> Plan:
+        """The queries, and the hypothetical sentence."""
+        count = self.written()
+        line = f"Write {count} queries." if count > 1 else "Write one query."
+        signature = self.tuned("plan_searches", line=line)
+        made = await self.ask("plan_searches", signature=signature, question=question, options=list(options))
+        texts = [] if made is None else query_texts(made.queries, self.knobs["n_queries"])
+        queries = [Query(text, "rewrite") for text in texts]
+        sentence = written_in(made, "passage") if self.knobs["search_passage"] else ""
+        if sentence:
+            queries.append(Query(sentence, "hypothetical_document"))
+        return Plan(tuple(queries)) if queries else Plan((Query(question),), ("plan",))

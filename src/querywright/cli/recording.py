@@ -1,0 +1,67 @@
+"""``querywright recording``: answers of an LM in a file, which ``--lm recording:FILE`` gives again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from querywright.cli import options as opt
+from querywright.cli.show import emit, say
+
+recording_app = opt.make_app("recording", "Record what an LM answered, for --lm recording:FILE.")
+
+
+@recording_app.command(name="write")
+def write(
+    file: Path,
+    /,
+    *,
+    model: Annotated[tuple[str, ...], Parameter(metavar="NAME", show_default=False)] = (),
+    label: opt.Name = "",
+    output: opt.Output = opt.Output(),
+) -> None:
+    """Write all answers of an LM that the working folder keeps.
+
+    To record one run alone, give that run a --home of its own; answered from a recording, it keeps just what it used.
+
+    Example: querywright recording write tests/answers.jsonl.gz --home build/recorded
+
+    Args:
+        file: What is written, .jsonl.gz.
+        model: Whose answers, where those of several LMs are kept. Repeatable.
+        label: What the LM is called in results. Default: its name.
+    """
+    from querywright.models.recording import write_recording
+    from querywright.models.store import open_store
+
+    label, count = write_recording(file, open_store(output.folder), models=model, label=label)
+    facts = {"file": file.name, "model": label, "answers": count, "bytes": file.stat().st_size}
+    emit(output.as_json, facts, lambda: say(f"{file}: {count} answers of {label}, {facts['bytes']:,} bytes"))
+
+
+@recording_app.command(name="show")
+def show(file: Path, /, *, as_json: opt.Json = False) -> None:
+    """Show what a recording holds.
+
+    Example: querywright recording show tests/answers.jsonl.gz
+
+    Args:
+        file: A recording.
+    """
+    from querywright.models.recording import read_recording
+
+    head, answers = read_recording(file)
+    facts = {
+        "model": head.model,
+        "made": str(head.made),
+        "answers": len(answers),
+        "prompts": len({one.instructions for one in answers.values()}),
+        "input_tokens": sum(one.input_tokens or 0 for one in answers.values()),
+        "output_tokens": sum(one.output_tokens or 0 for one in answers.values()),
+    }
+    emit(as_json, facts, lambda: say(
+        f"{file.name}: {facts['answers']} answers of {head.model} to {facts['prompts']} different instructions, "
+        f"written {head.made}; {facts['input_tokens']:,} tokens in, {facts['output_tokens']:,} out"
+    ))  # fmt: skip

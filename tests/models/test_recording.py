@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import dspy
+import pytest
+
+from querywright.errors import InputError, ModelError
+from querywright.models.lm import resolve_lm
+from querywright.models.recording import read_recording, write_recording
+from querywright.models.store import Store
+from querywright.optimize.dspy_context import asking
+from querywright.programs import make_program
+
+QUESTION, OPTIONS = "Which part wears first?", ["Pads", "Rotor"]
+SECRET = "sk-never-to-be-written"
+
+
+class Name(dspy.Signature):
+    """Name the thing."""
+
+    clue: str = dspy.InputField()
+    name: str = dspy.OutputField()
+
+
+@pytest.fixture
+def ask():
+    def ask(lm, clue="It stops a car.", signature=Name, **config):
+        with asking(lm):
+            return dspy.Predict(signature)(clue=clue, config=config).name
+
+    return ask
+
+
+@pytest.fixture
+def recorded(chat_server, tmp_path, ask):
+    """A recording of two answers, and the server that gave them."""
+    server = chat_server('{"name": "Brake"}', '{"name": "Wheel"}')
+    store = Store(tmp_path / "store.sqlite")
+    lm = resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store)
+    assert (ask(lm), ask(lm, "It turns.")) == ("Brake", "Wheel")
+    path = tmp_path / "answers.jsonl.gz"
+    assert write_recording(path, store, label="a large LM") == ("a large LM", 2)
+    return path, server
+
+
+def test_a_recording_answers_what_was_asked_and_asks_nobody(recorded, ask):
+    path, server = recorded
+    lm = resolve_lm(f"recording:{path}")
+    assert lm.model == "recording:a large LM"
+    assert (ask(lm, "It turns."), ask(lm)) == ("Wheel", "Brake")
+    assert server.count == 2
+    cost = lm.engine.ledger.total
+    assert (cost.calls, cost.tokens) == (2, 36)
+
+
+def test_a_recording_holds_no_prompt_and_no_key(recorded):
+    content = gzip.decompress(recorded[0].read_bytes()).decode()
+    assert "Brake" in content
+    assert not any(text in content for text in (SECRET, "stops a car", "Name the thing", "127.0.0.1"))
+
+
+def test_the_same_answers_give_the_same_bytes(recorded, tmp_path, ask):
+    path, _ = recorded
+    store = Store(tmp_path / "replayed.sqlite")
+    lm = resolve_lm(f"recording:{path}", store=store)
+    assert (ask(lm, "It turns."), ask(lm)) == ("Wheel", "Brake")
+    again = tmp_path / "again.jsonl.gz"
+    write_recording(again, store, label="a large LM")
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_run_of_its_own_is_recorded_alone(recorded, tmp_path, ask):
+    path, _ = recorded
+    store = Store(tmp_path / "alone.sqlite")
+    ask(resolve_lm(f"recording:{path}", store=store))
+    write_recording(tmp_path / "alone.jsonl.gz", store)
+    assert [one.text for one in read_recording(tmp_path / "alone.jsonl.gz")[1].values()] == ['{"name": "Brake"}']
+
+
+def test_what_was_not_recorded_is_said_with_the_prompt_and_the_remedy(recorded, ask):
+    lm = resolve_lm(f"recording:{recorded[0]}")
+    with pytest.raises(ModelError, match=r"no answer of this prompt.*It flies.*recording write"):
+        ask(lm, "It flies.")
+
+
+def test_a_prompt_that_has_changed_is_said_to_have_changed(recorded, ask):
+    lm = resolve_lm(f"recording:{recorded[0]}")
+    with pytest.raises(ModelError, match="instructions, which have changed"):
+        ask(lm, signature=Name.with_instructions("Name the thing in one word."))
+
+
+def test_draws_are_told_apart_by_their_seeds(chat_server, tmp_path, ask):
+    server, store = chat_server('{"name": "one"}', '{"name": "two"}'), Store(tmp_path / "store.sqlite")
+    lm = resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store)
+    drawn = [ask(lm, temperature=0.7, seed=seed) for seed in (1, 2)]
+    write_recording(tmp_path / "draws.jsonl.gz", store)
+    replayed = resolve_lm(f"recording:{tmp_path / 'draws.jsonl.gz'}")
+    assert [ask(replayed, temperature=0.7, seed=seed) for seed in (1, 2)] == drawn == ["one", "two"]
+
+
+def test_several_models_must_be_chosen_from(chat_server, tmp_path, ask):
+    store, path = Store(tmp_path / "store.sqlite"), tmp_path / "answers.jsonl.gz"
+    for name in ("writer", "judge"):
+        server = chat_server(json.dumps({"name": name}))
+        ask(resolve_lm(f"openai/{name}", api_base=server.url, api_key=SECRET, store=store), f"for {name}")
+    with pytest.raises(InputError, match=r"answers of judge, writer; say whose"):
+        write_recording(path, store)
+    with pytest.raises(InputError, match=r"no answers of reader; it has those of: judge, writer"):
+        write_recording(path, store, models=["reader"])
+    assert write_recording(path, store, models=["writer", "judge"]) == ("judge and writer", 2)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: b"text", lambda data: gzip.compress(b'{"recording": 2}\n')]
+)
+def test_what_is_no_recording_is_refused_by_name(recorded, damage):
+    path, _ = recorded
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=r"answers\.jsonl\.gz"):
+        resolve_lm(f"recording:{path}")
+
+
+def test_a_missing_recording_is_said(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere.*No such file"):
+        resolve_lm(f"recording:{tmp_path / 'nowhere.jsonl.gz'}")
+
+
+def test_a_whole_program_runs_from_a_recording(chat_server, tmp_path):
+    passages = [{"id": name, "text": f"{name} wear."} for name in OPTIONS]
+    plan = {"reasoning": "Pads", "queries": ["brake pads wear"], "passage": "Pads wear first."}
+    answers = (plan, {"decided_by": "what wears", "chosen": [2]}, {"answer": "Rotor"})
+    server = chat_server(*map(json.dumps, answers))
+    store = Store(tmp_path / "store.sqlite")
+    program = make_program("rrs", lambda query, k: passages[:k], reader="multiple_choice")
+
+    def ask(lm):
+        with asking(lm):
+            return program(QUESTION, OPTIONS)
+
+    first = ask(resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store))
+    write_recording(tmp_path / "program.jsonl.gz", store)
+    again = ask(resolve_lm(f"recording:{tmp_path / 'program.jsonl.gz'}"))
+    assert first.answer == again.answer == "Rotor"
+    assert [one.id for one in again.passages] == ["Rotor"]
+    assert server.count == 3

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+from dspy.utils.exceptions import ContextWindowExceededError
+
+from querywright.errors import TechniqueError
+from querywright.programs import HCQR, TECHNIQUES, RewriteRetrieveSelect, make_program
+from querywright.programs.selection import named
+
+QUESTION, OPTIONS = "Which part wears first?", ["Pads", "Rotor", "Hose"]
+PLANNED = {"queries": ["pads", "rotor"], "passage": "Pads wear first."}
+
+
+def ids(found):
+    return [passage.id for passage in found.passages]
+
+
+def shown(asked):
+    return [line for line in asked.text.splitlines() if line.startswith("[")]
+
+
+def test_passages_stand_in_the_order_in_which_they_were_named(run):
+    out, asked = run(RewriteRetrieveSelect, PLANNED, {"chosen": [7, 2, 7, 99]}, question=QUESTION, options=OPTIONS)
+    pool = shown(asked[1])
+    assert len(pool) == 20
+    titles = [pool[place].split(":")[0].split("] ")[1] for place in (6, 1)]
+    assert [passage.title for passage in out.passages] == titles
+    assert not out.fallbacks
+
+
+def test_what_is_searched_are_the_queries_and_the_sentence(run, retriever):
+    run(RewriteRetrieveSelect, PLANNED, {"chosen": [1]}, question=QUESTION, options=OPTIONS)
+    assert retriever.searches == [(("pads", "rotor", "Pads wear first."), 10)]
+    retriever.searches.clear()
+    run(RewriteRetrieveSelect, PLANNED, {"chosen": [1]}, question=QUESTION, options=OPTIONS, search_passage=False)
+    assert retriever.searches == [(("pads", "rotor"), 10)]
+
+
+def test_no_passage_is_kept_where_none_helps(run):
+    out, _ = run(RewriteRetrieveSelect, PLANNED, {"chosen": []}, question=QUESTION, options=OPTIONS)
+    assert not out.passages
+    assert not out.fallbacks
+
+
+@pytest.mark.parametrize("answer", ["I cannot say.", {"chosen": [0, 21, -3]}])
+def test_an_answer_that_names_no_passage_leaves_the_pool_as_it_was_found(run, answer):
+    given = {"question": QUESTION, "options": OPTIONS}
+    out, _ = run(RewriteRetrieveSelect, PLANNED, answer, max_passages=3, **given)
+    bare, _ = run(RewriteRetrieveSelect, PLANNED, max_passages=3, select=False, **given)
+    assert ids(out) == ids(bare)
+    assert out.fallbacks == ["select_passages"]
+
+
+def test_smaller_budgets_share_one_answer_and_are_its_prefixes(run):
+    found, prompts = [], set()
+    for most in (1, 3, 5):
+        out, asked = run(
+            RewriteRetrieveSelect, PLANNED, {"chosen": [4, 3, 9, 1, 2]},
+            question=QUESTION, options=OPTIONS, max_passages=most,
+        )  # fmt: skip
+        found.append(ids(out))
+        prompts.add(asked[1].text)
+    assert len(prompts) == 1
+    assert found == [found[2][:1], found[2][:3], found[2]]
+
+
+def test_a_pool_that_does_not_fit_the_lm_is_halved(run):
+    def short(asked):
+        if len(shown(asked)) > 5:
+            raise ContextWindowExceededError(message="too long")
+        return '{"decided_by": "x", "chosen": [5]}'
+
+    out, asked = run(RewriteRetrieveSelect, PLANNED, short, question=QUESTION, options=OPTIONS)
+    assert [len(shown(one)) for one in asked[1:]] == [20, 10, 5]
+    assert len(out.passages) == 1
+
+
+@pytest.mark.parametrize("name", [name for name, kind in TECHNIQUES.items() if kind.LM_STAGES])
+def test_every_technique_that_asks_an_lm_can_select(run, name):
+    out, asked = run(TECHNIQUES[name], {"chosen": [2]}, question=QUESTION, options=OPTIONS, select=True)
+    assert "decided_by" in asked[-1].properties
+    assert shown(asked[-1])[1].startswith(f"[2] {out.passages[0].title}")
+    assert len(out.passages) == 1
+
+
+def test_the_selecting_predictor_is_there_only_where_it_is_asked(retriever):
+    bare = HCQR(retriever)
+    selecting = bare.with_knobs(select=True)
+    assert [name for name, _ in bare.named_predictors()] == ["form_hypothesis", "write_queries"]
+    assert [name for name, _ in selecting.named_predictors()][-1] == "select_passages"
+    assert not hasattr(selecting.with_knobs(select=False), "select_passages")
+
+
+def test_a_technique_that_asks_no_lm_does_not_select(retriever):
+    with pytest.raises(TechniqueError, match="unknown knob 'select'"):
+        make_program("plain", retriever, select=True)
+
+
+def test_numbers_become_passages_once_each():
+    assert named([3, 1, 3], "abc") == ["c", "a"]
+    assert named([], "abc") == []
+    assert named([0, 4], "abc") is None
