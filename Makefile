@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all coverage lint docs table format bench train-rewriter clean
+.PHONY: help install demo demo-live test test-all coverage lint docs table format bench train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,8 +27,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e . --group dev
 	@touch $(STAMP)
 
-demo: $(STAMP) ## Index the sample, compile HCQR on the embedded models, write artifacts/hcqr-sample
+demo: $(STAMP) ## Compile HCQR on the sample with a large LM's recorded answers, hold techniques against no rewriting
 	$(BIN)/querywright demo
+
+demo-live: $(STAMP) ## The same compilation, asked of the embedded model now; ten minutes
+	$(BIN)/querywright demo --live
 
 PYTEST = $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 

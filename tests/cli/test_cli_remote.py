@@ -278,7 +278,8 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
     assert not Path("artifacts/x").exists()
 
 
-def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(cli, monkeypatch, tmp_path):
+@pytest.mark.parametrize("live", [False, True])
+def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(live, monkeypatch, tmp_path):
     seen = {}
 
     def compiled(technique, splits, **given):
@@ -287,9 +288,11 @@ def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(cli, m
 
     monkeypatch.setattr(api, "compile", compiled)
     with pytest.raises(OutageError):
-        compiling.demo(save_to=tmp_path / "artifact", run=Threads(2))
+        demo.demo(live=live, save_to=tmp_path / "artifact", run=Threads(2))
     used = {question.id for part in seen["splits"] for question in part}
     check = [question.id for question in seen["reader_check"]]
-    assert [len(part) for part in seen["splits"]] == list(compiling.DEMO_SIZES)
-    assert len(set(check)) == len(check) == compiling.DEMO_READER_CHECK == 60
+    assert [len(part) for part in seen["splits"]] == list(demo.SIZES)
+    assert len(set(check)) == len(check) == demo.READER_CHECK == 60
     assert set(check) <= {question.id for question in load_sample().questions} - used
+    assert seen["knobs"] == {"max_passages": 3 if live else 1}
+    assert seen["lm"]().lm.model.startswith("embedded" if live else "recording:")

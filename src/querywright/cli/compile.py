@@ -1,4 +1,4 @@
-"""``querywright compile``: tune a technique on labelled questions and save what won; ``demo`` does so on the sample."""
+"""``querywright compile``: tune a technique on labelled questions and save what won."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_folder
-from querywright.cli.index import build
 from querywright.cli.show import emit, note, progress, say, show_table
 from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 
 SHOWN_ARMS = 8
 Sizes = Annotated[str, Parameter(metavar="N,N,N")]
-
-DEMO_SIZES = (10, 18, 40)
-DEMO_TRIALS = 24
-DEMO_BUDGET = 3
-DEMO_READER_CHECK = 60
-"""Further questions for closed book and oracle evidence."""
 
 
 def compile_command(
@@ -82,7 +75,7 @@ def compile_command(
     counts = split_sizes(sizes)
     judging.beside(lm)
     check_folder(save_to, "--out")
-    _run(
+    compile_and_show(
         technique, questions, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, writer_lm=helpers.writer.given, reader_check=reader_check, reading=data.given,
@@ -94,38 +87,8 @@ def compile_command(
     )  # fmt: skip
 
 
-def demo(
-    *,
-    save_to: opt.OutFolder = Path("artifacts/hcqr-sample"),
-    run: opt.Threads = opt.Threads(),
-    output: opt.Output = opt.Output(),
-) -> None:
-    """Index the packaged sample, compile HCQR on it with the embedded models, and save the result.
-
-    Example: querywright demo
-
-    Args:
-        save_to: Where the artifact is written.
-    """
-    from querywright.data import load_sample, split_questions
-    from querywright.data.splits import left_over
-    from querywright.optimize.results import CompileSettings
-
-    check_folder(save_to, "--out")
-    sample = load_sample()
-    report = build("sample", sample.passages, output, prune=True)
-    note(f"sample: {report.count} passages, {report.embedded} embedded")
-    splits = split_questions(sample.questions, sizes=DEMO_SIZES)
-    _run(
-        "hcqr", splits, save_to, output, lm=lambda: opt.LMOptions().open(output.home), retriever="sample",
-        reader="multiple_choice", knobs={"max_passages": DEMO_BUDGET},
-        settings=CompileSettings(n_trials=DEMO_TRIALS, reader_demo_sizes=(), threads=run.threads),
-        reader_check=left_over(sample.questions, splits)[:DEMO_READER_CHECK],
-    )  # fmt: skip
-
-
-def _run(technique: str, questions: Any, save_to: Path, output: opt.Output, **given: Any) -> None:
-    """Compile, save and show; what was found is also shown when it could not be saved."""
+def compile_and_show(technique: str, questions: Any, save_to: Path, output: opt.Output, **given: Any) -> Workspace:
+    """Compile, save and show; what was found is also shown when it could not be saved. Gives where it was done."""
     from querywright.api import compile as compiled
 
     failed: QuerywrightError | None = None
@@ -144,6 +107,7 @@ def _run(technique: str, questions: Any, save_to: Path, output: opt.Output, **gi
     emit(output.as_json, {**tuned.to_json(), "artifact": None if failed else save_to.name}, shown)
     if failed is not None:
         raise failed
+    return tuned.workspace
 
 
 def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writer: Any = None) -> None:

@@ -17,7 +17,8 @@ from cyclopts import App, CycloptsError
 from querywright import __version__
 from querywright.cli.artifact import artifact_app
 from querywright.cli.ask import ask
-from querywright.cli.compile import compile_command, demo
+from querywright.cli.compile import compile_command
+from querywright.cli.demo import demo
 from querywright.cli.evaluate import compare_command, evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app

@@ -1,0 +1,142 @@
+"""``querywright demo``: the main job on the packaged sample, with what a large LM answered or with the embedded one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from querywright.cli import options as opt
+from querywright.cli.checks import check_folder
+from querywright.cli.compile import compile_and_show
+from querywright.cli.index import build
+from querywright.cli.show import note, progress, say, show_table
+from querywright.data.types import Label
+
+if TYPE_CHECKING:
+    from querywright.data.types import Question
+    from querywright.workspace import Workspace
+
+SIZES = (10, 18, 40)
+TRIALS = 24
+BUDGET, LIVE_BUDGET = 1, 3
+"""Passages shown to the reader: with a large LM one has to do."""
+READER_CHECK = 60
+"""Further questions for closed book and oracle evidence."""
+ARMS = ("plain", "query2doc", "step_back", "multi_query", "rag_fusion", "rrr", "hcqr", "rrs")
+SHORT = 12
+"""Questions of the part that is asked of the embedded model."""
+
+
+def demo(
+    *,
+    live: opt.Flag = False,
+    save_to: opt.OutFolder = Path("artifacts/hcqr-sample"),
+    lm: opt.LMOptions = opt.LMOptions(),
+    run: opt.Threads = opt.Threads(),
+    output: opt.Output = opt.Output(),
+) -> None:
+    """Compile HCQR on the packaged sample, hold techniques against no rewriting, save the winner, load it and ask it.
+
+    The LM is a large one, whose answers were recorded; another one (--lm) is asked instead.
+
+    Example: querywright demo
+
+    Args:
+        live: Compile with the embedded model alone, at 3 passages: no recording, some ten minutes.
+        save_to: Where the artifact is written.
+    """
+    from querywright.data import load_sample, split_questions
+    from querywright.data.splits import left_over
+    from querywright.optimize.results import CompileSettings
+
+    check_folder(save_to, "--out")
+    sample = load_sample()
+    report = build("sample", sample.passages, output, prune=True)
+    note(f"sample: {report.count} passages, {report.embedded} embedded")
+    splits = split_questions(sample.questions, sizes=SIZES)
+    recorded = lm == opt.LMOptions() and not live
+    asked = replace(lm, lm=f"recording:{_recording()}") if recorded else lm
+    workspace = compile_and_show(
+        "hcqr", splits, save_to, output, lm=lambda: asked.open(output.home), retriever="sample",
+        reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
+        settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
+        reader_check=left_over(sample.questions, splits)[:READER_CHECK],
+    )  # fmt: skip
+    if live or output.as_json:
+        return
+    _compare(splits.test, workspace, run)
+    _ask(save_to, splits.test[0], workspace)
+    if recorded:
+        _embedded(splits.test[:SHORT], workspace.home, run)
+
+
+def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:
+    """Techniques as they are written beside no rewriting, by what the first passage is worth."""
+    found = _compared(ARMS, questions, workspace, run, lm=workspace.lm)
+    show_table(
+        f"test, the same {len(questions)} questions, {BUDGET} passage: techniques as written, by {workspace.lm.model}",
+        [
+            {"arm": one.name, "decision_useful": _useful(one), "settles it": _entailed(one), **_calls(one)}
+            for one in sorted(found.arms, key=lambda one: -one.mean("decision_useful").value)
+        ],
+        notes=[one.sentence for one in found.comparisons if one.metric == "decision_useful"],
+    )
+
+
+def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
+    """Load what was saved, check it against its golden answers and ask it, as an application does."""
+    from querywright.optimize.artifacts.load import load
+
+    program = load(artifact, lm=workspace.lm, home=workspace.home, verify=True)
+    found = program(question.question, list(question.options))
+    say(f'load("{artifact}", lm=..., verify=True) gives its golden answers. Asked:', style="bold")
+    say(question.question, indent=2)
+    for query in found.queries:
+        say(f"searched ({query.role}): {query.text}", indent=4)
+    for passage in found.passages:
+        say(f"found: {passage.title}: {passage.text}", indent=4)
+    say(f"answered: {found.answer}", indent=4)
+
+
+def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
+    """A few questions asked of the embedded model now: all of it runs without a recording, and what that is worth."""
+    began = time.monotonic()
+    place = opt.LMOptions().open(home)
+    found = _compared(("plain", "hcqr"), questions, place, run, lm=place.lm)
+    show_table(
+        f"{len(questions)} of these questions, asked of {place.lm.model} now ({time.monotonic() - began:.0f} s)",
+        [{"arm": one.name, "decision_useful": _useful(one), **_calls(one)} for one in found.arms],
+        notes=["135 million parameters do not rewrite: make demo-live compiles with this model, and says so"],
+    )
+
+
+def _compared(arms: Any, questions: list[Question], workspace: Workspace, run: opt.Threads, *, lm: Any) -> Any:
+    from querywright.api import compare
+
+    with progress() as update:
+        return compare(
+            list(arms), questions, lm=lm, retriever="sample", reader=None, metrics=("decision_useful",),
+            max_passages=BUDGET, references=False, threads=run.threads, home=workspace.home, progress=update,
+        )  # fmt: skip
+
+
+def _useful(one: Any) -> str:
+    from querywright.optimize.tables import percent
+
+    return percent(one.mean("decision_useful"))
+
+
+def _entailed(one: Any) -> str:
+    return f"{100 * one.label_share(Label.ENTAILED):.1f}"
+
+
+def _calls(one: Any) -> dict[str, str]:
+    return {"LM calls / question": f"{one.calls_a_question:.1f}"}
+
+
+def _recording() -> Path:
+    """What a large LM answered when the demo was recorded."""
+    return Path(str(resources.files("querywright.data.sample") / "recording.jsonl.gz"))
