@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from querywright import api
-from querywright.cli import compile as compiling
+from querywright.cli import demo
 from querywright.cli.options import Threads
 from querywright.data import load_sample
 from querywright.errors import OutageError

@@ -75,15 +75,23 @@ def demo(
 
 def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:
     """Techniques as they are written beside no rewriting, by what the first passage is worth."""
+    from querywright.metrics.statistics import p_value
+    from querywright.optimize.significance import ALPHA
+
     found = _compared(ARMS, questions, workspace, run, lm=workspace.lm)
+    tests = {one.arm: one.test for one in found.comparisons if one.metric == "decision_useful"}
+    won = {name: f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}" for name, test in tests.items()}
     show_table(
         f"test, the same {len(questions)} questions, {BUDGET} passage: techniques as written, by {workspace.lm.model}",
         [
-            {"arm": one.name, "decision_useful": _useful(one), "settles it": _entailed(one), **_calls(one)}
+            {
+                "arm": one.name, "decision_useful": _useful(one), "settles it": _entailed(one),
+                "won : lost": won.get(one.name, "-"), **_calls(one),
+            }
             for one in sorted(found.arms, key=lambda one: -one.mean("decision_useful").value)
         ],
-        notes=[one.sentence for one in found.comparisons if one.metric == "decision_useful"],
-    )
+        notes=["settles it: the passage alone shows the answer; won : lost against plain, with Holm's p"],
+    )  # fmt: skip
 
 
 def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:

@@ -1,0 +1,175 @@
+"""What a large LM makes of the techniques: tables, and the programs in artifacts/, from its recorded answers.
+
+Usage: python benchmarks/large_lm.py table|programs|ablation [--data ../shared/data] [--lm recording:FILE] [--limit N]
+
+DATA holds medqa, mmlu-med and hotpotqa (questions.jsonl), and nursing and hotpotqa (corpus.jsonl). Medical questions
+are half of one set and half of the other; which of them are dev (40) and which test (100) a hash of their text says.
+Nothing labels the passages of the textbooks: the judge of usefulness does, who knows the right answer and is the same
+LM in another role. Writers and selectors never saw a judge's prompt, and writers no passage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import querywright as qw
+from querywright.data import read_passages, read_questions
+from querywright.data.types import Question
+from querywright.models.embedder import resolve_embedder
+from querywright.models.store import open_store
+from querywright.retrieval.index import build_collection
+
+RECORDING = "recording:artifacts/recordings/large-lm.jsonl.gz"
+DEV, TEST = 40, 100
+BUDGETS = (1, 3, 5)
+TEXTBOOK_ARMS = (
+    "plain", "plain:query_with_options=true", "step_back", "query2doc", "hyde:n_documents=4", "multi_query",
+    "rag_fusion", "rrr", "rrr@hybrid", "hcqr", "hcqr@hybrid", "rrs@hybrid",
+)  # fmt: skip
+TWO_HOP_ARMS = (
+    "plain", "plain@hybrid", "step_back", "query2doc", "multi_query", "rag_fusion", "rrr", "rrr@hybrid", "rrs@hybrid",
+)  # fmt: skip
+ABLATION = {
+    "rrs@hybrid": "all of it",
+    "rrs@hybrid:select=false": "without the selection",
+    "rrs@hybrid:search_passage=false": "without the hypothetical sentence",
+    "rrs": "without BM25",
+    "rrr@hybrid:select=true,top_k=10": "queries of Rewrite-Retrieve-Read, selected",
+    "rrr@hybrid": "queries of Rewrite-Retrieve-Read",
+    "hcqr": "HCQR's two calls, as written",
+}
+"""Arms of the ablation, and what each is without."""
+
+
+def medical(data: Path) -> dict[str, list[Question]]:
+    """Dev and test: 20 and 50 questions each of MedQA and MMLU-Med, one after the other."""
+    return _halves([data / name / "questions.jsonl" for name in ("medqa", "mmlu-med")])
+
+
+def two_hop(data: Path) -> dict[str, list[Question]]:
+    """Dev and test of HotpotQA; evidence is both gold paragraphs."""
+    return _halves([data / "hotpotqa" / "questions.jsonl"])
+
+
+def _halves(files: Sequence[Path]) -> dict[str, list[Question]]:
+    """The questions of each file in the order of their hash: the first for dev, the next for test, in turn."""
+    sets = [sorted({q.question: q for q in read_questions(file)}.values(), key=_order) for file in files]
+    dev, test = DEV // len(sets), TEST // len(sets)
+    parts = {"dev": [one[:dev] for one in sets], "test": [one[dev : dev + test] for one in sets]}
+    return {name: [q for together in zip(*lists, strict=True) for q in together] for name, lists in parts.items()}
+
+
+def _order(question: Question) -> str:
+    return hashlib.sha256(f"qw22{question.question}".encode()).hexdigest()
+
+
+def index(name: str, corpus: Path) -> None:
+    """Build the collection of that name; the same passages again cost nothing."""
+    build_collection(name, read_passages(corpus), embedder=resolve_embedder("embedded", store=open_store()))
+
+
+def table(
+    title: str,
+    arms: Sequence[str],
+    asked: Sequence[Question],
+    metrics: Mapping[str, str],
+    shown: Mapping[str, str],
+    **given: Any,
+) -> None:
+    """Print arms by budgets, best first at the smallest, each held against no rewriting.
+
+    Args:
+        title: What stands above.
+        arms: The first is what the others are held against.
+        asked: The questions.
+        metrics: How a metric is called in the table, by its name; the first decides.
+        shown: What an arm is called in the table, where not by its name.
+        given: As ``qw.compare`` takes it.
+    """
+    by_budget = {
+        k: qw.compare(arms, asked, reader=None, metrics=list(metrics), max_passages=k, references=False, **given)
+        for k in BUDGETS
+    }
+    first = next(iter(metrics))
+    print(f"\n{title}, {len(asked)} questions\n")
+    heads = [f"{what} at {k}" for what in metrics.values() for k in BUDGETS]
+    print("| arm | " + " | ".join(heads) + " | won : lost at " + f"{BUDGETS[-1]} | LM calls |")
+    print("| --- |" + " --- |" * (len(heads) + 2))
+    found = {k: {one.name: one for one in compared.arms} for k, compared in by_budget.items()}
+    for name in sorted(arms, key=lambda name: -found[BUDGETS[0]][name].mean(first).value):
+        cells = [_mean(found[k][name].mean(metric)) for metric in metrics for k in BUDGETS]
+        test = next((c.test for c in by_budget[BUDGETS[-1]].comparisons if (c.arm, c.metric) == (name, first)), None)
+        won = "-" if test is None else f"{test.wins} : {test.losses}, p {test.p_two_sided:.3f}"
+        cells += [won, f"{found[BUDGETS[0]][name].calls_a_question:.1f}"]
+        print(" | ".join([f"| {shown.get(name, f'`{name}`')}", *cells]) + " |")
+    for one in by_budget[BUDGETS[-1]].notes:
+        print(f"- {one}")
+
+
+def _mean(score: Any) -> str:
+    return f"{score.value:.3f} [{score.low:.2f}, {score.high:.2f}]"
+
+
+def main() -> None:
+    """Run the parts that were named."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="+", choices=("table", "ablation", "programs"))
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--lm", default=RECORDING)
+    parser.add_argument("--limit", type=int, default=TEST)
+    given = parser.parse_args()
+    for name in ("nursing", "hotpotqa"):
+        index(name, given.data / name / "corpus.jsonl")
+    health, hops = medical(given.data), two_hop(given.data)
+    judged = {"judged_useful": "useful", "judged_entailed": "settled"}
+    textbooks: dict[str, Any] = {"retriever": "nursing", "lm": given.lm, "judge_lm": given.lm, "threads": 8}
+    test = health["test"][: given.limit]
+    if "table" in given.parts:
+        table("Textbooks", TEXTBOOK_ARMS, test, judged, {}, **textbooks)
+        facts = {"full_recall@5": "both", "recall": "recall"}
+        table(
+            "HotpotQA",
+            TWO_HOP_ARMS,
+            hops["test"][: given.limit],
+            facts,
+            {},
+            retriever="hotpotqa",
+            lm=given.lm,
+            threads=8,
+        )
+    if "ablation" in given.parts:
+        shown = {name: f"{what} (`{name}`)" for name, what in ABLATION.items()}
+        table("Ablation", list(ABLATION), test, judged, shown, **textbooks)
+    if "programs" in given.parts:
+        programs(health, hops, textbooks)
+
+
+def programs(
+    health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], textbooks: Mapping[str, Any]
+) -> None:
+    """Compile what stands in artifacts/, print its verdicts and save it."""
+    for folder, technique, knobs, budget in (
+        (
+            "artifacts/textbooks",
+            "rrs",
+            {"n_queries": 4, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True},
+            1,
+        ),
+        ("artifacts/hcqr-textbooks", "hcqr", {}, 5),
+    ):
+        splits = {"train": health["dev"][:10], "dev": health["dev"][10:], "test": health["test"]}
+        tuned = qw.compile(
+            technique, splits, retriever="nursing", lm=textbooks["lm"], judge_lm=textbooks["lm"],
+            engine="hybrid" if technique == "rrs" else "dense", knobs={"max_passages": budget, **knobs}, reader=None,
+            objective="judged_useful", n_trials=1 if knobs else 12, demo_sizes=(), reader_demo_sizes=(), threads=8,
+        )  # fmt: skip
+        print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
+        tuned.save(folder)
+
+
+if __name__ == "__main__":
+    main()
