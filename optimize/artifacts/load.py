@@ -14,6 +14,7 @@ from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, embedder_of
 from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, resolve_lm, writer_beside
+from querywright.models.recording import PACKAGED
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, checked_artifact, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -121,7 +122,7 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
 def _named(lm: str, option: str) -> str:
     """The name of an LM that an artifact names, by which it can be had here."""
     name = "embedded" if lm == EMBEDDED_ID else lm
-    if name != "embedded" and not _MODEL_NAME.fullmatch(name):
+    if name not in ("embedded", PACKAGED) and not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
             f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone (the embedded LM "
             f"here is {EMBEDDED_ID}); give {option}=..., an LM made by resolve_lm or its name, or compile again"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +49,7 @@ def demo(
     """
     from querywright.data import load_sample, split_questions
     from querywright.data.splits import left_over
+    from querywright.models.recording import PACKAGED, packaged_recording, read_recording
     from querywright.optimize.results import CompileSettings
 
     check_folder(save_to, "--out")
@@ -58,7 +58,10 @@ def demo(
     note(f"sample: {report.count} passages, {report.embedded} embedded")
     splits = split_questions(sample.questions, sizes=SIZES)
     recorded = lm == opt.LMOptions() and not live
-    asked = replace(lm, lm=f"recording:{_recording()}") if recorded else lm
+    if recorded:
+        head, answers = read_recording(packaged_recording())
+        note(f"the LM: {head.model}; {len(answers)} answers, written down on {head.made}")
+    asked = replace(lm, lm=PACKAGED) if recorded else lm
     workspace = compile_and_show(
         "hcqr", splits, save_to, output, lm=lambda: asked.open(output.home), retriever="sample",
         reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
@@ -143,8 +146,3 @@ def _entailed(one: Any) -> str:
 
 def _calls(one: Any) -> dict[str, str]:
     return {"LM calls / question": f"{one.calls_a_question:.1f}"}
-
-
-def _recording() -> Path:
-    """What a large LM answered when the demo was recorded."""
-    return Path(str(resources.files("querywright.data.sample") / "recording.jsonl.gz"))

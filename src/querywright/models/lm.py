@@ -49,8 +49,8 @@ def resolve_lm(
 
     Args:
         name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process),
-            the folder of a trained rewriter or ``rewriter:PATH`` (in this process), ``recording:FILE`` (answers that
-            were recorded, see ``recording``) or any DSPy model string such as ``openai/gpt-4o-mini``,
+            the folder of a trained rewriter or ``rewriter:PATH`` (in this process), ``recording:FILE`` (recorded
+            answers; ``recording:sample`` for the demo's) or any DSPy model string such as ``openai/gpt-4o-mini``,
             ``anthropic/...`` or ``ollama_chat/...``.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.

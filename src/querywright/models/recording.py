@@ -15,6 +15,7 @@ import json
 import re
 import zlib
 from collections.abc import Collection
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,9 @@ from querywright.models.store import Store
 KIND = "lm"
 """Kind of the answers of LMs in a store."""
 PREFIX = "recording:"
+SAMPLE = "sample"
+PACKAGED = f"{PREFIX}{SAMPLE}"
+"""The name of the packaged one."""
 MOST_BYTES = 256 * 1024 * 1024
 """Bytes of a recording once it is unpacked, at most."""
 _SHOWN = 120  # characters of a prompt in an error
@@ -55,6 +59,11 @@ class _Answer(_Row):
     output_tokens: int | None = None
 
 
+def packaged_recording() -> Path:
+    """What a large LM answered to the questions of the sample."""
+    return Path(str(resources.files("querywright.data.sample") / "recording.jsonl.gz"))
+
+
 def digests_of(request: Request) -> dict[str, str]:
     """What an answer is found by: SHA-256 of the prompt with its seed, and of its instructions, as hex.
 
@@ -69,7 +78,7 @@ class RecordingEngine:
     """Answers from a recording, and from nothing else.
 
     Args:
-        path: The file.
+        path: The file; ``sample`` for the packaged one, of which the demo is made.
 
     Raises:
         InputError: It is no recording, or damaged, or cannot be read.
@@ -80,10 +89,11 @@ class RecordingEngine:
     supported_params = frozenset({"temperature", "max_tokens", "seed", "stop", "top_p"})
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        head, self._answers = read_recording(path)
+        is_packaged = str(path) == SAMPLE
+        self.path = packaged_recording() if is_packaged else path
+        head, self._answers = read_recording(self.path)
+        self.identity = f"{PREFIX}{SAMPLE if is_packaged else head.model}"
         self._instructions = {one.instructions for one in self._answers.values()}
-        self.identity = f"{PREFIX}{head.model}"
         content = "".join(f"{prompt}{self._answers[prompt].text}" for prompt in sorted(self._answers))
         self.answers_identity = f"{self.identity} {_digest(content)[:16]}"
 

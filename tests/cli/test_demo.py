@@ -1,0 +1,34 @@
+"""The demo as it is shipped: a change of a prompt that was recorded, or of what is found, shows here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from querywright.models.lm import resolve_lm
+from querywright.models.recording import packaged_recording, read_recording
+from querywright.optimize.artifacts.load import load
+
+pytestmark = pytest.mark.slow
+MOST_BYTES = 4_000_000
+
+
+def test_it_is_compiled_from_the_recording_and_asks_the_embedded_model_at_the_end(cli, working_folder):
+    done = cli("demo", "--out", "artifacts/shown")
+    assert done.status == 0, done.err
+    tables = done.out.split("test, the same 40 questions")[1]
+    rows = {line.split()[0]: line.split() for line in tables.splitlines() if line[:1].isalpha() and line.split()}
+    assert float(rows["rrs"][1]) > float(rows["hcqr"][1]) > float(rows["plain"][1])
+    assert "asked of embedded:SmolLM2-135M-Instruct now" in done.out
+    program = load("artifacts/shown", lm=resolve_lm("recording:sample"), verify=True)
+    assert program.manifest.lm.startswith("recording:")
+
+
+def test_the_recording_is_small_and_names_its_model_and_day():
+    path = packaged_recording()
+    head, answers = read_recording(path)
+    assert path.stat().st_size < MOST_BYTES
+    assert "recorded" in head.model
+    assert str(head.made).startswith("20")
+    assert all(json.loads(one.text) for one in list(answers.values())[:20])
