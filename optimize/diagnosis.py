@@ -246,14 +246,10 @@ def decisions(
     closed_book: Mapping[str, Evaluation],
     metric: str = "accuracy",
 ) -> tuple[Decisions, ...]:
-    """What each arm's passages did to the decisions.
+    """What each arm's passages did to the decisions, by a metric that is 1.0 where an answer is right.
 
-    Args:
-        arms: Results of programs that search and read, on these questions.
-        questions: What was asked, with labelled evidence.
-        baseline: Answers that turned are counted against it,
-        closed_book: and, by arm, against its reader without passages, where that was asked.
-        metric: Says which answers are right: 1.0, 0.0 or NaN. Default accuracy.
+    Answers that turned are counted against the baseline, and, where that was asked, against the arm's reader without
+    passages, which ``closed_book`` has by arm.
     """
 
     def scores(arm: Evaluation) -> dict[str, float]:

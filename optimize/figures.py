@@ -79,12 +79,7 @@ def metrics_of(compared: Compared) -> list[str]:
 
 
 def means(compared: Compared, part: str = "") -> list[Figure]:
-    """Every arm's mean with its interval, a figure a metric.
-
-    Args:
-        compared: The arms.
-        part: Stands at the end of the figures' ids, where a page shows several comparisons.
-    """
+    """Every arm's mean with its interval, a figure a metric; ``part`` ends their ids, where a page has several."""
     figures = []
     for place, metric in enumerate(metrics_of(compared)):
         told = [(line, arm, arm.mean(metric)) for line, arm in enumerate(compared.arms)]

@@ -118,14 +118,7 @@ class Work:
 
     @contextlib.contextmanager
     def watched(self, metric: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """Settings under which a DSPy optimizer runs; gives the metric to hand it.
-
-        Raises:
-            OutageError: The LM is out of reach.
-            BudgetError: The limit of calls is reached.
-            TooManyFailuresError: More questions failed than allowed.
-            OptimizerError: The optimizer could make nothing of what the LM wrote.
-        """
+        """Settings under which a DSPy optimizer runs; gives the metric to hand it, and raises as ``run_optimizer``."""
         watch = _Watch(self, metric)
         lm = DrawnLM(self.lm, self.number("draws"), watch.stop)
         callbacks = [*dspy.settings.callbacks, watch]
@@ -168,11 +161,7 @@ class DrawnLM(dspy.LM):
         return self
 
     def drawn_alike(self, lm: dspy.BaseLM) -> dspy.BaseLM:
-        """Another LM that a technique asks of its own, numbered and stopped as this one is.
-
-        Args:
-            lm: It is drawn from anew where this one is, and not asked under our account where it is no ``dspy.LM``.
-        """
+        """An LM that a technique asks of its own, numbered and stopped, and drawn from anew, as this one is."""
         if not isinstance(lm, dspy.LM):
             return lm
         again = self.kwargs.get("rollout_id") is not None
@@ -265,14 +254,7 @@ class _Watch(BaseCallback):
 
 
 def halves(train: Sequence[Question], share: float, seed: int) -> tuple[list[Question], list[Question]]:
-    """Questions to learn from, and questions to choose on, both out of the training questions.
-
-    The last so many by the stable hash of seed and id; the order of the questions makes no difference.
-
-    Args:
-        train: Two or more questions.
-        share: Share to choose on; each part has one question at least.
-        seed: Another seed is another split.
+    """Questions to learn from and a share to choose on, one at least in each part, whatever the order of the questions.
 
     Raises:
         InputError: There is only one question.

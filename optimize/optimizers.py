@@ -97,16 +97,9 @@ class Optimizer:
         *,
         calls_per_run: int | None = None,
     ) -> int:
-        """LM calls at most: those of all runs of the program, and those that write instructions.
+        """LM calls at most: of all runs of the program, by default one a predictor, and those that write instructions.
 
-        An answer that cannot be read is asked for once more, which is not counted; equal calls are made once, and
-        what the store has is not made at all, so it is mostly far fewer.
-
-        Args:
-            n_train: Training questions.
-            n_predictors: Predictors that are tuned.
-            arguments: As in ``check``.
-            calls_per_run: LM calls of one run of the program. Default one for each predictor.
+        An answer that cannot be read is asked for once more, which is not counted; equal calls are made once.
         """
         bound = self.bound(n_train, n_predictors, self.check(arguments))
         return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
@@ -389,13 +382,9 @@ def ensemble(work: Work) -> RAG:
 
 
 def _compiled(work: Work, optimizer: Callable[..., Any], metric: Callable[..., Any], **more: Any) -> RAG:
-    """The program as one of DSPy's optimizers leaves it.
+    """The program as one of DSPy's optimizers leaves it that maximises this metric.
 
-    Args:
-        work: What it is given; its arguments go to ``compile`` where that has them, the others to the class.
-        optimizer: DSPy's class.
-        metric: What it maximises.
-        more: Further arguments, and some in place of the given ones.
+    The arguments of the work, and ``more`` in place of some, go to ``compile`` where that has them, else to the class.
     """
     learn, choose = work.learn_and_choose() if _VALIDATION.name in work.arguments else (work.examples(), None)
     given = {name: value for name, value in work.arguments.items() if name not in _OURS} | more
@@ -464,17 +453,17 @@ def run_optimizer(
     max_failures: float = 0.05,
     progress: Callable[[int, int], None] | None = None,
 ) -> RAG:
-    """Tune the prompts of a program on training questions.
+    """Tune the prompts of a program, which is not changed, on training questions.
 
     What the optimizer passes over is not passed over here: an outage and a spent budget stop it at once, and so do
     more questions that fail than allowed, each counted once however often it is asked. What is sampled has a seed,
-    so a run that is started again takes it from the store. Nothing is written to a disk.
+    so a run that is started again takes it from the store. Nothing is written to a disk. Of ``knn_few_shot`` comes a
+    program with ``nearest``, of ``ensemble`` an ``Ensemble``.
 
     Args:
         name: A name in ``OPTIMIZERS``.
-        program: The program as it stands; it is not changed.
-        train: Training questions, never those of dev or test. Where the optimizer chooses, a part of them is kept
-            for that, by the stable hash of seed and id.
+        program: The program as it stands.
+        train: Training questions, never those of dev or test.
         metric: A measure from 0 to 1 of ``(example, prediction)``.
         lm: An LM made by ``resolve_lm``; it also writes the instructions.
         feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
@@ -485,14 +474,7 @@ def run_optimizer(
         max_failures: Share of the training questions that may fail.
         progress: Called with how much is done and how much there is at most.
 
-    Returns:
-        A program with other instructions and demonstrations: of ``knn_few_shot`` one with ``nearest``, of ``ensemble``
-        an ``Ensemble``.
-
     Raises:
-        OutageError: The LM is out of reach.
-        BudgetError: The limit of calls is reached.
-        TooManyFailuresError: More questions failed than allowed.
         OptimizerError: It came to nothing.
         InputError: A name or value is wrong, there is nothing to tune, or there are too few questions.
     """

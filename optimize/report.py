@@ -40,12 +40,7 @@ _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028
 
 
 def render(template: str, **context: Any) -> str:
-    """Text from a template of this package; in one that ends in ``.html`` every value is escaped.
-
-    Args:
-        template: Its name, such as ``compare.html``.
-        context: What it shows.
-    """
+    """Text from a template of this package; in one that ends in ``.html`` every value is escaped."""
     return _templates().get_template(template).render(**context)
 
 
@@ -65,9 +60,9 @@ def page(
         template: One that extends ``page.html``.
         title: Heads the page.
         facts: What it is about, by name.
-        notes: What a reader should know before believing a number. Default nothing.
+        notes: What a reader should know before believing a number.
         figures: What is drawn, by the names that the template has for them.
-        data: The questions, as ``browser`` makes them. Default no question.
+        data: The questions, as ``browser`` makes them.
         context: What else the template shows.
     """
     from plotly.offline import get_plotlyjs
@@ -138,12 +133,7 @@ def score_rows(compared: Compared) -> list[dict[str, str]]:
 
 
 def browser(compared: Compared, metric: str) -> dict[str, Any]:
-    """What each arm searched, found and answered, question by question, as the macro ``questions`` shows it.
-
-    Args:
-        compared: The arms, with the questions that they were asked.
-        metric: What questions are marked by.
-    """
+    """What each arm searched, found and answered, marked by a metric, for the macro ``questions``."""
     lost = {} if compared.diagnosis is None else compared.diagnosis.arms
     base = compared.arm(compared.baseline).values(metric)
     told: dict[str, dict[str, Any]] = {}

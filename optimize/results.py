@@ -241,12 +241,7 @@ class Compiled:
 
 
 def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Compared:
-    """Programs that met test as a comparison with no rewriting; what checks the reader is a reference.
-
-    Args:
-        met: Results on test; those of no rewriting are among them.
-        comparisons: The planned ones, as they were made.
-    """
+    """Programs that met test as a comparison with no rewriting; what checks the reader is a reference."""
     from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Compared
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))

@@ -67,11 +67,8 @@ def compile_program(
     best arm meets test once, beside closed book, no rewriting, the technique as written and, with labelled evidence,
     the oracle; all with the same reader. Two arms are always compared on the questions that both scored. An arm on
     which too many questions failed is out, and named; none ends early, so that the technique meets test even where it
-    loses.
-
-    Everything that an LM answered is kept in the LM's store, and every choice follows from the seed: an
-    interrupted compilation that is started again asks only for what is missing and ends where an undisturbed one
-    would have ended.
+    loses. Every choice follows from the seed, and every answer is in the store: an interrupted compilation that is
+    started again asks only for what is missing and ends where an undisturbed one would have ended.
 
     Args:
         technique: A name in ``TECHNIQUES``.
@@ -82,27 +79,19 @@ def compile_program(
             question has options, else ``short_answer``.
         knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
         settings: How much is tried.
-        reader_check: Further labelled questions, met by closed book and oracle evidence alone: whether the reader
-            reads takes more questions to show than whether the technique finds. Default none.
+        reader_check: Further labelled questions, met by closed book and oracle evidence alone. Default none.
         reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
-        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder; kept,
-            counted and paid with ``lm``. Default None: ``lm``.
+        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder.
         judges: Judges that stand in the place of those of their name.
-        judge_lm: What judges are asked of, made by ``resolve_lm`` with the store and ledger of ``lm``. Default None:
-            ``lm``.
+        judge_lm: What judges are asked of. Default None: ``lm``.
         progress: Called as work proceeds.
-
-    Returns:
-        The recommended program and everything it was chosen from.
 
     Raises:
         InputError: The data cannot carry the objective, a question of the reader check stands in a split, or a
             name or value is wrong.
-        OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
-        BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
         TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or of
             what dev chose on test.
-        QuerywrightError: Most arms failed.
+        QuerywrightError: Most arms failed, the LM is out of reach, or the limit of calls is reached.
     """
     settings = settings or CompileSettings()
     if reader == "auto":

@@ -40,11 +40,7 @@ class CheckedStudy(NamedTuple):
 
 
 def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = None) -> CheckedStudy:
-    """Read and check a study and open its data.
-
-    Args:
-        source: The file's path, or the same as a mapping.
-        home: The working folder, which has the collection.
+    """Read and check a study, from its file or a mapping, and open its data.
 
     Raises:
         InputError: Something is wrong with the study, its questions or its collection.
@@ -59,13 +55,7 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
 
 
 def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
-    """The questions of a study and what reads them.
-
-    Args:
-        spec: A study that was checked.
-
-    Returns:
-        The splits; the readers to choose from, None alone where none reads; further questions of the reader check.
+    """The splits of a study; its readers, None alone where none reads; further questions of the reader check.
 
     Raises:
         DataError: A question is wrong, or lacks the options that a technique or reader compares.
@@ -94,14 +84,7 @@ def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
 def further_questions(
     count: int, asked: Sequence[Question], splits: Splits, readers: Sequence[str | None], seed: int = 0
 ) -> list[Question]:
-    """Questions of the reader check: the first that the split leaves over, none there or twice, by id or text.
-
-    Args:
-        count: How many; 0 for none.
-        asked: All questions.
-        splits: What was made of them with sizes.
-        readers: Those that are checked; None is no reader.
-        seed: Of the splits. Default 0.
+    """So many questions of the reader check: the first that the split leaves over, none there or twice, by id or text.
 
     Raises:
         InputError: There is no reader, or there are too few questions.

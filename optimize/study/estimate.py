@@ -105,10 +105,10 @@ def estimate(
     passages: Sequence[Passage] = (),
     seconds_per_call: float | None = None,
 ) -> Estimate:
-    """What a study takes at most. Nothing is asked.
+    """What a study that was checked takes at most. Nothing is asked.
 
     Args:
-        spec: A study that was checked.
+        spec: The study.
         space: Its arms.
         splits: Its questions.
         lm: An LM made by ``resolve_lm``.
@@ -150,15 +150,9 @@ def estimate(
 
 
 def measure(lm: dspy.LM, program: Any, question: Question) -> float | None:
-    """Seconds of one LM call, from running a program over a question for real.
+    """Seconds of one LM call, from running a program over a question for real; its answers are kept and not paid again.
 
-    Args:
-        lm: An LM made by ``resolve_lm``.
-        program: A technique and a reader, over a real retriever.
-        question: The question; its answers are kept and not paid again.
-
-    Returns:
-        Seconds; None where every answer came from the store or nothing was asked.
+    None where every answer came from the store or nothing was asked.
     """
     began = time.monotonic()
     with asking(lm), metered() as meter:
@@ -274,13 +268,9 @@ def _differ(asks: list[set[str]]) -> bool:
 
 
 def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool) -> tuple[list[str], list[str]]:
-    """The prompts of a technique and of its reader for a question, as far as made-up answers lead.
+    """The prompts of a technique over a ``DryRetriever`` and of its reader, as far as made-up answers lead.
 
-    Args:
-        program: Over a ``DryRetriever``.
-        question: The question.
-        decides_by_likelihood: Whether the LM decides choices by likelihood, and is shown no list of them and no
-            quotation marks.
+    An LM that decides choices by likelihood is shown no list of them and no quotation marks.
     """
     engine = _DryEngine(decides_by_likelihood)
     lm = dspy.LM("dry/run", engine=LMEngine(engine, identity="dry"), cache=False, num_retries=0)

@@ -42,16 +42,9 @@ _MADE = (
 
 
 def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
-    """Hold what dev chose against no rewriting on test, and save programs; started again, it ends the same.
+    """Hold what dev chose against no rewriting on test, save programs in a study's folder, and say all as plain data.
 
-    Args:
-        bench: What is open.
-        trials: All of the study, which have ended.
-        folder: The study's.
-        command: What makes the study again, for the report.
-
-    Returns:
-        All that is said of the outcome, as plain data.
+    Started again, it ends the same. The command makes the study again, for the report.
     """
     began = bench.judged
     tested = meet_test(bench, trials)

@@ -103,15 +103,9 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     check the reader, and meet the questions of the reader check besides. What the verdict does not rest on may
     fail: it is named and has no row.
 
-    Args:
-        bench: Has what is open, and the prompts.
-        trials: All of them, which have ended.
-
     Raises:
-        OutageError: The LM is out of reach.
-        BudgetError: The budget is spent.
         TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
-        QuerywrightError: No rewriting has no result.
+        QuerywrightError: No rewriting has no result, the LM is out of reach, or the budget is spent.
     """
     chosen = choose(trials, bench.objectives, len(bench.splits.test))
     start = bench.total
@@ -261,16 +255,10 @@ def _planned(
 def verdict_of(
     chosen: Chosen, objective: Objective, comparisons: Sequence[Comparison], best: str
 ) -> tuple[Verdict, str]:
-    """What came of a study, as a word and as one plain sentence with figures.
+    """What came of a study whose best arm is called so, as a word and as one plain sentence with figures.
 
     A gain is a significant lead over no rewriting on test in a metric of the objective; with two metrics a loss in one
     of them is a loss.
-
-    Args:
-        chosen: What dev decided.
-        objective: The first one of the study.
-        comparisons: Those of the test.
-        best: Name of the best arm.
     """
     if chosen.best is None:
         return "no rewriting", "No other arm has a result on dev, so no rewriting is recommended"

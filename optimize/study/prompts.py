@@ -37,10 +37,10 @@ def make_variant(
     seed: int = 0,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Make a prompt variant.
+    """Make a prompt variant, as plain data for ``with_variant``: by hand, by an optimizer, or by both in this order.
 
     Args:
-        spec: Instructions by hand, an optimizer, or both, the optimizer after the instructions.
+        spec: Which.
         variant_name: ``NAME`` or ``NAME.2``; each has a seed of its own.
         program: The program as written; it is not changed.
         train: Training questions, never those of dev or test.
@@ -49,13 +49,9 @@ def make_variant(
         seed: The study's.
         settings: ``feedback``, ``threads``, ``max_failures`` and ``progress`` of ``run_optimizer``.
 
-    Returns:
-        A JSON object for ``with_variant``.
-
     Raises:
         InputError: A name or value is wrong, or there is nothing to tune.
         ArtifactError: A demonstration holds something that JSON cannot.
-        QuerywrightError: What ``run_optimizer`` raises.
     """
     changed = _with_instructions(program, spec.instructions)
     if spec.optimizer is not None:
@@ -74,11 +70,9 @@ def make_variant(
 
 
 def with_variant(program: RAG, state: Variant) -> RAG:
-    """A copy of a program with the prompts of a variant; its knobs, and predictors that are not named, stay.
+    """A copy of a program that is no ensemble with the prompts of a variant; its knobs, and other predictors, stay.
 
-    Args:
-        program: A program that is no ensemble.
-        state: What ``make_variant`` gave. Where the program has no reader, what it says of one is left out.
+    What a variant says of a reader is left out where the program has none.
 
     Raises:
         ArtifactError: It is damaged, or belongs to another technique or reader.
@@ -98,10 +92,6 @@ def with_variant(program: RAG, state: Variant) -> RAG:
 
 def with_reader_prompts(program: RAG, state: Variant) -> RAG:
     """A copy of any program with the reader's prompts of a variant, whatever technique it was made with.
-
-    Args:
-        program: It has the reader that the variant was made for; all members of an ensemble are given it.
-        state: What ``make_variant`` gave for the part ``reader``.
 
     Raises:
         ArtifactError: It is of another reader.

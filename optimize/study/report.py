@@ -73,14 +73,7 @@ def write_report(snapshot: Snapshot, path: str | Path) -> None:
 
 
 def study_html(snapshot: Snapshot) -> str:
-    """The page of a study; the same input gives the same text.
-
-    Args:
-        snapshot: The study: running, broken off or finished.
-
-    Returns:
-        HTML with all scripts and styles inside and every text from the data escaped.
-    """
+    """The page of a study; the same input gives the same text."""
     spec, trials, outcome = snapshot.spec, snapshot.trials, dict(snapshot.outcome or {})
     objectives, names = aims(spec), techniques(snapshot)
     aim = objectives[0]

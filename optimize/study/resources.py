@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
@@ -38,7 +37,7 @@ from querywright.optimize.study.prompts import Variant, make_variant, with_varia
 from querywright.optimize.study.space import Space, build_space, reads_for
 from querywright.optimize.study.spec import PromptSpec, StudySpec
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import RAG, Technique, make_program, technique_class
+from querywright.programs import RAG, make_program, technique_class
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -84,7 +83,6 @@ class Bench:
     retrievers: dict[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     progress: Progress | None = None
-    _programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
     _measured: dict[str, Metric] = field(default_factory=dict)
 
@@ -169,41 +167,21 @@ class Bench:
         return self.retrievers[engine]
 
     def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
-        """The program of an arm; equal but for their knobs, programs share prompts.
-
-        Args:
-            arm: What it is.
-            reads: Whether it has the reader. Default: as the objectives need.
-
-        Raises:
-            OptimizerError: Its prompts came to nothing.
-            TooManyFailuresError: Too many questions failed while they were compiled.
-        """
+        """The program of an arm, by default with its reader where objectives need one; it raises as ``compiled``."""
         reader = arm.reader if (self.spec.reads if reads is None else reads) else None
-        key = (arm.technique, arm.engine, arm.prompt, reader, arm.writer)
-        if key not in self._programs:
-            kind = technique_class(arm.technique)
-            made = make_program(
-                arm.technique,
-                self.retriever(arm.engine),
-                reader=reader,
-                reranker=self.reranker if kind.USES_RERANKER else None,
-                writer_lm=self.writers.get(arm.writer),
-            )
-            variant = self.variant(arm)
-            self._programs[key] = made if variant is None else with_variant(made, variant)
-        other = copy.deepcopy(self._programs[key])
-        for technique in (part for _, part in other.named_sub_modules() if isinstance(part, Technique)):
-            technique.knobs.update(arm.knobs)
-        return other
+        made = make_program(
+            arm.technique,
+            self.retriever(arm.engine),
+            reader=reader,
+            reranker=self.reranker if technique_class(arm.technique).USES_RERANKER else None,
+            writer_lm=self.writers.get(arm.writer),
+            **arm.knobs,
+        )
+        variant = self.variant(arm)
+        return made if variant is None else with_variant(made, variant)
 
     def variant(self, arm: ArmConfig) -> Variant | None:
-        """The prompts of an arm, compiled once; None as written.
-
-        Raises:
-            OptimizerError: They came to nothing.
-            TooManyFailuresError: Too many questions failed.
-        """
+        """The prompts of an arm, compiled once; None as written. It raises what ``compiled`` raises."""
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
@@ -212,12 +190,9 @@ class Bench:
         return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
 
     def compiled(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
-        """Prompts that are compiled on train, once: they are kept in the store by all that they rest on.
+        """Prompts for a program that are compiled on train, once: they are kept in the store by all that they rest on.
 
-        Args:
-            prompt: The way to them.
-            called: The variant, which has a seed of its own.
-            program: What they are compiled for.
+        A variant has a seed of its own, by what it is called.
 
         Raises:
             OptimizerError: They came to nothing, now or before.
@@ -297,8 +272,7 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
         spec: The study.
         home: The working folder.
         url: Of PostgreSQL, which keeps answers and the budget for several hosts. Default None: the working folder does.
-        budget: Names the count of what is spent, which all workers and runs of the study share. Default None: nothing
-            limits it.
+        budget: Names the count of what is spent, which all workers and runs of the study share. Default None: no limit.
 
     Raises:
         InputError: The variable that holds the LM's key is empty, or something that is named cannot be used.
@@ -327,12 +301,7 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
 
 
 def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str | None, dspy.LM | None]:
-    """The LMs that write in a study, by name, beside the one that reads, which None stands for.
-
-    Raises:
-        InputError: The variable that holds a key is empty.
-        QuerywrightError: One cannot be used.
-    """
+    """The LMs that write in a study, by name, beside the one that reads, which None stands for."""
     found: dict[str | None, dspy.LM | None] = {}
     for one in spec.writers:
         elsewhere = one.api_base or one.api_key_env

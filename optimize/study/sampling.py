@@ -121,12 +121,8 @@ def seed_of(*parts: Any) -> int:
 def make_sampler(name: str, arguments: Mapping[str, Any], seed: int, space: Space | None = None) -> SeededSampler:
     """What proposes the trials of a study.
 
-    Args:
-        name: The sampler's.
-        arguments: Passed to it.
-        seed: The study's.
-        space: The study's arms; ``qmc`` and ``grid`` go through all of them evenly, and need it. Default None, to see
-            whether the sampler can be made.
+    ``qmc`` and ``grid`` go through the arms of a space evenly, and need it; without one it is seen whether a sampler
+    can be made.
 
     Raises:
         InputError: There is no such sampler, an argument is unknown, not allowed or lacks a package, or the

@@ -132,13 +132,8 @@ class Space:
     def suggest(self, trial: Any, number: int, survivors: Sequence[str] = ()) -> ArmConfig:
         """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked.
 
-        Args:
-            trial: Optuna's, new or taken over.
-            number: Its number.
-            survivors: Techniques that go on to the late trials, in order.
-
         Raises:
-            InputError: A late trial has no survivors.
+            InputError: A late trial has no techniques that survived.
         """
         openings = self.openings
         opening, late = number < len(openings), self.is_late(number)
@@ -249,8 +244,7 @@ def build_space(
     Args:
         spec: A study that was checked.
         readers: Readers to choose from, as ``readers_for`` settles them; None alone where none reads.
-        searched: Knobs that a study searches by technique, for retrievers that narrow them
-            (``Technique.searched_knobs``). Default: as they are declared.
+        searched: Knobs by technique, where a retriever narrows them (``Technique.searched_knobs``).
 
     Raises:
         InputError: A value is not allowed.
@@ -273,12 +267,7 @@ def build_space(
 
 
 def readers_for(spec: StudySpec, questions: Sequence[Question]) -> list[str | None]:
-    """The readers of a study; ``auto`` chooses between options where every question has them.
-
-    Args:
-        spec: The study.
-        questions: All of its questions.
-    """
+    """The readers of a study; ``auto`` chooses between options where every one of its questions has them."""
     if isinstance(spec.reader, list):
         return list(spec.reader)
     if spec.reader == "auto":
@@ -305,11 +294,7 @@ def knobs_of(name: str) -> dict[str, Knob]:
 
 
 def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
-    """The values of a knob that a study asks for.
-
-    Args:
-        knob: The knob.
-        asked: A range, a list or one value; None for the knob's own range.
+    """The values of a knob that a study asks for; None is the knob's own range.
 
     Raises:
         InputError: A value is not allowed, or a range is none.

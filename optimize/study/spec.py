@@ -84,10 +84,7 @@ def _public(address: str) -> str:
 
 
 def check_storage(storage: str) -> str:
-    """The storage, where it is one of ours and holds no secret.
-
-    Args:
-        storage: ``journal``, ``sqlite`` or an address of PostgreSQL; what else an address holds is never shown.
+    """The storage, where it is one of ours and holds no secret: what else an address holds is never shown.
 
     Raises:
         InputError: It is something else.

@@ -62,13 +62,12 @@ class Worker:
         self.study = self.storage.study([objective.direction for objective in self.bench.objectives], sampler)
 
     def work(self) -> None:
-        """Try arms until every trial has ended, this worker's and the others'.
+        """Try arms until every trial has ended, this worker's and the others'; after an error it goes on when resumed.
 
         Raises:
-            OutageError: The LM is out of reach; the trial goes on when the study is resumed.
-            BudgetError: The budget is spent; the trial goes on when the study is resumed.
-            TooManyFailuresError: No rewriting failed; it is tried again when the study is resumed.
-            QuerywrightError: Most trials fail, or another run gave the study more trials.
+            BudgetError: The budget is spent.
+            TooManyFailuresError: No rewriting failed.
+            QuerywrightError: Most trials fail, another run gave the study more trials, or the LM is out of reach.
         """
         spec = self.bench.spec
         while len(ended := self.finished()) < spec.trials:
@@ -94,11 +93,7 @@ class Worker:
         return [self._ended[number] for number in sorted(self._ended)]
 
     def see_trials(self) -> None:
-        """End this run when another was given more trials: who is late and what is tested follows from their number.
-
-        Raises:
-            QuerywrightError: Another was.
-        """
+        """End this run when another was given more trials: who is late and what is tested follows from their number."""
         mine = self.bench.spec.trials
         trials = self.storage.attribute(SPEC, {}).get("trials", mine)
         if trials != mine:
@@ -107,11 +102,7 @@ class Worker:
             )
 
     def run(self, trial: Any) -> TrialRecord:
-        """Try what a trial proposes and keep what came of it.
-
-        Args:
-            trial: An Optuna trial that is running, and this worker's.
-        """
+        """Try what a trial proposes, which is running and this worker's, and keep what came of it."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
