@@ -258,8 +258,8 @@ def _bootstrap(bench: Bench, technique: str) -> tuple[list[str], dict[str, str]]
         except OptimizerError as error:
             nothing[name] = str(error)[:500]
             continue
-        if variant is not None and variant["predictors"] not in found.values():
-            found[name] = variant["predictors"]
+        if variant is not None and variant.predictors not in found.values():
+            found[name] = variant.predictors
     return list(found), nothing
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
         "front": [one.number for one in chosen.front],
         "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
         "corrected": chosen.corrected,
-        "reader_prompts": asdict(tested.reader_prompts),
+        "reader_prompts": tested.reader_prompts.to_json(),
         "failed_on_test": dict(tested.failed),
         "test": [one.to_json(rows=True) for one in tested.rows],
         "comparisons": [one.to_json() for one in tested.comparisons],

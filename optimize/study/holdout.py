@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from querywright.data.types import Question
@@ -54,9 +54,14 @@ class ReaderPrompts:
     def put_into(self, program: RAG) -> RAG:
         """The program with the reader's prompts that were chosen; as it is where it has another reader."""
         reader = None if program.reader is None else program.reader.NAME
-        if self.variant is None or self.variant["reader"] != reader:
+        if self.variant is None or self.variant.reader != reader:
             return program
         return with_reader_prompts(program, self.variant)
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice as a JSON object."""
+        made = None if self.variant is None else self.variant.model_dump(mode="json")
+        return {**asdict(replace(self, variant=None)), "variant": made}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,7 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
             prompt, variant, tried = bench.spec.prompt_of(name), None, program
             if prompt is not None:
                 variant = bench.compiled(prompt, f"reader, {name}", single)
-                if any(one is not None and one["predictors"] == variant["predictors"] for one in variants.values()):
+                if any(one is not None and one.predictors == variant.predictors for one in variants.values()):
                     continue
                 tried = with_reader_prompts(program, variant)
             variants[name] = variant

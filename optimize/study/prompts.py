@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
-from pydantic import ValidationError
 
-from querywright.checksummed import first_problem
 from querywright.data.types import Question
-from querywright.errors import ArtifactError, InputError, TechniqueError
+from querywright.errors import ArtifactError, InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.optimize.optimizers import run_optimizer
 from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
@@ -19,11 +17,8 @@ from querywright.optimize.study.sampling import seed_of
 from querywright.optimize.study.spec import PromptSpec
 from querywright.programs import RAG
 
-Variant = Mapping[str, Any]
-"""A ``ProgramState`` as plain data: what was tuned in a program, as far as the variant says something of it."""
-
-MOST_CHARS = 100_000
-"""Characters of instructions that are given by hand."""
+Variant = ProgramState
+"""What was tuned in a program, as far as the variant says something of it."""
 
 
 def make_variant(
@@ -36,8 +31,8 @@ def make_variant(
     lm: dspy.LM,
     seed: int = 0,
     **settings: Any,
-) -> dict[str, Any]:
-    """Make a prompt variant, as plain data for ``with_variant``: by hand, by an optimizer, or by both in this order.
+) -> Variant:
+    """Make a prompt variant: by hand, by an optimizer, or by both in this order.
 
     Args:
         spec: Which.
@@ -66,50 +61,38 @@ def make_variant(
         if _plain(name) in spec.instructions or _plain(name).partition(".")[0] in tuned
     }
     reader = state.reader if any(_plain(name).startswith("reader.") for name in said) else None
-    return state.model_copy(update={"predictors": said, "knobs": {}, "reader": reader}).model_dump(mode="json")
+    return state.model_copy(update={"predictors": said, "knobs": {}, "reader": reader})
 
 
-def with_variant(program: RAG, state: Variant) -> RAG:
+def with_variant(program: RAG, variant: Variant) -> RAG:
     """A copy of a program that is no ensemble with the prompts of a variant; its knobs, and other predictors, stay.
 
     What a variant says of a reader is left out where the program has none.
 
     Raises:
-        ArtifactError: It is damaged, or belongs to another technique or reader.
+        ArtifactError: It belongs to another technique or reader.
     """
-    variant = _read(state)
     if program.reader is not None and variant.reader is not None:
         _same("the reader ", variant.reader, program.reader.NAME)
     _same("", variant.technique, program.technique.NAME)
-    try:
-        other = shaped(program, nearest=variant.nearest, members=variant.members)
-    except TechniqueError as error:
-        raise ArtifactError(f"a prompt variant: {error}; make it again") from error
+    other = shaped(program, nearest=variant.nearest, members=variant.members)
     states = {n: one for n, one in variant.predictors.items() if program.reader or not _plain(n).startswith("reader.")}
     apply_states(other, {**predictor_states(other), **states}, whose=variant.technique, file="a prompt variant")
     return other
 
 
-def with_reader_prompts(program: RAG, state: Variant) -> RAG:
+def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
     """A copy of any program with the reader's prompts of a variant, whatever technique it was made with.
 
     Raises:
         ArtifactError: It is of another reader.
     """
-    variant = _read(state)
     _same("the reader ", variant.reader, None if program.reader is None else program.reader.NAME)
     other = copy.deepcopy(program)
     before = predictor_states(other)
     reading = {name: variant.predictors[_plain(name)] for name in before if _plain(name) in variant.predictors}
     apply_states(other, {**before, **reading}, whose=program.technique.NAME, file="a prompt variant")
     return other
-
-
-def _read(state: Variant) -> ProgramState:
-    try:
-        return ProgramState.model_validate(dict(state))
-    except ValidationError as error:
-        raise ArtifactError(f"a prompt variant: {first_problem(error)}; make it again") from error
 
 
 def _same(what: str, made_for: str | None, name: str | None) -> None:
@@ -130,8 +113,8 @@ def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
             raise InputError(
                 f"{program.technique.NAME} has no predictor {name!r} to give instructions; the predictors are: {known}"
             )
-        if not text.strip() or len(text) > MOST_CHARS:
-            raise InputError(f"the instructions of {name} must have 1 to {MOST_CHARS} characters, but have {len(text)}")
+        if not text.strip():
+            raise InputError(f"the instructions of {name} are empty; write them, or leave them out")
         predictors[name].signature = predictors[name].signature.with_instructions(text)
     return other
 

@@ -228,13 +228,12 @@ class Bench:
                 max_failures=self.spec.max_failures,
                 progress=None if say is None else lambda done, total: say(f"prompts {called}", done, total),
             )
-            return json.dumps(made).encode()
+            return made.model_dump_json().encode()
 
         if key not in self._made:
             try:
-                self._made[key] = json.loads(
-                    make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
-                )
+                kept = make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
+                self._made[key] = Variant.model_validate_json(kept)
             except (OptimizerError, TooManyFailuresError) as error:
                 self._made[key] = error
         made = self._made[key]

@@ -52,7 +52,7 @@ def test_a_finished_study_has_every_part(finished):
 def test_the_figures_are_those_of_the_trials(finished):
     drawn = finished.json("report-figures")
     kinds = {name.split("-")[1] for name in drawn}
-    assert kinds == {"front", "mean", "difference", "mattered", "course", "spending"}
+    assert kinds == {"front", "mean", "difference", "mattered", "course"}
     course = drawn["figure-course-decision_useful"]
     dots = [trace for trace in course["data"] if trace["mode"] == "markers"]
     assert {x for trace in dots for x in trace["x"]} == set(range(20)) - {made["FAILED"], made["RUNNING"]}
@@ -60,8 +60,8 @@ def test_the_figures_are_those_of_the_trials(finished):
     line = next(trace for trace in course["data"] if trace["mode"] == "lines")
     assert line["y"] == sorted(line["y"])
     assert course["layout"]["shapes"][0]["x0"] == 15.5  # late trials begin
-    spent = drawn["figure-spending"]["data"]
-    assert [trace["x"] for trace in spent] == [[300, 120], [150, 30]]
+    spent = next(rows for rows in finished.tables if rows[0][0] == "stage")
+    assert spent[1:] == [["search", "300", "150"], ["test", "120", "30"]]
     front = drawn["figure-front-lm_calls"]["data"][1]
     assert (front["text"][0], front["x"]) == ("0", sorted(front["x"]))
 
