@@ -131,27 +131,18 @@ def test_a_judge_that_answers_nonsense_scores_nothing_and_is_no_zero(bare, judge
 
 
 @pytest.mark.parametrize(
-    ("objective", "judges", "said"),
+    ("objective", "said"),
     [
-        ("accuracy", [], "no objective asks a judge"),
-        ("judged_useful", ["answerability"], "no objective asks the judge answerability; take judged_answerable"),
-        ("judged_usefull", [], "unknown objective 'judged_usefull'"),
-        ("nowhere:at_all", [], "'nowhere:at_all' is no MODULE:FUNCTION that can be imported"),
+        ("judged_usefull", "unknown objective 'judged_usefull'"),
+        ("nowhere:at_all", "'nowhere:at_all' is no MODULE:FUNCTION that can be imported"),
     ],
 )
-def test_judges_and_objectives_that_do_not_fit_are_refused_before_anything_is_asked(
-    objective, judges, said, bare, judged_in
-):
-    from querywright.optimize.judge_files import resolve_judge
-
+def test_unknown_objectives_are_refused_before_anything_is_asked(objective, said, bare, judged_in):
     def never(n, asked):
         raise AssertionError
 
     with pytest.raises(InputError, match=said):
-        judged_in(
-            bare(), settings=replace(JUDGED, objective=objective), judges=[*map(resolve_judge, judges)],
-            reader="multiple_choice", before=never,
-        )  # fmt: skip
+        judged_in(bare(), settings=replace(JUDGED, objective=objective), reader="multiple_choice", before=never)
 
 
 def test_the_arm_that_is_truly_best_is_found_by_a_judge_that_is_right():

@@ -7,9 +7,10 @@ import json
 import dspy
 import pytest
 
-from querywright.errors import BudgetError, InputError
+from querywright.errors import BudgetError
 from querywright.models.budget import Budget
 from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.models.lm import writer_beside
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.comparison import compare
 from querywright.optimize.results import CompileSettings
@@ -26,9 +27,9 @@ def beside(lm, engine, *, budget=None, mark=MARK):
     return dspy.LM(mark, engine=own, async_engine=AsyncLMEngine(own), cache=False, num_retries=0)
 
 
-def compiled(world, lm, rewriter, technique="hcqr"):
+def compiled(world, lm, rewriter):
     return compile_program(
-        technique, world.splits, retriever=world, lm=lm, knobs={"max_passages": 3}, settings=QUICK, writer_lm=rewriter
+        "hcqr", world.splits, retriever=world, lm=lm, knobs={"max_passages": 3}, settings=QUICK, writer_lm=rewriter
     )
 
 
@@ -66,23 +67,18 @@ def test_demonstrations_for_the_rewriter_are_its_own_runs(world, make_lm, make_e
     assert any(one.step == "queries" and " mine" in one.prompt for one in asked(rewriter))
 
 
-def test_a_writer_made_elsewhere_is_kept_counted_and_limited_with_the_lm_and_one_of_no_use_is_refused(
-    world, make_lm, make_engine, store
-):
+def test_a_writer_made_elsewhere_is_kept_counted_and_limited_with_the_lm(world, make_lm, make_engine, store):
     lm = make_lm(store=store, budget=Budget(None, "both", calls=400))
     engine = LMEngine(make_engine(), identity="other")
     other = dspy.LM("scripted/other", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0)
-    found = compiled(world, lm, other)
+    found = compiled(world, lm, writer_beside(lm, other))
     writer = found.program.technique.writer_lm
     own, reads = writer.engine, lm.engine
     assert (writer.model, own.inner) == (other.model, other.engine.inner)
     assert (own.store, own.ledger, own.budget) == (reads.store, reads.ledger, reads.budget)
     assert reads.ledger.total.calls == len(asked(lm)) + len(asked(other))
     assert other.engine.ledger.total.calls == 0
-    same = compiled(world, lm, lm.copy())
-    assert same.program.technique.writer_lm is None, "the same LM twice is one"
-    with pytest.raises(InputError, match="plain asks no LM before it reads"):
-        compiled(world, lm, other, technique="plain")
+    assert writer_beside(lm, lm.copy()) is None, "the same LM twice is one"
 
 
 def test_a_limit_of_calls_is_that_of_both(world, make_lm, make_engine):
