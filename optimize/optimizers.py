@@ -476,18 +476,10 @@ def run_optimizer(
 
     Raises:
         OptimizerError: It came to nothing.
-        InputError: A name or value is wrong, there is nothing to tune, or there are too few questions.
+        InputError: A name or value is wrong, or there are too few questions.
     """
     optimizer = optimizer_named(name)
     given = optimizer.check(arguments)
-    if isinstance(program, Ensemble):
-        raise InputError("an ensemble is not tuned further; tune its members")
-    if part not in {"technique", "reader", "all"}:
-        raise InputError(f"part must be technique, reader or all, but got {part!r}")
-    if part == "reader" and program.reader is None:
-        raise InputError("the program has no reader to tune; give it one, or take part=technique")
-    if not train:
-        raise InputError(f"{name} has no training questions; give at least {1 + (_VALIDATION in optimizer.options)}")
     work = Work(
         name=name,
         program=program,
@@ -503,6 +495,4 @@ def run_optimizer(
         progress=progress,
     )
     tuned = sum(name.startswith(work.prefix) for name, _ in program.named_predictors())
-    if not tuned:
-        raise InputError(f"{program.technique.NAME} asks no LM, so it has no prompt to tune; leave prompts out for it")
     return optimizer.compile(replace(work, runs=optimizer.bound(len(train), tuned, given).runs))
