@@ -107,7 +107,7 @@ def test_only_the_part_asked_for_changes(name, world, run):
 def test_gepa_is_told_in_words_what_was_missing(run, make_lm, writing, asked_of):
     lm = make_lm(writing())
     run("gepa", lm=lm)
-    told = next(asked.text for asked in asked_of(lm) if "new_instruction" in asked.properties)
+    told = next(asked.prompt for asked in asked_of(lm) if "new_instruction" in asked.properties)
     assert "was missing from the 3 found" in told
     assert "The queries were" in told
 
@@ -227,10 +227,9 @@ def test_nothing_that_could_be_shown_is_said(name, run, world):
         run(name, train=odd)
 
 
-def test_an_lm_that_writes_no_instructions_is_said(run, writing, monkeypatch):
-    monkeypatch.setattr(writing, "_answer", lambda self, asked: {})
+def test_an_lm_that_writes_no_instructions_is_said(run, make_engine):
     with pytest.raises(OptimizerError, match="copro came to nothing: AdapterParseError"):
-        run("copro")
+        run("copro", engine=make_engine(write=lambda asked: "{}"))
 
 
 def test_dspys_own_mipro_learns_where_some_questions_have_no_label(world, make_lm, writing):
