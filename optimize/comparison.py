@@ -125,9 +125,8 @@ class Compared:
         from querywright.optimize.report import comparison_page
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
-        compared: Any = self
         notes = [*dict.fromkeys([*self.notes, *notes])]
-        html = comparison_page(compared, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        html = comparison_page(self, title=title, facts=facts or {}, notes=notes, outcome=outcome)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, html)

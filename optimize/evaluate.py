@@ -219,8 +219,7 @@ class Evaluation:
 
         from querywright.optimize.tables import question_rows
 
-        alone: Any = [self]
-        return pandas.DataFrame(question_rows(alone))
+        return pandas.DataFrame(question_rows([self]))
 
     def __repr__(self) -> str:
         return results_text([self])
@@ -228,8 +227,7 @@ class Evaluation:
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        alone: Any = [self]
-        return results_html(alone)
+        return results_html([self])
 
 
 def results_text(evaluations: Sequence[Evaluation], sentences: Sequence[str] = ()) -> str:

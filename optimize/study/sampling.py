@@ -76,15 +76,9 @@ class SeededSampler(BaseSampler):
         inner = self._inner(trial.number, param_name)
         return inner.sample_independent(study, trial, param_name, param_distribution)
 
-    def before_trial(self, study: Any, trial: Any) -> None:
-        """Do nothing: a sampler made for one trial has nothing to prepare."""
-
     def after_trial(self, study: Any, trial: Any, state: Any, values: Sequence[float] | None) -> None:
         """Let the sampler note what it notes in the storage."""
         self._inner(trial.number).after_trial(study, trial, state, values)
-
-    def reseed_rng(self) -> None:
-        """Do nothing: the seed of a trial is its own."""
 
     def _inner(self, *parts: Any) -> BaseSampler:
         return self._make(seed_of(self._seed, *parts), parts[0])
