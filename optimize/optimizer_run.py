@@ -12,7 +12,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -44,10 +44,21 @@ class _StopError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an optimizer is given, as ``run_optimizer`` is.
+    """What an optimizer is given.
 
     Args:
-        arguments: The optimizer's own, defaults filled in.
+        name: The optimizer's, in ``OPTIMIZERS``.
+        program: The program as it stands.
+        train: Training questions, never those of dev or test.
+        metric: A measure from 0 to 1 of ``(example, prediction)``.
+        lm: An LM made by ``resolve_lm``; it also writes the instructions.
+        feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
+        arguments: The optimizer's own; ``run_optimizer`` fills in its defaults.
+        part: Predictors that may change: ``technique``, ``reader`` or ``all``.
+        seed: Of everything that is drawn.
+        threads: Questions under way at a time, where DSPy runs several.
+        max_failures: Share of the training questions that may fail.
+        progress: Called with how much is done and how much there is at most.
         runs: Runs of the program at most, for ``progress``.
     """
 
@@ -55,15 +66,15 @@ class Work:
     program: RAG
     train: Sequence[Question]
     metric: Metric
-    feedback: Callable[..., Any]
     lm: dspy.LM
-    arguments: Mapping[str, Value]
-    part: str
-    seed: int
-    threads: int
-    max_failures: float
-    runs: int = 0
+    feedback: Callable[..., Any] | None = None
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    part: str = "technique"
+    seed: int = 0
+    threads: int = 1
+    max_failures: float = 0.05
     progress: Callable[[int, int], None] | None = None
+    runs: int = 0
 
     def number(self, *names: str) -> int:
         """A seed for something, other than that for anything else; never 0, which DSPy takes for none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,9 +11,7 @@ import dspy
 from dspy.teleprompt import BootstrapFewShotWithOptuna
 from dspy.utils.exceptions import AdapterParseError, LMError
 
-from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError, unknown
-from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.optimizer_run import OptimizerError, Work, demonstrations, learnt_from
@@ -333,7 +331,7 @@ def gepa(work: Work) -> RAG:
     batch = min(int(work.arguments["reflection_minibatch_size"]), learn)
     quietly = {"log_dir": None, "track_stats": False, "warn_on_score_mismatch": False}
     settings = {"num_threads": work.threads, "seed": work.number("gepa"), "reflection_minibatch_size": batch}
-    return _compiled(work, _AskingGEPA, work.feedback, **settings, **quietly)
+    return _compiled(work, _AskingGEPA, work.feedback or feedback_metric(work.metric), **settings, **quietly)
 
 
 class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
@@ -438,21 +436,7 @@ def optimizer_named(name: str) -> Optimizer:
     return OPTIMIZERS[name]
 
 
-def run_optimizer(
-    name: str,
-    program: RAG,
-    train: Sequence[Question],
-    *,
-    metric: Metric,
-    lm: dspy.LM,
-    feedback: Callable[..., Any] | None = None,
-    arguments: Arguments | None = None,
-    part: str = "technique",
-    seed: int = 0,
-    threads: int = 1,
-    max_failures: float = 0.05,
-    progress: Callable[[int, int], None] | None = None,
-) -> RAG:
+def run_optimizer(work: Work) -> RAG:
     """Tune the prompts of a program, which is not changed, on training questions.
 
     What the optimizer passes over is not passed over here: an outage and a spent budget stop it at once, and so do
@@ -460,39 +444,12 @@ def run_optimizer(
     so a run that is started again takes it from the store. Nothing is written to a disk. Of ``knn_few_shot`` comes a
     program with ``nearest``, of ``ensemble`` an ``Ensemble``.
 
-    Args:
-        name: A name in ``OPTIMIZERS``.
-        program: The program as it stands.
-        train: Training questions, never those of dev or test.
-        metric: A measure from 0 to 1 of ``(example, prediction)``.
-        lm: An LM made by ``resolve_lm``; it also writes the instructions.
-        feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
-        arguments: The optimizer's own.
-        part: Predictors that may change: ``technique``, ``reader`` or ``all``.
-        seed: Of everything that is drawn.
-        threads: Questions under way at a time, where DSPy runs several.
-        max_failures: Share of the training questions that may fail.
-        progress: Called with how much is done and how much there is at most.
-
     Raises:
         OptimizerError: It came to nothing.
         InputError: A name or value is wrong, or there are too few questions.
     """
-    optimizer = optimizer_named(name)
-    given = optimizer.check(arguments)
-    work = Work(
-        name=name,
-        program=program,
-        train=train,
-        metric=metric,
-        feedback=feedback or feedback_metric(metric),
-        lm=lm,
-        arguments=given,
-        part=part,
-        seed=seed,
-        threads=threads,
-        max_failures=max_failures,
-        progress=progress,
-    )
-    tuned = sum(name.startswith(work.prefix) for name, _ in program.named_predictors())
-    return optimizer.compile(replace(work, runs=optimizer.bound(len(train), tuned, given).runs))
+    optimizer = optimizer_named(work.name)
+    given = optimizer.check(work.arguments)
+    tuned = sum(name.startswith(work.prefix) for name, _ in work.program.named_predictors())
+    runs = optimizer.bound(len(work.train), tuned, given).runs
+    return optimizer.compile(replace(work, arguments=given, runs=runs))

@@ -6,11 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dspy
-
 from querywright.data.types import Question
 from querywright.errors import ArtifactError, InputError
-from querywright.metrics.dspy_metrics import Metric
+from querywright.optimize.optimizer_run import Work
 from querywright.optimize.optimizers import run_optimizer
 from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
 from querywright.optimize.study.sampling import seed_of
@@ -27,8 +25,6 @@ def make_variant(
     program: RAG,
     train: Sequence[Question],
     *,
-    metric: Metric,
-    lm: dspy.LM,
     seed: int = 0,
     **settings: Any,
 ) -> Variant:
@@ -39,10 +35,8 @@ def make_variant(
         variant_name: ``NAME`` or ``NAME.2``; each has a seed of its own.
         program: The program as written; it is not changed.
         train: Training questions, never those of dev or test.
-        metric: A measure from 0 to 1.
-        lm: An LM made by ``resolve_lm``.
         seed: The study's.
-        settings: ``feedback``, ``threads``, ``max_failures`` and ``progress`` of ``run_optimizer``.
+        settings: ``metric``, ``lm`` and the rest of a ``Work``.
 
     Raises:
         InputError: A name or value is wrong, or there is nothing to tune.
@@ -52,7 +46,7 @@ def make_variant(
     if spec.optimizer is not None:
         asked: dict[str, Any] = {"arguments": spec.arguments, "part": spec.part, **settings}
         own = seed_of(f"{seed}:{variant_name}") >> 1
-        changed = run_optimizer(spec.optimizer, changed, train, metric=metric, lm=lm, seed=own, **asked)
+        changed = run_optimizer(Work(spec.optimizer, changed, train, seed=own, **asked))
     tuned = set() if spec.optimizer is None else spec.parts
     state = state_of(changed)
     said = {

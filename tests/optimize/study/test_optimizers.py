@@ -14,7 +14,7 @@ from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.optimizer_run import OptimizerError
+from querywright.optimize.optimizer_run import OptimizerError, Work
 from querywright.optimize.optimizers import OPTIMIZERS, run_optimizer
 from querywright.optimize.program_state import ProgramState, program_from, state_of
 from querywright.programs import Ensemble
@@ -41,9 +41,9 @@ FAST = ("bootstrap_few_shot", "mipro", "gepa")
 def run(world, make_lm, writing):
     def of(name, *, program=None, engine=None, lm=None, metric=FOUND, part="technique", train=None, **given):
         program = program or world.program(reader=None if part == "technique" else "multiple_choice")
-        settings = {"arguments": SMALL.get(name), "lm": lm or make_lm(engine or writing()), **given}
+        settings = {"arguments": SMALL.get(name, {}), "lm": lm or make_lm(engine or writing()), **given}
         train = world.questions[:6] if train is None else train
-        return run_optimizer(name, program, train, metric=metric, part=part, **settings)
+        return run_optimizer(Work(name, program, train, metric=metric, part=part, **settings))
 
     return of
 
