@@ -53,13 +53,9 @@ MEANING: Mapping[Stage, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What became of one question in one arm.
+    """What became of one question in one arm; whether its reader is right without passages, and with the deciding ones.
 
-    Args:
-        question: Its id.
-        stage: What became of it.
-        closed_book: Whether the reader is right without passages; None where that was not asked.
-        oracle: Whether it is right with the deciding passages; None where that was not asked, or there are none.
+    These are None where that was not asked, or there are no deciding passages.
     """
 
     question: str
@@ -211,8 +207,7 @@ class Decisions:
     Args:
         arm: Its name.
         turned: Answers that turned against another arm, by that arm's name.
-        by_label: Accuracy by the label of what was found, beside closed book on the same questions; empty where
-            closed book was not asked.
+        by_label: Accuracy by the label of what was found, beside closed book on the same questions, if that was asked.
         shares: Labels of all its passages.
     """
 

@@ -41,14 +41,10 @@ LABEL = 20
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure and what is said about it.
+    """A figure, as plotly takes it, and what is said about it.
 
-    Args:
-        id: Of its element.
-        title: Stands above it.
-        data: Traces as plotly takes them; their names, and what is said where the pointer is, as plain text.
-        layout: As plotly takes it.
-        summary: What it shows, for those who do not see it. Default all that is said where the pointer is.
+    Names of traces, and what is said where the pointer is, are plain text. The summary is for those who do not see it;
+    by default it is all that is said where the pointer is.
     """
 
     id: str

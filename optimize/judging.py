@@ -241,12 +241,10 @@ class CompiledJudge:
     Args:
         judge: The judge.
         chosen: Name of the arm that was chosen on dev; ``no demonstrations`` for the judge as it was.
-        dev: Kappa of each arm on dev; NaN where it is undefined, or the arm failed too often or gave fewer readable
-            labels than the judge as it was.
+        dev: Kappa of each arm on dev; NaN where it is undefined, or the arm is out.
         before: The calibration of the judge as it was, on the half that nothing was chosen on.
         after: That of the judge that was chosen, on the same half.
-        differences: After - before on the cases that both could judge, by figure.
-        n: Number of those cases.
+        differences: After - before on the ``n`` cases that both could judge, by figure.
     """
 
     judge: Judge

@@ -155,12 +155,8 @@ class DrawnLM(dspy.LM):
     """An LM whose samples are numbered: each has a seed of its own, so that the store gives it again.
 
     DSPy tells samples of one prompt apart by ``rollout_id`` and ``n``, which never reach the model, and a sample
-    without a seed is asked for anew each time. What is asked at temperature 0 is the same request as ever.
-
-    Args:
-        lm: An LM made by ``resolve_lm``.
-        seed: Of all samples.
-        stop: Called before each request, and with what a request raised; it may raise.
+    without a seed is asked for anew each time. What is asked at temperature 0 is the same request as ever. ``stop`` is
+    called before each request, and with what a request raised; it may raise.
     """
 
     def __init__(self, lm: dspy.LM, seed: int, stop: Callable[[Exception | None], None]) -> None:

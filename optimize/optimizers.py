@@ -48,8 +48,7 @@ class Optimizer:
     Args:
         compile: Does the work; its name is the optimizer's.
         bound: What it takes at most, by the number of training questions, of predictors and its arguments.
-        options: Its arguments, with our defaults, which suit 6 to 10 training questions. With ``validation`` among them
-            it keeps a part of the training questions to choose on.
+        options: Its arguments, with our defaults, which suit 6 to 10 training questions.
         late: Whether it is so expensive that only techniques that survive the first phase are given it.
     """
 

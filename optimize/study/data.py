@@ -24,14 +24,7 @@ SAMPLE = 200
 
 
 class CheckedStudy(NamedTuple):
-    """A study that was read and checked, with its data and without its models.
-
-    Args:
-        spec: What was asked for.
-        splits: Its questions.
-        space: Its arms.
-        passages: Some passages of its collection, chosen by the seed.
-    """
+    """A study that was read and checked, with its data, some passages of its collection, and none of its models."""
 
     spec: StudySpec
     splits: Splits

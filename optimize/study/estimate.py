@@ -49,15 +49,9 @@ _MANY = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of a study.
+    """A part of a study: what it takes at most, and how its calls were counted, in words.
 
-    Args:
-        name: What it is.
-        how: How its calls were counted, in words.
-        calls: LM calls at most.
-        tokens: Input and output tokens of these calls, at most.
-        dollars: Estimated US dollars; None where the price is not known.
-        minutes: None where nobody measured a call.
+    Dollars are None where the price is not known, minutes where nobody measured a call.
     """
 
     name: str
@@ -79,12 +73,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a study takes at most, if nothing of it is stored yet.
-
-    Args:
-        stages: In their order; the last is all of them.
-        assumptions: What the figures rest on, in sentences.
-    """
+    """What a study takes at most, the last stage being all of them, and what the figures rest on, in sentences."""
 
     stages: tuple[Stage, ...]
     assumptions: tuple[str, ...]
@@ -242,7 +231,7 @@ def _looked_at(
 
     def run(values: dict[str, Any], questions: Sequence[Question] = asked[:1], engine: str = engine) -> set[str]:
         nonlocal calls, longest
-        program = make_program(name, DryRetriever(engine, shown), reader=reader, **values)
+        program = make_program(name, _DryRetriever(engine, shown), reader=reader, **values)
         prompts: set[str] = set()
         for one in questions:
             technique, read = dry_run(program, one, decides_by_likelihood=likely)
@@ -268,7 +257,7 @@ def _differ(asks: list[set[str]]) -> bool:
 
 
 def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool) -> tuple[list[str], list[str]]:
-    """The prompts of a technique over a ``DryRetriever`` and of its reader, as far as made-up answers lead.
+    """The prompts of a technique over a ``_DryRetriever`` and of its reader, as far as made-up answers lead.
 
     An LM that decides choices by likelihood is shown no list of them and no quotation marks.
     """
@@ -295,7 +284,6 @@ class _DryEngine:
         return self
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Note the prompt and make an answer up."""
         system: Any = request.system
         first = system if isinstance(system, str) else "".join(str(part.text) for part in system or ())
         prompt = "\n".join([first, *(str(message.text or "") for message in request.messages)])
@@ -306,7 +294,7 @@ class _DryEngine:
         return _response(request, json.dumps({name: _filler(one, f"{name} {mark}") for name, one in fields.items()}))
 
     def close(self) -> None:
-        """Do nothing."""
+        """There is nothing to close."""
 
 
 def _response(request: lm15.Request, text: str, read: int = 1, written: int = 1) -> lm15.Response:
@@ -316,40 +304,30 @@ def _response(request: lm15.Request, text: str, read: int = 1, written: int = 1)
 
 
 @dataclass
-class DryRetriever:
-    """Finds as many passages as it is asked for, others for every query; what they say is made up or sampled.
-
-    Args:
-        engine: The engine that it stands for.
-        passages: What it shows, one or more.
-    """
+class _DryRetriever:
+    """Finds as many passages as it is asked for, others for every query; what they say is made up or sampled."""
 
     engine: str
     passages: Sequence[Passage]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DryRetriever:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _DryRetriever:
         return self
 
     @property
     def kind(self) -> Kind:
-        """The kind of its engine."""
         return "hybrid" if self.engine == "hybrid" else "lexical" if self.engine in {"bm25", "expanded"} else "dense"
 
     @property
     def fingerprint(self) -> str:
-        """Of no collection."""
         return f"dry {self.engine}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Passages that only this query finds."""
         return [[self._hit(query, rank) for rank in range(1, k + 1)] for query in queries]
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Any vectors."""
         return np.ones((len(texts), 2), dtype=np.float32)
 
     def search_vectors(self, vectors: Any, k: int) -> list[list[Hit]]:
-        """Any passages."""
         return self.search([f"vector {place}" for place in range(len(vectors))], k)
 
     def _hit(self, query: str, rank: int) -> Hit:

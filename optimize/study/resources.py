@@ -242,7 +242,7 @@ class Bench:
         return made
 
     def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
-        """A program's results on questions, as ``evaluate`` gives them, with the study's metrics and threads."""
+        """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""
         own = {"metrics": self.metrics, "progress": self.progress, "max_failures": self.spec.max_failures}
         given = {"threads": self.spec.threads, "deadline": self.spec.deadline, **own, **options}
         return evaluate(program, questions, lm=self.lm, name=name, **given)

@@ -42,10 +42,8 @@ _OURS = frozenset({"self", "seed", "independent_sampler", "qmc_independent_sampl
 class SeededSampler(BaseSampler):
     """A sampler whose proposals for a trial follow from a seed, the trial's number and the finished trials.
 
-    Args:
-        make: Makes Optuna's sampler from a seed and the number of a trial.
-        seed: The study's.
-        union: Every parameter, for a sampler that takes them all together whether a trial has them or not.
+    It makes Optuna's sampler from a seed and a trial's number. ``union`` is every parameter, for a sampler that takes
+    them all together whether a trial has them or not.
     """
 
     def __init__(

@@ -278,13 +278,7 @@ class SamplerSpec(_Strict):
 
 
 class WriterSpec(_Strict):
-    """An LM that writes for techniques; its name alone says as much.
-
-    Args:
-        lm: Its name, or the folder of a trained rewriter.
-        api_base: Address of its server.
-        api_key_env: Environment variable that holds its key.
-    """
+    """An LM that writes for techniques, or the folder of a trained rewriter; its name alone says as much."""
 
     lm: str
     api_base: Annotated[str, AfterValidator(_public)] | None = None

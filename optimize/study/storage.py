@@ -31,12 +31,9 @@ Take = Callable[[str], ExitStack | None]
 
 
 class StudyStorage(ExitStack):
-    """A study's trials, attributes and locks, closed by its ``with`` block.
+    """The trials, attributes and locks of a study, closed by its ``with`` block.
 
-    Made by ``open_storage`` and ``memory_storage``. ``take`` gives a lock, which ends with the process that has it.
-
-    Args:
-        name: The study's name.
+    ``take`` gives a lock, which ends with the process that has it.
     """
 
     trials: Any

@@ -40,12 +40,7 @@ class Worker:
     """Runs the trials of a study, beside any number of others.
 
     A trial that is run twice, because its first worker was killed, finds all that was answered, and the same.
-
-    Args:
-        bench: What it has open.
-        storage: Where trials are kept.
-        name: How it is called, such as ``1f3b``.
-        looked: Called after each trial and while there is nothing to do.
+    ``looked`` is called after each trial and while there is nothing to do.
     """
 
     bench: Bench
