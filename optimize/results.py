@@ -24,7 +24,7 @@ NO_REWRITING = "no rewriting"
 """The arm that searches with the question as it was asked."""
 
 AS_WRITTEN = "as written"
-"""The arm of a technique whose numbers and prompts nobody chose."""
+"""The arm of a technique, and the prompts of a program, that nobody chose; every technique and reader has it."""
 
 OBJECTIVE_METRICS: Mapping[str, tuple[str, ...]] = {
     "decision_useful": ("decision_useful",),

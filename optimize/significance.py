@@ -13,9 +13,6 @@ from querywright.optimize.results import Comparison
 ALPHA = 0.05
 """Level of every two-sided test."""
 
-READER_CHECK = ("oracle evidence", "closed book")
-"""The two arms that say what the reader makes of perfect evidence and of none; they say nothing of a technique."""
-
 Verdict = Literal["gain", "no gain shown", "loss", "no rewriting", "too few questions"]
 
 

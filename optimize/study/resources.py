@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ PROMPTS = "prompts"
 """The kind of compiled prompts in the store."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Bench:
     """All that a trial needs. What was answered is kept in the store, or not at all.
 
@@ -84,7 +85,6 @@ class Bench:
     budget: Budget | None = None
     progress: Progress | None = None
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
-    _measured: dict[str, Metric] = field(default_factory=dict)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -92,26 +92,18 @@ class Bench:
         return objectives_of(self.spec.objectives)
 
     @property
-    def ledger(self) -> Ledger:
-        """Where all calls are entered."""
-        ledger: Ledger = engine_of(self.lm).ledger
-        return ledger
-
-    @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics that trials are scored by: those of the objectives, and the usual ones."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
         return {**DEFAULT_METRICS, **{name: self._metrics[name] for name in names}}
 
-    @property
+    @cached_property
     def _metrics(self) -> dict[str, Metric]:
         """All metrics of objectives and prompts; those of one judge share what it says."""
-        if not self._measured:
-            names = [metric for objective in self.objectives for metric in objective.metrics]
-            names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
-            asked = self.judge_lm or self.lm
-            self._measured = judged_metrics(names, lm=asked, judges=self.judges, threads=max(8, self.spec.threads))
-        return self._measured
+        names = [metric for objective in self.objectives for metric in objective.metrics]
+        names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
+        asked = self.judge_lm or self.lm
+        return judged_metrics(names, lm=asked, judges=self.judges, threads=max(8, self.spec.threads))
 
     @property
     def judging(self) -> dict[str, JudgedMetric]:
@@ -147,8 +139,8 @@ class Bench:
     @property
     def total(self) -> Cost:
         """What all else spent."""
-        apart = engine_of(self.judge_lm or self.lm).ledger is not self.ledger
-        return self.ledger.total if apart else self.ledger.total - self.judged
+        every: Cost = engine_of(self.lm).ledger.total
+        return every - self.judged
 
     @property
     def data(self) -> dict[str, Sequence[Question]]:

@@ -24,14 +24,12 @@ from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import metric_named
 from querywright.models.postgres import SCHEMES
 from querywright.optimize.optimizers import OPTIMIZERS
+from querywright.optimize.results import AS_WRITTEN as AS_WRITTEN
 from querywright.optimize.study.objectives import objective_named
 from querywright.programs import READERS, TECHNIQUES, technique_class
 from querywright.retrieval.engines import ENGINES
 
 PLAIN = "plain"
-AS_WRITTEN = "as written"
-"""The prompt variant of a program whose prompts nobody tuned; every technique and reader has it."""
-
 BUDGET = 5
 """Passages that every arm may show its reader, where the study does not say."""
 

@@ -82,7 +82,7 @@ class Worker:
 
     def finished(self) -> list[TrialRecord]:
         """The records of all trials that ended, each read once."""
-        for one in self._trials():
+        for one in self.study.get_trials(deepcopy=False):
             if one.number not in self._ended and one.state.is_finished():
                 self._ended[one.number] = TrialRecord.of(one)
         return [self._ended[number] for number in sorted(self._ended)]
@@ -136,10 +136,6 @@ class Worker:
         """Whether every arm is held against it."""
         return arm.is_plain and arm.knobs == self.bench.space.as_written(arm.technique).knobs
 
-    def _trials(self) -> list[Any]:
-        found: list[Any] = self.study.get_trials(deepcopy=False)
-        return found
-
     def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
         """End this run when its time is over; a trial that has begun goes on when the study is resumed."""
         most = self.bench.spec.budget.minutes
@@ -156,7 +152,7 @@ class Worker:
         space, most = self.bench.space, self.bench.spec.trials
         with self.storage.hold("ask"):
             self.see_trials()
-            trials = self._trials()
+            trials = self.study.get_trials(deepcopy=False)
             for one in trials:
                 lock = None if one.state.is_finished() else self.storage.take(f"trial-{one.number}")
                 if lock is not None:
