@@ -54,16 +54,10 @@ def page(
     data: Mapping[str, Any] = NO_QUESTIONS,
     **context: Any,
 ) -> str:
-    """A whole page, with all scripts and styles inside. To be written as UTF-8.
+    """A whole page, with all scripts and styles inside, from a template that extends ``page.html``; written as UTF-8.
 
-    Args:
-        template: One that extends ``page.html``.
-        title: Heads the page.
-        facts: What it is about, by name.
-        notes: What a reader should know before believing a number.
-        figures: What is drawn, by the names that the template has for them.
-        data: The questions, as ``browser`` makes them.
-        context: What else the template shows.
+    Facts are what it is about, notes what a reader should know before believing a number. The template has names for
+    the figures; questions are as ``browser`` makes them, and ``context`` is what else it shows.
     """
     from plotly.offline import get_plotlyjs
 

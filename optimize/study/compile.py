@@ -68,28 +68,8 @@ def compile_program(
     loses. Every choice follows from the seed, and every answer is in the store: an interrupted compilation that is
     started again asks only for what is missing and ends where an undisturbed one would have ended.
 
-    Args:
-        technique: A name in ``TECHNIQUES``.
-        splits: Train, dev and test questions.
-        retriever: What is searched.
-        lm: An LM made by ``resolve_lm``, with a store, so that nothing is asked twice.
-        reader: A reader's name, or None to tune retrieval alone. Default ``auto``: ``multiple_choice`` where every
-            question has options, else ``short_answer``.
-        knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
-        settings: How much is tried.
-        reader_check: Further labelled questions, met by closed book and oracle evidence alone. Default none.
-        reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
-        writer_lm: What the technique asks, and the reader does not, opened beside ``lm``. Default None: ``lm``.
-        judges: Judges that stand in the place of those of their name.
-        judge_lm: What judges are asked of, opened beside ``lm``. Default None: ``lm``.
-        progress: Called as work proceeds.
-
-    Raises:
-        InputError: The data cannot carry the objective, a question of the reader check stands in a split, or a
-            name or value is wrong.
-        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or of
-            what dev chose on test.
-        QuerywrightError: Most arms failed, the LM is out of reach, or the limit of calls is reached.
+    Arguments, and what is raised, are those of ``querywright.compile``, all of them open: LMs made by ``resolve_lm``
+    that share a store and a ledger, judges, a reranker, and further questions that only check the reader.
     """
     settings = settings or CompileSettings()
     if reader == "auto":

@@ -94,16 +94,10 @@ def estimate(
     passages: Sequence[Passage] = (),
     seconds_per_call: float | None = None,
 ) -> Estimate:
-    """What a study that was checked takes at most. Nothing is asked.
+    """What a study that was checked takes at most; nothing is asked.
 
-    Args:
-        spec: The study.
-        space: Its arms.
-        splits: Its questions.
-        lm: An LM made by ``resolve_lm``.
-        writers: The LMs that write in its place. Default none.
-        passages: Some of the collection, as prompts show them. Default: made up, of about 600 characters.
-        seconds_per_call: Of one LM call, as ``measure`` gives it. Default None: no minutes.
+    Passages are some of the collection, as prompts show them, by default made up, of about 600 characters. Without
+    ``seconds_per_call``, of one LM call as ``measure`` gives it, there are no minutes.
     """
     cap = int(lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") or ANSWER_TOKENS)
     likely = engine_of(lm).decides_by_likelihood

@@ -41,7 +41,7 @@ class ReaderPrompts:
         name: The variant; ``as written`` where none was better, or none was tried.
         variant: Its prompts; None for those as written.
         tried: Accuracy on dev by variant, ``as written`` among them; empty where none was tried.
-        failed: Variants with which too many questions failed, ``as written`` too, and what they said.
+        failed: Variants with which too many questions failed, and what they said.
         nothing: Variants that could not be made, and why.
     """
 
@@ -80,7 +80,7 @@ class Tested:
         sentence: and as a plain sentence with figures.
         reader_prompts: The reader's prompts that were chosen last.
         dead_knobs: Knobs that change nothing, each with its ``technique`` and the ``values`` that were tried.
-        costs: Cost by stage: ``reader``, ``reader check`` and ``test``.
+        costs: Cost by stage.
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.
     """
 

@@ -28,15 +28,9 @@ def make_variant(
     seed: int = 0,
     **settings: Any,
 ) -> Variant:
-    """Make a prompt variant: by hand, by an optimizer, or by both in this order.
+    """Make a prompt variant of a program, which is not changed: by hand, by an optimizer, or by both in this order.
 
-    Args:
-        spec: Which.
-        variant_name: ``NAME`` or ``NAME.2``; each has a seed of its own.
-        program: The program as written; it is not changed.
-        train: Training questions, never those of dev or test.
-        seed: The study's.
-        settings: ``metric``, ``lm`` and the rest of a ``Work``.
+    Its seed follows from the study's and its name; ``settings`` are ``metric``, ``lm`` and the rest of a ``Work``.
 
     Raises:
         InputError: A name or value is wrong, or there is nothing to tune.

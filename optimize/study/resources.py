@@ -259,11 +259,8 @@ class Bench:
 def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budget: str | None = None) -> Bench:
     """Open all that the trials of a study need.
 
-    Args:
-        spec: The study.
-        home: The working folder.
-        url: Of PostgreSQL, which keeps answers and the budget for several hosts. Default None: the working folder does.
-        budget: Names the count of what is spent, which all workers and runs of the study share. Default None: no limit.
+    PostgreSQL, if its address is given, keeps answers and the budget for several hosts, else the working folder does.
+    The budget's name is that of the count which all workers and runs of the study share; without one there is no limit.
 
     Raises:
         InputError: The variable that holds the LM's key is empty, or something that is named cannot be used.

@@ -239,12 +239,7 @@ def build_space(
     readers: Sequence[str | None],
     searched: Mapping[str, Sequence[Knob]] | None = None,
 ) -> Space:
-    """The arms of a study.
-
-    Args:
-        spec: A study that was checked.
-        readers: Readers to choose from, as ``readers_for`` settles them; None alone where none reads.
-        searched: Knobs by technique, where a retriever narrows them (``Technique.searched_knobs``).
+    """The arms of a study, with readers as ``readers_for`` settles them, and knobs as a retriever narrows them.
 
     Raises:
         InputError: A value is not allowed.
