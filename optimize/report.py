@@ -15,7 +15,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import needs
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize import figures
@@ -69,15 +68,7 @@ def page(
 def comparison_page(
     compared: Compared, *, title: str, facts: Mapping[str, str], notes: Sequence[str] = (), outcome: str = ""
 ) -> str:
-    """The page of a comparison, as ``Compared.report`` writes it; the same input gives the same text.
-
-    Raises:
-        InputError: An arm was not evaluated on the questions of the comparison.
-    """
-    ids = [question.id for question in compared.questions]
-    for arm in compared.arms:
-        if ids and [row.id for row in arm.rows] != ids:
-            raise InputError(f"{arm.name} was not evaluated on the questions of the report; give those it was asked")
+    """The page of a comparison, as ``Compared.report`` writes it; the same input gives the same text."""
     diagnosis = compared.diagnosis
     metrics = figures.metrics_of(compared)
     metric = [*compared.arm(compared.baseline).metrics, *metrics, "accuracy"][0]

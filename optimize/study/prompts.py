@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.errors import ArtifactError, InputError
+from querywright.errors import InputError
 from querywright.optimize.optimizer_run import Work
 from querywright.optimize.optimizers import run_optimizer
 from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
@@ -56,13 +56,7 @@ def with_variant(program: RAG, variant: Variant) -> RAG:
     """A copy of a program that is no ensemble with the prompts of a variant; its knobs, and other predictors, stay.
 
     What a variant says of a reader is left out where the program has none.
-
-    Raises:
-        ArtifactError: It belongs to another technique or reader.
     """
-    if program.reader is not None and variant.reader is not None:
-        _same("the reader ", variant.reader, program.reader.NAME)
-    _same("", variant.technique, program.technique.NAME)
     other = shaped(program, nearest=variant.nearest, members=variant.members)
     states = {n: one for n, one in variant.predictors.items() if program.reader or not _plain(n).startswith("reader.")}
     apply_states(other, {**predictor_states(other), **states}, whose=variant.technique, file="a prompt variant")
@@ -70,25 +64,12 @@ def with_variant(program: RAG, variant: Variant) -> RAG:
 
 
 def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
-    """A copy of any program with the reader's prompts of a variant, whatever technique it was made with.
-
-    Raises:
-        ArtifactError: It is of another reader.
-    """
-    _same("the reader ", variant.reader, None if program.reader is None else program.reader.NAME)
+    """A copy of any program of this reader with its prompts of a variant, whatever technique that was made with."""
     other = copy.deepcopy(program)
     before = predictor_states(other)
     reading = {name: variant.predictors[_plain(name)] for name in before if _plain(name) in variant.predictors}
     apply_states(other, {**before, **reading}, whose=program.technique.NAME, file="a prompt variant")
     return other
-
-
-def _same(what: str, made_for: str | None, name: str | None) -> None:
-    if made_for != name:
-        raise ArtifactError(
-            f"the prompt variant was made for {what}{made_for}, and cannot be put into a program with {what}{name}; "
-            "make it for that one"
-        )
 
 
 def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:

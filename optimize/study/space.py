@@ -96,11 +96,7 @@ class Space:
     each_prompt: bool = False
 
     def __getitem__(self, technique: str) -> TechniqueSpace:
-        for one in self.techniques:
-            if one.name == technique:
-                return one
-        known = ", ".join(one.name for one in self.techniques)
-        raise InputError(f"the study has no technique {technique!r}; it has: {known}")
+        return next(one for one in self.techniques if one.name == technique)
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -130,19 +126,12 @@ class Space:
         return number >= max(self.trials - self.late_trials, len(self.openings))
 
     def suggest(self, trial: Any, number: int, survivors: Sequence[str] = ()) -> ArmConfig:
-        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked.
-
-        Raises:
-            InputError: A late trial has no techniques that survived.
-        """
+        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked."""
         openings = self.openings
         opening, late = number < len(openings), self.is_late(number)
         technique, reader, prompt = openings[number] if opening else (None, None, AS_WRITTEN)
         if late:
-            if not survivors:
-                raise InputError(f"trial {number} is a late one and needs techniques that survived, but got none")
-            going = [self[name].name for name in survivors]
-            going = [name for name in going if name in self.chosen] or going
+            going = [name for name in survivors if name in self.chosen] or survivors
             technique = going[(number - self.trials + self.late_trials) % len(going)]
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
