@@ -79,7 +79,7 @@ def compile_program(
     bench.reader_check, bench.progress = reader_check, progress
     bench.writers = {one.name: writer_lm for one in spec.writers}
     bench.judges, bench.judge_lm = judges, judge_lm
-    _check_given(bench, technique, knobs or {})
+    _check_given(bench)
     with memory_storage(spec.name) as storage:
         start = bench.total
         variants, nothing = _bootstrap(bench, technique)
@@ -128,9 +128,8 @@ def compile_program(
     )
 
 
-def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None:
-    """Refuse what is no part of a study's file: questions and reranker."""
-    technique_class(technique)(None, reranker=bench.reranker, **knobs)
+def _check_given(bench: Bench) -> None:
+    """Refuse questions, which are no part of a study's file."""
     check_objectives(bench.spec.objectives, bench.splits, bench.space.readers[0])
     if bench.reader_check and bench.space.readers[0] is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")

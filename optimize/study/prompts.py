@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.optimize.optimizer_run import Work
 from querywright.optimize.optimizers import run_optimizer
 from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
@@ -75,16 +74,10 @@ def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
 def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
     """A copy of a program with instructions written by hand, by the predictor's name."""
     other = copy.deepcopy(program)
-    predictors: dict[str, Any] = dict(other.named_predictors())
-    for name, text in instructions.items():
-        if name not in predictors:
-            known = ", ".join(predictors) or "none"
-            raise InputError(
-                f"{program.technique.NAME} has no predictor {name!r} to give instructions; the predictors are: {known}"
-            )
-        if not text.strip():
-            raise InputError(f"the instructions of {name} are empty; write them, or leave them out")
-        predictors[name].signature = predictors[name].signature.with_instructions(text)
+    for name, predictor in other.named_predictors():
+        if name in instructions:
+            changed: Any = predictor
+            changed.signature = changed.signature.with_instructions(instructions[name])
     return other
 
 

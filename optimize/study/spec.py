@@ -177,7 +177,7 @@ class PromptSpec(_Strict):
 
     optimizer: Annotated[str, _one_of("optimizer", OPTIMIZERS)] | None = None
     arguments: dict[str, _Json] = Field(default_factory=dict)
-    instructions: dict[str, str] = Field(default_factory=dict)
+    instructions: dict[str, Annotated[str, Field(pattern=r"\S")]] = Field(default_factory=dict)
     sets: int = Field(default=1, ge=1, le=20)
     part: Literal["technique", "reader", "all"] = "technique"
     late: bool | None = None

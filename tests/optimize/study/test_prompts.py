@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.comparison import closed_book
 from querywright.optimize.evaluate import evaluate
@@ -70,15 +69,6 @@ def test_numbers_of_a_name_differ(make):
     made = [make(spec, name).model_dump_json() for name in ("p", "p.2", "p.3", "p.4", "p.2")]
     assert len(set(made)) > 1
     assert made[1] == made[4]
-
-
-def test_what_cannot_be_made_is_refused(make):
-    for instructions, message in (
-        ({"technique.rewrite": "x"}, "has no predictor 'technique.rewrite'.*write_queries"),
-        ({QUERIES: " "}, "are empty"),
-    ):
-        with pytest.raises(InputError, match=message):
-            make(PromptSpec(instructions=instructions))
 
 
 def test_the_readers_prompts_go_into_programs_of_any_technique(make, world):

@@ -230,6 +230,7 @@ def test_a_password_is_never_repeated(address):
         ({"optimizer": "cheap", "part": "reader"}, "no objective reads"),
         ({"instructions": {"technique.write_querys": "x"}}, "did you mean technique.write_queries?"),
         ({"instructions": {"technique.write_queries": "x"}, "sets": 2}, "one set"),
+        ({"instructions": {"technique.write_queries": " "}}, "should match pattern"),
         ({"instructions": {"technique.write_queries": "x"}, "arguments": {"k": 2}}, "none is named"),
     ],
 )
