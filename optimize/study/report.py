@@ -18,7 +18,6 @@ from querywright.files import write_file
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.diff import word_changes
 from querywright.optimize.comparison import Compared
-from querywright.optimize.evaluate import finite
 from querywright.optimize.figures import (
     ARM,
     BASELINE,
@@ -91,7 +90,6 @@ def study_html(snapshot: Snapshot) -> str:
     judged = sum((one.judged for one in trials), Cost())
     stages |= {"judges": judged} if judged.asked else {}
     stages |= {name: Cost.from_json(cost) for name, cost in outcome.get("costs", {}).items()}
-    costs = {name: sum((one.spent for one in of_technique(trials, name)), Cost()) for name in names}
     counts = {state: len(ended(trials, state)) for state in STATES}
     how_far = (
         f"{len(ended(trials))} of {spec.trials} trials have ended, {counts['running']} under way or broken off; "
@@ -135,16 +133,14 @@ def study_html(snapshot: Snapshot) -> str:
         front=best_rows([one for one in trials if one.number in kept], objectives, len(kept)),
         scores=[] if compared is None else score_rows(compared),
         silent=[one for one in mattered if one.why],
-        techniques=technique_rows(snapshot, aim),
+        techniques=[
+            row | _told(sum((one.spent for one in of_technique(trials, row["technique"])), Cost()))
+            for row in technique_rows(snapshot, aim)
+        ],
         trials=trials,
         measured=spec.objectives,
         spent=snapshot.spent,
-        costs=_costs(trials, aim, costs),
-        stages=[
-            {"stage": name, "LM calls made": str(cost.calls), "saved": str(cost.saved)}
-            for name, cost in stages.items()
-            if cost.asked
-        ],
+        stages=[{"stage": name, **_told(cost)} for name, cost in stages.items() if cost.asked],
         metric=metric,
         chosen=prompt if prompt in (outcome.get("prompts") or {}) else None,
         command=str(outcome.get("command") or f"querywright study run {spec.name}.yaml --out FOLDER"),
@@ -164,17 +160,9 @@ def changes(before: str, after: str) -> list[tuple[str, str]]:
     return [found[0], ("equal", "\n"), found[1]] if [kind for kind, _ in found] == ["del", "ins"] else found
 
 
-def _costs(trials: Sequence[TrialRecord], aim: Objective, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
-    """What the trials of each technique cost, and what its best one gained over no rewriting; None where unknown."""
-    plain = next((one for one in ended(trials, "complete") if one.arm.is_plain), None)
-    base = math.nan if plain is None else plain.values.get(aim.name, math.nan)
-    rows = []
-    for name, cost in costs.items():
-        leader = best(of_technique(trials, name), aim)
-        value = math.nan if leader is None else leader.values[aim.name]
-        gain = finite(aim.sign * (value - base))
-        rows.append({"technique": name, "cost": cost, "best": value_text(value, aim), "gain": gain})
-    return rows
+def _told(cost: Cost) -> dict[str, str]:
+    """What was spent, in columns of a table."""
+    return {"LM calls made": str(cost.calls), "saved": str(cost.saved), "tokens": str(cost.tokens)}
 
 
 def _questions(
