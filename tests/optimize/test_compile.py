@@ -6,12 +6,10 @@ import json
 import re
 from dataclasses import replace
 
-import optuna
 import pytest
-from dspy.utils.exceptions import LMServerError
 
 from querywright.data.types import Question
-from querywright.errors import InputError, OutageError, QuerywrightError
+from querywright.errors import InputError, QuerywrightError
 from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.store import Store
@@ -285,28 +283,6 @@ def test_interrupted_and_run_again_equals_undisturbed_and_asks_nothing_twice(
     if k is None:
         assert rest.asked == []
         assert sum(cost.calls for cost in again.costs.values()) == 0
-
-
-@pytest.mark.parametrize("k", [0, 50])
-def test_an_outage_or_an_interrupt_stops_it_and_nothing_is_printed(
-    k, world, make_lm, make_engine, store, compiled_in, capfd
-):
-    def before(n, asked):
-        if n >= k:
-            raise LMServerError("gone")
-
-    def interrupt(n, asked):
-        if n == 40:
-            raise KeyboardInterrupt
-
-    engine, verbosity = make_engine(before=before), optuna.logging.get_verbosity()
-    with pytest.raises((OutageError, TooManyFailuresError)):
-        compiled_in(world, lm=make_lm(engine, store=store))
-    assert len(engine.asked) <= k + 5 + QUICK.threads
-    with pytest.raises(KeyboardInterrupt):
-        compiled_in(world, make_engine(before=interrupt))
-    assert capfd.readouterr() == ("", "")
-    assert optuna.logging.get_verbosity() == verbosity
 
 
 def test_costs_of_the_stages_are_the_ledgers_and_progress_names_what_is_done(world, make_lm, compiled_in):
