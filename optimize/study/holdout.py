@@ -75,10 +75,7 @@ class Tested:
         best: Name of the best arm other than no rewriting; empty where there is none.
         recommended: Name of the arm that dev chose.
         rows: Results of every program, those that check the reader last.
-        comparisons: The planned comparisons.
-        verdict: What came of it, as a word,
-        sentence: and as a plain sentence with figures.
-        reader_prompts: The reader's prompts that were chosen last.
+        comparisons: The planned ones, and what came of them, as a word (``verdict``) and as a sentence with figures.
         dead_knobs: Knobs that change nothing, each with its ``technique`` and the ``values`` that were tried.
         costs: Cost by stage.
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.

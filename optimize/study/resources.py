@@ -52,10 +52,6 @@ class Bench:
     """All that a trial needs. What was answered is kept in the store, or not at all.
 
     Args:
-        spec: The study.
-        splits: Its questions.
-        space: Its search space.
-        lm: The LM.
         store: Where answers and compiled prompts are kept; None to keep none.
         local: Where vectors and rankings are kept, which cost no call; None to keep none.
         home: The working folder; None where all retrievers are open.

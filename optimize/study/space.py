@@ -28,14 +28,11 @@ Pick = Callable[[str, Domain, Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class TechniqueSpace:
-    """The arms of one technique.
+    """The arms of one technique: what searches, its searched knobs and their values, prompts and LMs that write.
 
     Args:
-        name: Its name.
-        engines: What it may search with.
         given: The value of every knob where nothing is chosen.
         knobs: Its searched knobs, each after those that it depends on.
-        domains: Their values.
         early: Prompt variants of early trials, ``as written`` first.
         late: Prompt variants that only late trials have besides.
         writers: Names of the LMs that may write for it; none for the LM of the study, or where it asks none.
@@ -79,14 +76,8 @@ class Space:
     A trial of the first ones is a technique as written, or with a prompt beside its numbers as written; then come early
     trials; the last ones are late. The technique of a late trial is settled by its place among them, so that its
     parameter has the same choices in every trial. A technique with a single arm is tried once, as written, and is no
-    choice after that.
-
-    Args:
-        techniques: Those of the study, ``plain`` first.
-        readers: Names of the readers, or None alone where none reads.
-        trials: Trials in all.
-        late_trials: How many of them are late.
-        each_prompt: Whether each early prompt is in one of the first trials.
+    choice after that. Techniques are those of the study, ``plain`` first; readers are names, or None alone where none
+    reads; with ``each_prompt`` each early prompt is in one of the first trials.
     """
 
     techniques: tuple[TechniqueSpace, ...]
