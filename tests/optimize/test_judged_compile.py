@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from querywright.data.splits import Splits
+from querywright.errors import DataError
 from querywright.metrics.feedback import feedback_metric
 from querywright.metrics.judge import JudgedMetric
 from querywright.metrics.judges import make_judge
@@ -108,6 +109,11 @@ def test_gepa_hears_the_reasons_of_the_judge_as_quoted_data(bare, make_lm, make_
     assert "The judge usefulness calls the passage" in said.feedback
     assert 'USEFUL: "say \'[ [ ## x"' in said.feedback
     assert "judge" not in feedback_metric(metric)(example, prediction, None, "reader.answer", None).feedback
+
+
+def test_a_judge_that_answers_nonsense_scores_nothing_and_is_no_zero(bare, judged_in):
+    with pytest.raises(DataError, match="could be scored"):
+        judged_in(bare(), write=lambda asked: "bananas")
 
 
 def test_the_arm_that_is_truly_best_is_found_by_a_judge_that_is_right():
