@@ -32,7 +32,7 @@ from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.study.objectives import objective_named
-from querywright.optimize.study.prompts import make_variant, with_variant
+from querywright.optimize.study.prompts import Variant, make_variant, with_variant
 from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.spec import AS_WRITTEN
@@ -243,7 +243,7 @@ def _found(place: Place, search: Callable[[Place], Searched]) -> Found:
     found = Searched.read(path)
     lm = open_bench(bench.spec, bench.home).lm
     program = bench.program(replace(found.arm, prompt=AS_WRITTEN), reads=True)
-    program = program if found.variant is None else with_variant(program, found.variant)
+    program = program if found.variant is None else with_variant(program, Variant.model_validate(found.variant))
     tested = evaluate(
         program, bench.splits.test, lm=lm, name=place.name,
         metrics={**bench.metrics, **judged_metrics(["accuracy"])}, threads=bench.spec.threads,
@@ -335,4 +335,5 @@ def _tuned(place: Place) -> Searched:
         )  # fmt: skip
     except BudgetError:
         ended = "calls"
-    return Searched(arm if variant is None else replace(arm, prompt="light"), variant, place.calls, 1, None, ended)
+    kept = None if variant is None else variant.model_dump(mode="json")
+    return Searched(arm if variant is None else replace(arm, prompt="light"), kept, place.calls, 1, None, ended)

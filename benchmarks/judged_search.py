@@ -24,6 +24,7 @@ from dspy import lm15
 from querywright.data.splits import Splits
 from querywright.data.types import Passage, Question
 from querywright.models.engine import LMEngine
+from querywright.models.store import Store
 from querywright.optimize.results import NO_REWRITING, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.retrieval.types import Hit
@@ -113,7 +114,7 @@ def searched(seed: int, lead: int, dev: int, test: int) -> dict[str, Any]:
         "rrr",
         Splits(asked[:2], asked[2 : 2 + dev], asked[2 + dev :]),
         retriever=Drawn(seed, best, lead),
-        lm=dspy.LM("rule/known", engine=LMEngine(rule, identity="rule"), cache=False, num_retries=0),
+        lm=dspy.LM("rule/known", engine=LMEngine(rule, identity="rule", store=Store()), cache=False, num_retries=0),
         reader=None,
         knobs={
             "max_passages": 1,

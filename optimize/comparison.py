@@ -113,24 +113,20 @@ class Compared:
         notes: Sequence[str] = (),
         outcome: str = "",
     ) -> Path:
-        """Write the page of the comparison, whole or not at all.
+        """Write the page of the comparison, whole or not at all; gives the file.
 
         Args:
             path: The file.
             title: Heads the page. Default: how many arms and questions.
-            facts: What was compared and how, by name. Default nothing.
-            notes: What a reader should know before believing a number. Default nothing.
-            outcome: What came of it, in a sentence. Default nothing.
-
-        Returns:
-            The file.
+            facts: What was compared and how, by name.
+            notes: What a reader should know before believing a number.
+            outcome: What came of it, in a sentence.
         """
         from querywright.optimize.report import comparison_page
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
-        compared: Any = self
         notes = [*dict.fromkeys([*self.notes, *notes])]
-        html = comparison_page(compared, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        html = comparison_page(self, title=title, facts=facts or {}, notes=notes, outcome=outcome)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, html)
@@ -245,7 +241,7 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Programs that are no rivals of the arms, one of a kind for each reader among them.
+    """Programs that are no rivals of the arms, by name, one of a kind for each reader among them.
 
     Args:
         programs: By name.
@@ -259,12 +255,7 @@ class References:
 
     @classmethod
     def of(cls, arms: Mapping[str, RAG], questions: Sequence[Question]) -> References:
-        """Those of every reader among the arms that search.
-
-        Args:
-            arms: Programs by name.
-            questions: What they are asked.
-        """
+        """Those of every reader among the arms that search."""
         searching = {name: one for name, one in arms.items() if one.technique.retriever is not None}
         budget = {"max_passages": max((one.technique.max_passages for one in searching.values()), default=1)}
         programs: dict[str, RAG] = {}
@@ -293,16 +284,9 @@ def closed_book(reader: Reader) -> RAG:
 def oracle_evidence(
     retriever: Any, questions: Sequence[Question], reader: Reader | None, knobs: Mapping[str, Any]
 ) -> RAG | None:
-    """A program that gives the reader the deciding passages themselves.
+    """A program that gives the reader the deciding passages of labelled questions themselves.
 
-    Args:
-        retriever: Holds them.
-        questions: Labelled questions.
-        reader: The reader.
-        knobs: Such as ``max_passages``.
-
-    Returns:
-        The program; None without a reader or labelled evidence, and where the retriever cannot give passages by id.
+    None without a reader or labelled evidence, and where the retriever cannot give passages by id.
     """
     ids = sorted({key for question in questions for key in question.evidence})
     passages = held_by(retriever, ids)

@@ -53,13 +53,9 @@ MEANING: Mapping[Stage, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What became of one question in one arm.
+    """What became of one question in one arm; whether its reader is right without passages, and with the deciding ones.
 
-    Args:
-        question: Its id.
-        stage: What became of it.
-        closed_book: Whether the reader is right without passages; None where that was not asked.
-        oracle: Whether it is right with the deciding passages; None where that was not asked, or there are none.
+    These are None where that was not asked, or there are no deciding passages.
     """
 
     question: str
@@ -211,8 +207,7 @@ class Decisions:
     Args:
         arm: Its name.
         turned: Answers that turned against another arm, by that arm's name.
-        by_label: Accuracy by the label of what was found, beside closed book on the same questions; empty where
-            closed book was not asked.
+        by_label: Accuracy by the label of what was found, beside closed book on the same questions, if that was asked.
         shares: Labels of all its passages.
     """
 
@@ -246,14 +241,10 @@ def decisions(
     closed_book: Mapping[str, Evaluation],
     metric: str = "accuracy",
 ) -> tuple[Decisions, ...]:
-    """What each arm's passages did to the decisions.
+    """What each arm's passages did to the decisions, by a metric that is 1.0 where an answer is right.
 
-    Args:
-        arms: Results of programs that search and read, on these questions.
-        questions: What was asked, with labelled evidence.
-        baseline: Answers that turned are counted against it,
-        closed_book: and, by arm, against its reader without passages, where that was asked.
-        metric: Says which answers are right: 1.0, 0.0 or NaN. Default accuracy.
+    Answers that turned are counted against the baseline, and, where that was asked, against the arm's reader without
+    passages, which ``closed_book`` has by arm.
     """
 
     def scores(arm: Evaluation) -> dict[str, float]:

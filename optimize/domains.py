@@ -19,13 +19,8 @@ _WIDE = 50
 class Domain:
     """Values to choose from, or a range of numbers with both ends.
 
-    Args:
-        choices: The values, in order; empty for a range.
-        low: Smallest number of a range.
-        high: Largest number of a range; one that no step leads to is lowered to the last that one does.
-        step: Distance between numbers; None for 1, or for any number where they are not whole.
-        log: Whether a range is looked at by its logarithm.
-        whole: Whether the numbers of a range are whole.
+    A range is looked at by its logarithm where that is said. Its high end, where no step leads to it, is lowered to
+    the last that one does; without a step it has every number, or every whole one.
     """
 
     choices: tuple[Value, ...] = ()

@@ -11,11 +11,7 @@ from querywright.models.adapter import PromptAdapter
 
 
 def asking(lm: dspy.BaseLM) -> AbstractContextManager[Any]:
-    """The DSPy settings under which programs are run here: this LM, our adapter, nothing recorded.
-
-    Args:
-        lm: The LM that is asked.
-    """
+    """The DSPy settings under which programs are run here: this LM, our adapter, nothing recorded."""
     settings: AbstractContextManager[Any] = dspy.context(
         lm=lm, adapter=PromptAdapter(), disable_history=True, trace=None
     )

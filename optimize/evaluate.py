@@ -187,15 +187,9 @@ class Evaluation:
         return _average([row.invalid for row in self.rows if row.answer is not None])
 
     def latency(self, quantile: float) -> float:
-        """Seconds from question to answer that so many of the questions needed at most.
+        """Seconds from question to answer that this share of the questions needed at most; NaN where none is left.
 
         Questions that failed are left out, and those with an answer from the store, which takes no time.
-
-        Args:
-            quantile: In (0, 1], such as 0.5 or 0.95: the smallest time that this share did not exceed.
-
-        Returns:
-            Seconds; NaN where no question is left.
         """
         seconds = sorted(row.seconds for row in self.rows if row.failure is None and not row.cost.saved)
         return seconds[max(0, math.ceil(quantile * len(seconds)) - 1)] if seconds else math.nan
@@ -225,8 +219,7 @@ class Evaluation:
 
         from querywright.optimize.tables import question_rows
 
-        alone: Any = [self]
-        return pandas.DataFrame(question_rows(alone))
+        return pandas.DataFrame(question_rows([self]))
 
     def __repr__(self) -> str:
         return results_text([self])
@@ -234,8 +227,7 @@ class Evaluation:
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        alone: Any = [self]
-        return results_html(alone)
+        return results_html([self])
 
 
 def results_text(evaluations: Sequence[Evaluation], sentences: Sequence[str] = ()) -> str:
@@ -396,13 +388,9 @@ def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> fl
 
 
 def judged_question(question: Question, judgements: Iterable[Judgement]) -> Question:
-    """The question with what judges of usefulness said of passages as its evidence.
+    """The question with what judges of usefulness said of passages as its evidence; what nobody could read is unjudged.
 
     A label that is there stays, and so does the evidence of a question that says of all passages what they are worth.
-
-    Args:
-        question: The question.
-        judgements: Of its passages; what could not be read leaves a passage unjudged.
     """
     said = {one.passage: one for one in reversed(list(judgements)) if one.passage and one.label in set(Label)}
     if not said or (question.evidence and not question.assessors):

@@ -45,13 +45,7 @@ class TooManyFailuresError(QuerywrightError):
 
 
 class Failures:
-    """Failed questions of a run, up to how many it may have.
-
-    Args:
-        name: What is run, for messages.
-        total: Questions in all.
-        share: Share of them that may fail, 0 to 1; at least one may unless it is 0.
-        what: What they are, in the plural. Default "questions".
+    """Failed questions of a run of this name, up to which share of the total it may have; at least one unless it is 0.
 
     Raises:
         InputError: The share is out of range.

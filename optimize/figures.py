@@ -41,14 +41,10 @@ LABEL = 20
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure and what is said about it.
+    """A figure, as plotly takes it, and what is said about it.
 
-    Args:
-        id: Of its element.
-        title: Stands above it.
-        data: Traces as plotly takes them; their names, and what is said where the pointer is, as plain text.
-        layout: As plotly takes it.
-        summary: What it shows, for those who do not see it. Default all that is said where the pointer is.
+    Names of traces, and what is said where the pointer is, are plain text. The summary is for those who do not see it;
+    by default it is all that is said where the pointer is.
     """
 
     id: str
@@ -79,12 +75,7 @@ def metrics_of(compared: Compared) -> list[str]:
 
 
 def means(compared: Compared, part: str = "") -> list[Figure]:
-    """Every arm's mean with its interval, a figure a metric.
-
-    Args:
-        compared: The arms.
-        part: Stands at the end of the figures' ids, where a page shows several comparisons.
-    """
+    """Every arm's mean with its interval, a figure a metric; ``part`` ends their ids, where a page has several."""
     figures = []
     for place, metric in enumerate(metrics_of(compared)):
         told = [(line, arm, arm.mean(metric)) for line, arm in enumerate(compared.arms)]

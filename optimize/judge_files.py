@@ -40,12 +40,7 @@ class SavedJudge:
     calibration: Calibration | None = None
 
     def standing(self, lm: str, engine: str) -> str:
-        """What may be said of the judge when this LM is asked: its calibration, or that there is none.
-
-        Args:
-            lm: Name of the LM.
-            engine: Its ``lm_digest``.
-        """
+        """What may be said of the judge when an LM of this name and ``lm_digest`` is asked: how it was calibrated."""
         known = self.calibration
         if known is None:
             why = ""
@@ -66,15 +61,7 @@ def judge_file(path: Path) -> Path:
 
 
 def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Path:
-    """Write a judge; an older one at the same place is replaced whole or not at all.
-
-    Args:
-        path: A file that ends in .json, or a folder; it is made when missing.
-        judge: The judge.
-        calibration: Its calibration.
-
-    Returns:
-        The file.
+    """Write a judge at a path as ``judge_file`` takes it; an older one there is replaced whole or not at all.
 
     Raises:
         ArtifactError: It cannot be written.
@@ -93,9 +80,6 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
 
 def load_judge(path: Path) -> SavedJudge:
     """Read a judge that ``save_judge`` wrote.
-
-    Args:
-        path: The file, or its folder.
 
     Raises:
         ArtifactError: It is missing, too large, was edited, or is not of a form that this version reads.

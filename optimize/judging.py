@@ -99,12 +99,7 @@ def judged_metrics(
 
 
 def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
-    """What must be known of the judges among these metrics: how far they agree with people, and what they judged.
-
-    Args:
-        metrics: By name.
-        lm: The LM of the programs, which judges where a judge has none of its own.
-    """
+    """What must be known of the judges among metrics of programs with this LM, which judges where a judge has none."""
     notes = []
     judged = {name: metric for name, metric in metrics.items() if isinstance(metric, JudgedMetric)}
     for counts in {id(one.counts): one.counts for one in judged.values()}.values():
@@ -246,12 +241,10 @@ class CompiledJudge:
     Args:
         judge: The judge.
         chosen: Name of the arm that was chosen on dev; ``no demonstrations`` for the judge as it was.
-        dev: Kappa of each arm on dev; NaN where it is undefined, or the arm failed too often or gave fewer readable
-            labels than the judge as it was.
+        dev: Kappa of each arm on dev; NaN where it is undefined, or the arm is out.
         before: The calibration of the judge as it was, on the half that nothing was chosen on.
         after: That of the judge that was chosen, on the same half.
-        differences: After - before on the cases that both could judge, by figure.
-        n: Number of those cases.
+        differences: After - before on the ``n`` cases that both could judge, by figure.
     """
 
     judge: Judge
@@ -274,29 +267,17 @@ def compile_judge(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CompiledJudge:
-    """Gives a judge demonstrations labelled by people, where they bring it nearer to people.
+    """Gives a copy of a judge demonstrations labelled by people, where they bring it nearer to people.
 
     The questions are split by a stable hash. Sets of demonstrations (DSPy's ``LabeledFewShot``, each label as often
     as the others) are taken from a quarter of them, and chosen by kappa on another quarter, where the judge as it is
     stands beside them and wins a tie. The other half is judged twice, before and after. An optimizer that
-    bootstraps would add nothing to the labels, which people gave; a judge's reasons are left out of them.
-
-    Args:
-        judge: The judge as it is; it is not changed.
-        judged: Cases with labels of people.
-        lm: An LM made by ``resolve_lm``.
-        per_question: Judge at most so many cases of each question; demonstrations are taken from all. Default all.
-        threads: Cases under way at a time, 1 or more. Default 4.
-        max_failures: Share of the cases that may fail; an arm with demonstrations that fails more often is out.
-            Default 0.05.
-        seed: Of the split, the demonstrations and the resampling. Default 0.
-        progress: Called after each case.
+    bootstraps would add nothing to the labels, which people gave; a judge's reasons are left out of them. Arguments are
+    those of ``calibrate``; of each question at most ``per_question`` cases are judged, demonstrations come from all.
 
     Raises:
         DataError: There are too few cases to choose from, to choose on, or to tell what was gained.
-        OutageError: The LM is out of reach.
-        BudgetError: The limit of calls is reached.
-        TooManyFailuresError: The judge as it is failed more often than allowed.
+        TooManyFailuresError: The judge as it is failed more often than allowed; an arm that does is out.
     """
     train, dev, test = _split(judge, judged, seed, per_question)
     arms = {AS_IT_IS: judge, **_with_demonstrations(judge, train, seed)}

@@ -97,9 +97,7 @@ def pool_passages(
                 return list(bare(**question.inputs).passages[:depth])
 
         failures = Failures(name, len(questions), max_failures)
-        found = failures.map(
-            search, questions, id_of=lambda question: question.id, threads=threads, progress=progress, name=name
-        )
+        found = failures.map(search, questions, id_of=lambda question: question.id, threads=threads, progress=progress)
         failed[name] = sum(failures.kinds.values())
         for question, passages in zip(questions, found, strict=True):
             if not isinstance(passages, Exception):

@@ -12,7 +12,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -44,10 +44,21 @@ class _StopError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an optimizer is given, as ``run_optimizer`` is.
+    """What an optimizer is given.
 
     Args:
-        arguments: The optimizer's own, defaults filled in.
+        name: The optimizer's, in ``OPTIMIZERS``.
+        program: The program as it stands.
+        train: Training questions, never those of dev or test.
+        metric: A measure from 0 to 1 of ``(example, prediction)``.
+        lm: An LM made by ``resolve_lm``; it also writes the instructions.
+        feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
+        arguments: The optimizer's own; ``run_optimizer`` fills in its defaults.
+        part: Predictors that may change: ``technique``, ``reader`` or ``all``.
+        seed: Of everything that is drawn.
+        threads: Questions under way at a time, where DSPy runs several.
+        max_failures: Share of the training questions that may fail.
+        progress: Called with how much is done and how much there is at most.
         runs: Runs of the program at most, for ``progress``.
     """
 
@@ -55,15 +66,15 @@ class Work:
     program: RAG
     train: Sequence[Question]
     metric: Metric
-    feedback: Callable[..., Any]
     lm: dspy.LM
-    arguments: Mapping[str, Value]
-    part: str
-    seed: int
-    threads: int
-    max_failures: float
-    runs: int = 0
+    feedback: Callable[..., Any] | None = None
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    part: str = "technique"
+    seed: int = 0
+    threads: int = 1
+    max_failures: float = 0.05
     progress: Callable[[int, int], None] | None = None
+    runs: int = 0
 
     def number(self, *names: str) -> int:
         """A seed for something, other than that for anything else; never 0, which DSPy takes for none."""
@@ -118,14 +129,7 @@ class Work:
 
     @contextlib.contextmanager
     def watched(self, metric: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """Settings under which a DSPy optimizer runs; gives the metric to hand it.
-
-        Raises:
-            OutageError: The LM is out of reach.
-            BudgetError: The limit of calls is reached.
-            TooManyFailuresError: More questions failed than allowed.
-            OptimizerError: The optimizer could make nothing of what the LM wrote.
-        """
+        """Settings under which a DSPy optimizer runs; gives the metric to hand it, and raises as ``run_optimizer``."""
         watch = _Watch(self, metric)
         lm = DrawnLM(self.lm, self.number("draws"), watch.stop)
         callbacks = [*dspy.settings.callbacks, watch]
@@ -151,12 +155,8 @@ class DrawnLM(dspy.LM):
     """An LM whose samples are numbered: each has a seed of its own, so that the store gives it again.
 
     DSPy tells samples of one prompt apart by ``rollout_id`` and ``n``, which never reach the model, and a sample
-    without a seed is asked for anew each time. What is asked at temperature 0 is the same request as ever.
-
-    Args:
-        lm: An LM made by ``resolve_lm``.
-        seed: Of all samples.
-        stop: Called before each request, and with what a request raised; it may raise.
+    without a seed is asked for anew each time. What is asked at temperature 0 is the same request as ever. ``stop`` is
+    called before each request, and with what a request raised; it may raise.
     """
 
     def __init__(self, lm: dspy.LM, seed: int, stop: Callable[[Exception | None], None]) -> None:
@@ -168,11 +168,7 @@ class DrawnLM(dspy.LM):
         return self
 
     def drawn_alike(self, lm: dspy.BaseLM) -> dspy.BaseLM:
-        """Another LM that a technique asks of its own, numbered and stopped as this one is.
-
-        Args:
-            lm: It is drawn from anew where this one is, and not asked under our account where it is no ``dspy.LM``.
-        """
+        """An LM that a technique asks of its own, numbered and stopped, and drawn from anew, as this one is."""
         if not isinstance(lm, dspy.LM):
             return lm
         again = self.kwargs.get("rollout_id") is not None
@@ -265,14 +261,7 @@ class _Watch(BaseCallback):
 
 
 def halves(train: Sequence[Question], share: float, seed: int) -> tuple[list[Question], list[Question]]:
-    """Questions to learn from, and questions to choose on, both out of the training questions.
-
-    The last so many by the stable hash of seed and id; the order of the questions makes no difference.
-
-    Args:
-        train: Two or more questions.
-        share: Share to choose on; each part has one question at least.
-        seed: Another seed is another split.
+    """Questions to learn from and a share to choose on, one at least in each part, whatever the order of the questions.
 
     Raises:
         InputError: There is only one question.

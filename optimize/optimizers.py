@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,9 +11,7 @@ import dspy
 from dspy.teleprompt import BootstrapFewShotWithOptuna
 from dspy.utils.exceptions import AdapterParseError, LMError
 
-from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError, unknown
-from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.optimizer_run import OptimizerError, Work, demonstrations, learnt_from
@@ -50,8 +48,7 @@ class Optimizer:
     Args:
         compile: Does the work; its name is the optimizer's.
         bound: What it takes at most, by the number of training questions, of predictors and its arguments.
-        options: Its arguments, with our defaults, which suit 6 to 10 training questions. With ``validation`` among them
-            it keeps a part of the training questions to choose on.
+        options: Its arguments, with our defaults, which suit 6 to 10 training questions.
         late: Whether it is so expensive that only techniques that survive the first phase are given it.
     """
 
@@ -97,16 +94,9 @@ class Optimizer:
         *,
         calls_per_run: int | None = None,
     ) -> int:
-        """LM calls at most: those of all runs of the program, and those that write instructions.
+        """LM calls at most: of all runs of the program, by default one a predictor, and those that write instructions.
 
-        An answer that cannot be read is asked for once more, which is not counted; equal calls are made once, and
-        what the store has is not made at all, so it is mostly far fewer.
-
-        Args:
-            n_train: Training questions.
-            n_predictors: Predictors that are tuned.
-            arguments: As in ``check``.
-            calls_per_run: LM calls of one run of the program. Default one for each predictor.
+        An answer that cannot be read is asked for once more, which is not counted; equal calls are made once.
         """
         bound = self.bound(n_train, n_predictors, self.check(arguments))
         return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
@@ -340,7 +330,7 @@ def gepa(work: Work) -> RAG:
     batch = min(int(work.arguments["reflection_minibatch_size"]), learn)
     quietly = {"log_dir": None, "track_stats": False, "warn_on_score_mismatch": False}
     settings = {"num_threads": work.threads, "seed": work.number("gepa"), "reflection_minibatch_size": batch}
-    return _compiled(work, _AskingGEPA, work.feedback, **settings, **quietly)
+    return _compiled(work, _AskingGEPA, work.feedback or feedback_metric(work.metric), **settings, **quietly)
 
 
 class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
@@ -389,13 +379,9 @@ def ensemble(work: Work) -> RAG:
 
 
 def _compiled(work: Work, optimizer: Callable[..., Any], metric: Callable[..., Any], **more: Any) -> RAG:
-    """The program as one of DSPy's optimizers leaves it.
+    """The program as one of DSPy's optimizers leaves it that maximises this metric.
 
-    Args:
-        work: What it is given; its arguments go to ``compile`` where that has them, the others to the class.
-        optimizer: DSPy's class.
-        metric: What it maximises.
-        more: Further arguments, and some in place of the given ones.
+    The arguments of the work, and ``more`` in place of some, go to ``compile`` where that has them, else to the class.
     """
     learn, choose = work.learn_and_choose() if _VALIDATION.name in work.arguments else (work.examples(), None)
     given = {name: value for name, value in work.arguments.items() if name not in _OURS} | more
@@ -449,78 +435,20 @@ def optimizer_named(name: str) -> Optimizer:
     return OPTIMIZERS[name]
 
 
-def run_optimizer(
-    name: str,
-    program: RAG,
-    train: Sequence[Question],
-    *,
-    metric: Metric,
-    lm: dspy.LM,
-    feedback: Callable[..., Any] | None = None,
-    arguments: Arguments | None = None,
-    part: str = "technique",
-    seed: int = 0,
-    threads: int = 1,
-    max_failures: float = 0.05,
-    progress: Callable[[int, int], None] | None = None,
-) -> RAG:
-    """Tune the prompts of a program on training questions.
+def run_optimizer(work: Work) -> RAG:
+    """Tune the prompts of a program, which is not changed, on training questions.
 
     What the optimizer passes over is not passed over here: an outage and a spent budget stop it at once, and so do
     more questions that fail than allowed, each counted once however often it is asked. What is sampled has a seed,
-    so a run that is started again takes it from the store. Nothing is written to a disk.
-
-    Args:
-        name: A name in ``OPTIMIZERS``.
-        program: The program as it stands; it is not changed.
-        train: Training questions, never those of dev or test. Where the optimizer chooses, a part of them is kept
-            for that, by the stable hash of seed and id.
-        metric: A measure from 0 to 1 of ``(example, prediction)``.
-        lm: An LM made by ``resolve_lm``; it also writes the instructions.
-        feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
-        arguments: The optimizer's own.
-        part: Predictors that may change: ``technique``, ``reader`` or ``all``.
-        seed: Of everything that is drawn.
-        threads: Questions under way at a time, where DSPy runs several.
-        max_failures: Share of the training questions that may fail.
-        progress: Called with how much is done and how much there is at most.
-
-    Returns:
-        A program with other instructions and demonstrations: of ``knn_few_shot`` one with ``nearest``, of ``ensemble``
-        an ``Ensemble``.
+    so a run that is started again takes it from the store. Nothing is written to a disk. Of ``knn_few_shot`` comes a
+    program with ``nearest``, of ``ensemble`` an ``Ensemble``.
 
     Raises:
-        OutageError: The LM is out of reach.
-        BudgetError: The limit of calls is reached.
-        TooManyFailuresError: More questions failed than allowed.
         OptimizerError: It came to nothing.
-        InputError: A name or value is wrong, there is nothing to tune, or there are too few questions.
+        InputError: A name or value is wrong, or there are too few questions.
     """
-    optimizer = optimizer_named(name)
-    given = optimizer.check(arguments)
-    if isinstance(program, Ensemble):
-        raise InputError("an ensemble is not tuned further; tune its members")
-    if part not in {"technique", "reader", "all"}:
-        raise InputError(f"part must be technique, reader or all, but got {part!r}")
-    if part == "reader" and program.reader is None:
-        raise InputError("the program has no reader to tune; give it one, or take part=technique")
-    if not train:
-        raise InputError(f"{name} has no training questions; give at least {1 + (_VALIDATION in optimizer.options)}")
-    work = Work(
-        name=name,
-        program=program,
-        train=train,
-        metric=metric,
-        feedback=feedback or feedback_metric(metric),
-        lm=lm,
-        arguments=given,
-        part=part,
-        seed=seed,
-        threads=threads,
-        max_failures=max_failures,
-        progress=progress,
-    )
-    tuned = sum(name.startswith(work.prefix) for name, _ in program.named_predictors())
-    if not tuned:
-        raise InputError(f"{program.technique.NAME} asks no LM, so it has no prompt to tune; leave prompts out for it")
-    return optimizer.compile(replace(work, runs=optimizer.bound(len(train), tuned, given).runs))
+    optimizer = optimizer_named(work.name)
+    given = optimizer.check(work.arguments)
+    tuned = sum(name.startswith(work.prefix) for name, _ in work.program.named_predictors())
+    runs = optimizer.bound(len(work.train), tuned, given).runs
+    return optimizer.compile(replace(work, arguments=given, runs=runs))

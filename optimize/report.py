@@ -15,7 +15,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import needs
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize import figures
@@ -40,12 +39,7 @@ _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028
 
 
 def render(template: str, **context: Any) -> str:
-    """Text from a template of this package; in one that ends in ``.html`` every value is escaped.
-
-    Args:
-        template: Its name, such as ``compare.html``.
-        context: What it shows.
-    """
+    """Text from a template of this package; in one that ends in ``.html`` every value is escaped."""
     return _templates().get_template(template).render(**context)
 
 
@@ -59,16 +53,10 @@ def page(
     data: Mapping[str, Any] = NO_QUESTIONS,
     **context: Any,
 ) -> str:
-    """A whole page, with all scripts and styles inside. To be written as UTF-8.
+    """A whole page, with all scripts and styles inside, from a template that extends ``page.html``; written as UTF-8.
 
-    Args:
-        template: One that extends ``page.html``.
-        title: Heads the page.
-        facts: What it is about, by name.
-        notes: What a reader should know before believing a number. Default nothing.
-        figures: What is drawn, by the names that the template has for them.
-        data: The questions, as ``browser`` makes them. Default no question.
-        context: What else the template shows.
+    Facts are what it is about, notes what a reader should know before believing a number. The template has names for
+    the figures; questions are as ``browser`` makes them, and ``context`` is what else it shows.
     """
     from plotly.offline import get_plotlyjs
 
@@ -80,15 +68,7 @@ def page(
 def comparison_page(
     compared: Compared, *, title: str, facts: Mapping[str, str], notes: Sequence[str] = (), outcome: str = ""
 ) -> str:
-    """The page of a comparison, as ``Compared.report`` writes it; the same input gives the same text.
-
-    Raises:
-        InputError: An arm was not evaluated on the questions of the comparison.
-    """
-    ids = [question.id for question in compared.questions]
-    for arm in compared.arms:
-        if ids and [row.id for row in arm.rows] != ids:
-            raise InputError(f"{arm.name} was not evaluated on the questions of the report; give those it was asked")
+    """The page of a comparison, as ``Compared.report`` writes it; the same input gives the same text."""
     diagnosis = compared.diagnosis
     metrics = figures.metrics_of(compared)
     metric = [*compared.arm(compared.baseline).metrics, *metrics, "accuracy"][0]
@@ -138,12 +118,7 @@ def score_rows(compared: Compared) -> list[dict[str, str]]:
 
 
 def browser(compared: Compared, metric: str) -> dict[str, Any]:
-    """What each arm searched, found and answered, question by question, as the macro ``questions`` shows it.
-
-    Args:
-        compared: The arms, with the questions that they were asked.
-        metric: What questions are marked by.
-    """
+    """What each arm searched, found and answered, marked by a metric, for the macro ``questions``."""
     lost = {} if compared.diagnosis is None else compared.diagnosis.arms
     base = compared.arm(compared.baseline).values(metric)
     told: dict[str, dict[str, Any]] = {}

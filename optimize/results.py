@@ -24,7 +24,7 @@ NO_REWRITING = "no rewriting"
 """The arm that searches with the question as it was asked."""
 
 AS_WRITTEN = "as written"
-"""The arm of a technique whose numbers and prompts nobody chose."""
+"""The arm of a technique, and the prompts of a program, that nobody chose; every technique and reader has it."""
 
 OBJECTIVE_METRICS: Mapping[str, tuple[str, ...]] = {
     "decision_useful": ("decision_useful",),
@@ -241,16 +241,11 @@ class Compiled:
 
 
 def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Compared:
-    """Programs that met test as a comparison with no rewriting; what checks the reader is a reference.
-
-    Args:
-        met: Results on test; those of no rewriting are among them.
-        comparisons: The planned ones, as they were made.
-    """
+    """Programs that met test as a comparison with no rewriting; what checks the reader is a reference."""
     from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Compared
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
-    held: Any = tuple(one for one in comparisons if one.other == NO_REWRITING)
+    held = tuple(one for one in comparisons if one.other == NO_REWRITING)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
     return Compared(arms, NO_REWRITING, held, references)
 

@@ -13,22 +13,15 @@ from querywright.optimize.results import Comparison
 ALPHA = 0.05
 """Level of every two-sided test."""
 
-READER_CHECK = ("oracle evidence", "closed book")
-"""The two arms that say what the reader makes of perfect evidence and of none; they say nothing of a technique."""
-
 Verdict = Literal["gain", "no gain shown", "loss", "no rewriting", "too few questions"]
 
 
 def family(
     name: str, pairs: Sequence[tuple[str, str, str]], arms: Mapping[str, Evaluation], *, prefix: str = ""
 ) -> list[Comparison]:
-    """Comparisons that are Holm-corrected together.
+    """Comparisons that are Holm-corrected together, of a metric, an arm and the arm it is held against.
 
-    Args:
-        name: Of the family.
-        pairs: Metric, arm, and the arm it is held against; a pair that cannot be compared is left out.
-        arms: Results by arm.
-        prefix: Stands before each sentence.
+    A pair that cannot be compared is left out; ``prefix`` stands before each sentence.
     """
     tests = [
         (metric, a, b, arms[a].against(arms[b], metric))
@@ -45,12 +38,7 @@ def family(
 
 
 def against(arms: Sequence[Evaluation], baseline: str) -> list[Comparison]:
-    """Every arm against the baseline in every metric of the baseline; Holm-corrected within a metric.
-
-    Args:
-        arms: Results on the same questions.
-        baseline: Name of one of them.
-    """
+    """Every arm against the baseline in every metric of the baseline; Holm-corrected within a metric."""
     by_name = {one.name: one for one in arms}
     return [
         comparison
@@ -64,8 +52,7 @@ def against(arms: Sequence[Evaluation], baseline: str) -> list[Comparison]:
 def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
     """What test says of a program that was chosen on dev, as a word and as one plain sentence with figures.
 
-    Args:
-        tests: It against no rewriting, by metric; the p values are corrected.
+    The tests are it against no rewriting, by metric; the p values are corrected.
     """
     shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA}
     word: Verdict = "loss" if False in shown else "gain" if True in shown else "no gain shown"

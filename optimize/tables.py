@@ -29,12 +29,7 @@ def clean(value: str) -> str:
 
 
 def cut(value: str, limit: int) -> str:
-    """The text, or as many of its words as fit.
-
-    Args:
-        value: The text.
-        limit: Characters that may stay, before the sign that more followed.
-    """
+    """The text, or as many of its words as fit in so many characters, and a sign that more followed."""
     if len(value) <= limit:
         return value
     head = value[:limit]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import dspy
@@ -12,15 +11,14 @@ import dspy
 from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.lm import as_lm, engine_of, writer_beside
-from querywright.models.store import Store
+from querywright.models.lm import engine_of
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.optimizers import optimizer_named
 from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
 from querywright.optimize.study.holdout import meet_test
-from querywright.optimize.study.objectives import check_judges, check_objectives
+from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.space import build_space
@@ -28,7 +26,7 @@ from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.optimize.study.storage import memory_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
-from querywright.programs import check_takes_writer, make_program, technique_class
+from querywright.programs import make_program, technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -54,7 +52,7 @@ def compile_program(
     settings: CompileSettings | None = None,
     reader_check: Sequence[Question] = (),
     reranker: Reranker | None = None,
-    writer_lm: dspy.LM | str | Path | None = None,
+    writer_lm: dspy.LM | None = None,
     judges: Sequence[SavedJudge] = (),
     judge_lm: dspy.LM | None = None,
     progress: Progress | None = None,
@@ -67,56 +65,21 @@ def compile_program(
     best arm meets test once, beside closed book, no rewriting, the technique as written and, with labelled evidence,
     the oracle; all with the same reader. Two arms are always compared on the questions that both scored. An arm on
     which too many questions failed is out, and named; none ends early, so that the technique meets test even where it
-    loses.
+    loses. Every choice follows from the seed, and every answer is in the store: an interrupted compilation that is
+    started again asks only for what is missing and ends where an undisturbed one would have ended.
 
-    Everything that an LM answered is kept in the LM's store, and every choice follows from the seed: an
-    interrupted compilation that is started again asks only for what is missing and ends where an undisturbed one
-    would have ended.
-
-    Args:
-        technique: A name in ``TECHNIQUES``.
-        splits: Train, dev and test questions.
-        retriever: What is searched.
-        lm: Any DSPy LM. Answers of one without a store are kept in memory, so that nothing is asked twice.
-        reader: A reader's name, or None to tune retrieval alone. Default ``auto``: ``multiple_choice`` where every
-            question has options, else ``short_answer``.
-        knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
-        settings: How much is tried.
-        reader_check: Further labelled questions, met by closed book and oracle evidence alone: whether the reader
-            reads takes more questions to show than whether the technique finds. Default none.
-        reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
-        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder; kept,
-            counted and paid with ``lm``. Default None: ``lm``.
-        judges: Judges that stand in the place of those of their name.
-        judge_lm: What judges are asked of, made by ``resolve_lm`` with the store and ledger of ``lm``. Default None:
-            ``lm``.
-        progress: Called as work proceeds.
-
-    Returns:
-        The recommended program and everything it was chosen from.
-
-    Raises:
-        InputError: The data cannot carry the objective, a question of the reader check stands in a split, or a
-            name or value is wrong.
-        OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
-        BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
-        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or of
-            what dev chose on test.
-        QuerywrightError: Most arms failed.
+    Arguments, and what is raised, are those of ``querywright.compile``, all of them open: LMs made by ``resolve_lm``
+    that share a store and a ledger, judges, a reranker, and further questions that only check the reader.
     """
     settings = settings or CompileSettings()
     if reader == "auto":
         reader = "multiple_choice" if all(one.options for part in splits for one in part) else "short_answer"
-    store = Store()  # of answers that are kept nowhere else, so that no trial asks for them again
-    lm = as_lm(lm, store=store)
-    writer = writer_beside(lm, writer_lm)
-    check_takes_writer(technique_class(technique), writer)
-    spec = _study_of(technique, lm, writer, reader, knobs or {}, settings)
+    spec = _study_of(technique, lm, writer_lm, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.progress = reader_check, progress
-    bench.writers = {one.name: writer for one in spec.writers}
-    bench.judges, bench.judge_lm = judges, writer_beside(lm, judge_lm, store=store)
-    _check_given(bench, technique, knobs or {})
+    bench.writers = {one.name: writer_lm for one in spec.writers}
+    bench.judges, bench.judge_lm = judges, judge_lm
+    _check_given(bench)
     with memory_storage(spec.name) as storage:
         start = bench.total
         variants, nothing = _bootstrap(bench, technique)
@@ -165,11 +128,9 @@ def compile_program(
     )
 
 
-def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None:
-    """Refuse what is no part of a study's file: questions and reranker."""
-    technique_class(technique)(None, reranker=bench.reranker, **knobs)
+def _check_given(bench: Bench) -> None:
+    """Refuse questions, which are no part of a study's file."""
     check_objectives(bench.spec.objectives, bench.splits, bench.space.readers[0])
-    check_judges(bench.metrics, bench.judges, asks=bench.judge_lm is not None)
     if bench.reader_check and bench.space.readers[0] is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
     seen = {mark for part in bench.splits for question in part for mark in marks(question)}
@@ -269,8 +230,8 @@ def _bootstrap(bench: Bench, technique: str) -> tuple[list[str], dict[str, str]]
         except OptimizerError as error:
             nothing[name] = str(error)[:500]
             continue
-        if variant is not None and variant["predictors"] not in found.values():
-            found[name] = variant["predictors"]
+        if variant is not None and variant.predictors not in found.values():
+            found[name] = variant.predictors
     return list(found), nothing
 
 

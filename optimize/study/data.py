@@ -24,14 +24,7 @@ SAMPLE = 200
 
 
 class CheckedStudy(NamedTuple):
-    """A study that was read and checked, with its data and without its models.
-
-    Args:
-        spec: What was asked for.
-        splits: Its questions.
-        space: Its arms.
-        passages: Some passages of its collection, chosen by the seed.
-    """
+    """A study that was read and checked, with its data, some passages of its collection, and none of its models."""
 
     spec: StudySpec
     splits: Splits
@@ -40,11 +33,7 @@ class CheckedStudy(NamedTuple):
 
 
 def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = None) -> CheckedStudy:
-    """Read and check a study and open its data.
-
-    Args:
-        source: The file's path, or the same as a mapping.
-        home: The working folder, which has the collection.
+    """Read and check a study, from its file or a mapping, and open its data.
 
     Raises:
         InputError: Something is wrong with the study, its questions or its collection.
@@ -59,13 +48,7 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
 
 
 def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
-    """The questions of a study and what reads them.
-
-    Args:
-        spec: A study that was checked.
-
-    Returns:
-        The splits; the readers to choose from, None alone where none reads; further questions of the reader check.
+    """The splits of a study; its readers, None alone where none reads; further questions of the reader check.
 
     Raises:
         DataError: A question is wrong, or lacks the options that a technique or reader compares.
@@ -94,14 +77,7 @@ def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
 def further_questions(
     count: int, asked: Sequence[Question], splits: Splits, readers: Sequence[str | None], seed: int = 0
 ) -> list[Question]:
-    """Questions of the reader check: the first that the split leaves over, none there or twice, by id or text.
-
-    Args:
-        count: How many; 0 for none.
-        asked: All questions.
-        splits: What was made of them with sizes.
-        readers: Those that are checked; None is no reader.
-        seed: Of the splits. Default 0.
+    """So many questions of the reader check: the first that the split leaves over, none there or twice, by id or text.
 
     Raises:
         InputError: There is no reader, or there are too few questions.

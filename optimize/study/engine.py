@@ -161,11 +161,7 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
 
 
 def spec_in(folder: Path) -> StudySpec:
-    """The study that a folder holds.
-
-    Raises:
-        InputError: It holds none.
-    """
+    """The study that a folder holds; an ``InputError`` where it holds none."""
     if not (folder / SPEC_FILE).is_file():
         raise InputError(f"the folder {str(folder)!r} holds no study; name one that `querywright study run` made")
     return read_spec(folder / SPEC_FILE)

@@ -49,15 +49,9 @@ _MANY = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of a study.
+    """A part of a study: what it takes at most, and how its calls were counted, in words.
 
-    Args:
-        name: What it is.
-        how: How its calls were counted, in words.
-        calls: LM calls at most.
-        tokens: Input and output tokens of these calls, at most.
-        dollars: Estimated US dollars; None where the price is not known.
-        minutes: None where nobody measured a call.
+    Dollars are None where the price is not known, minutes where nobody measured a call.
     """
 
     name: str
@@ -79,12 +73,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a study takes at most, if nothing of it is stored yet.
-
-    Args:
-        stages: In their order; the last is all of them.
-        assumptions: What the figures rest on, in sentences.
-    """
+    """What a study takes at most, the last stage being all of them, and what the figures rest on, in sentences."""
 
     stages: tuple[Stage, ...]
     assumptions: tuple[str, ...]
@@ -105,16 +94,10 @@ def estimate(
     passages: Sequence[Passage] = (),
     seconds_per_call: float | None = None,
 ) -> Estimate:
-    """What a study takes at most. Nothing is asked.
+    """What a study that was checked takes at most; nothing is asked.
 
-    Args:
-        spec: A study that was checked.
-        space: Its arms.
-        splits: Its questions.
-        lm: An LM made by ``resolve_lm``.
-        writers: The LMs that write in its place. Default none.
-        passages: Some of the collection, as prompts show them. Default: made up, of about 600 characters.
-        seconds_per_call: Of one LM call, as ``measure`` gives it. Default None: no minutes.
+    Passages are some of the collection, as prompts show them, by default made up, of about 600 characters. Without
+    ``seconds_per_call``, of one LM call as ``measure`` gives it, there are no minutes.
     """
     cap = int(lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") or ANSWER_TOKENS)
     likely = engine_of(lm).decides_by_likelihood
@@ -150,15 +133,9 @@ def estimate(
 
 
 def measure(lm: dspy.LM, program: Any, question: Question) -> float | None:
-    """Seconds of one LM call, from running a program over a question for real.
+    """Seconds of one LM call, from running a program over a question for real; its answers are kept and not paid again.
 
-    Args:
-        lm: An LM made by ``resolve_lm``.
-        program: A technique and a reader, over a real retriever.
-        question: The question; its answers are kept and not paid again.
-
-    Returns:
-        Seconds; None where every answer came from the store or nothing was asked.
+    None where every answer came from the store or nothing was asked.
     """
     began = time.monotonic()
     with asking(lm), metered() as meter:
@@ -248,7 +225,7 @@ def _looked_at(
 
     def run(values: dict[str, Any], questions: Sequence[Question] = asked[:1], engine: str = engine) -> set[str]:
         nonlocal calls, longest
-        program = make_program(name, DryRetriever(engine, shown), reader=reader, **values)
+        program = make_program(name, _DryRetriever(engine, shown), reader=reader, **values)
         prompts: set[str] = set()
         for one in questions:
             technique, read = dry_run(program, one, decides_by_likelihood=likely)
@@ -274,13 +251,9 @@ def _differ(asks: list[set[str]]) -> bool:
 
 
 def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool) -> tuple[list[str], list[str]]:
-    """The prompts of a technique and of its reader for a question, as far as made-up answers lead.
+    """The prompts of a technique over a ``_DryRetriever`` and of its reader, as far as made-up answers lead.
 
-    Args:
-        program: Over a ``DryRetriever``.
-        question: The question.
-        decides_by_likelihood: Whether the LM decides choices by likelihood, and is shown no list of them and no
-            quotation marks.
+    An LM that decides choices by likelihood is shown no list of them and no quotation marks.
     """
     engine = _DryEngine(decides_by_likelihood)
     lm = dspy.LM("dry/run", engine=LMEngine(engine, identity="dry"), cache=False, num_retries=0)
@@ -305,7 +278,6 @@ class _DryEngine:
         return self
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Note the prompt and make an answer up."""
         system: Any = request.system
         first = system if isinstance(system, str) else "".join(str(part.text) for part in system or ())
         prompt = "\n".join([first, *(str(message.text or "") for message in request.messages)])
@@ -316,7 +288,7 @@ class _DryEngine:
         return _response(request, json.dumps({name: _filler(one, f"{name} {mark}") for name, one in fields.items()}))
 
     def close(self) -> None:
-        """Do nothing."""
+        """There is nothing to close."""
 
 
 def _response(request: lm15.Request, text: str, read: int = 1, written: int = 1) -> lm15.Response:
@@ -326,40 +298,30 @@ def _response(request: lm15.Request, text: str, read: int = 1, written: int = 1)
 
 
 @dataclass
-class DryRetriever:
-    """Finds as many passages as it is asked for, others for every query; what they say is made up or sampled.
-
-    Args:
-        engine: The engine that it stands for.
-        passages: What it shows, one or more.
-    """
+class _DryRetriever:
+    """Finds as many passages as it is asked for, others for every query; what they say is made up or sampled."""
 
     engine: str
     passages: Sequence[Passage]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DryRetriever:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _DryRetriever:
         return self
 
     @property
     def kind(self) -> Kind:
-        """The kind of its engine."""
         return "hybrid" if self.engine == "hybrid" else "lexical" if self.engine in {"bm25", "expanded"} else "dense"
 
     @property
     def fingerprint(self) -> str:
-        """Of no collection."""
         return f"dry {self.engine}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Passages that only this query finds."""
         return [[self._hit(query, rank) for rank in range(1, k + 1)] for query in queries]
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Any vectors."""
         return np.ones((len(texts), 2), dtype=np.float32)
 
     def search_vectors(self, vectors: Any, k: int) -> list[list[Hit]]:
-        """Any passages."""
         return self.search([f"vector {place}" for place in range(len(vectors))], k)
 
     def _hit(self, query: str, rank: int) -> Hit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,9 @@ _MADE = (
 
 
 def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
-    """Hold what dev chose against no rewriting on test, and save programs; started again, it ends the same.
+    """Hold what dev chose against no rewriting on test, save programs in a study's folder, and say all as plain data.
 
-    Args:
-        bench: What is open.
-        trials: All of the study, which have ended.
-        folder: The study's.
-        command: What makes the study again, for the report.
-
-    Returns:
-        All that is said of the outcome, as plain data.
+    Started again, it ends the same. The command makes the study again, for the report.
     """
     began = bench.judged
     tested = meet_test(bench, trials)
@@ -69,7 +62,7 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
         "front": [one.number for one in chosen.front],
         "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
         "corrected": chosen.corrected,
-        "reader_prompts": asdict(tested.reader_prompts),
+        "reader_prompts": tested.reader_prompts.to_json(),
         "failed_on_test": dict(tested.failed),
         "test": [one.to_json(rows=True) for one in tested.rows],
         "comparisons": [one.to_json() for one in tested.comparisons],

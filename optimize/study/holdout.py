@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from querywright.data.types import Question
@@ -16,7 +16,7 @@ from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import NO_REWRITING, Arm, Comparison, by_judges
-from querywright.optimize.significance import READER_CHECK, Verdict, family, figures, verdict_on
+from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.optimize.study.objectives import Objective, objective_named
 from querywright.optimize.study.prompts import Variant, with_reader_prompts
 from querywright.optimize.study.resources import Bench
@@ -41,7 +41,7 @@ class ReaderPrompts:
         name: The variant; ``as written`` where none was better, or none was tried.
         variant: Its prompts; None for those as written.
         tried: Accuracy on dev by variant, ``as written`` among them; empty where none was tried.
-        failed: Variants with which too many questions failed, ``as written`` too, and what they said.
+        failed: Variants with which too many questions failed, and what they said.
         nothing: Variants that could not be made, and why.
     """
 
@@ -54,9 +54,14 @@ class ReaderPrompts:
     def put_into(self, program: RAG) -> RAG:
         """The program with the reader's prompts that were chosen; as it is where it has another reader."""
         reader = None if program.reader is None else program.reader.NAME
-        if self.variant is None or self.variant["reader"] != reader:
+        if self.variant is None or self.variant.reader != reader:
             return program
         return with_reader_prompts(program, self.variant)
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice as a JSON object."""
+        made = None if self.variant is None else self.variant.model_dump(mode="json")
+        return {**asdict(replace(self, variant=None)), "variant": made}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,9 @@ class Tested:
         best: Name of the best arm other than no rewriting; empty where there is none.
         recommended: Name of the arm that dev chose.
         rows: Results of every program, those that check the reader last.
-        comparisons: The planned comparisons.
-        verdict: What came of it, as a word,
-        sentence: and as a plain sentence with figures.
-        reader_prompts: The reader's prompts that were chosen last.
+        comparisons: The planned ones, and what came of them, as a word (``verdict``) and as a sentence with figures.
         dead_knobs: Knobs that change nothing, each with its ``technique`` and the ``values`` that were tried.
-        costs: Cost by stage: ``reader``, ``reader check`` and ``test``.
+        costs: Cost by stage.
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.
     """
 
@@ -103,15 +105,9 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     check the reader, and meet the questions of the reader check besides. What the verdict does not rest on may
     fail: it is named and has no row.
 
-    Args:
-        bench: Has what is open, and the prompts.
-        trials: All of them, which have ended.
-
     Raises:
-        OutageError: The LM is out of reach.
-        BudgetError: The budget is spent.
         TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
-        QuerywrightError: No rewriting has no result.
+        QuerywrightError: No rewriting has no result, the LM is out of reach, or the budget is spent.
     """
     chosen = choose(trials, bench.objectives, len(bench.splits.test))
     start = bench.total
@@ -188,7 +184,7 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
             prompt, variant, tried = bench.spec.prompt_of(name), None, program
             if prompt is not None:
                 variant = bench.compiled(prompt, f"reader, {name}", single)
-                if any(one is not None and one["predictors"] == variant["predictors"] for one in variants.values()):
+                if any(one is not None and one.predictors == variant.predictors for one in variants.values()):
                     continue
                 tried = with_reader_prompts(program, variant)
             variants[name] = variant
@@ -254,23 +250,17 @@ def _planned(
     planned.append(("accuracy", recommended, f"{recommended}, reader as written"))
     return [
         *family("technique", planned, met),
-        *family("reader check", [("accuracy", *READER_CHECK)], met, prefix="reader check: "),
+        *family("reader check", [("accuracy", ORACLE, CLOSED_BOOK)], met, prefix="reader check: "),
     ]
 
 
 def verdict_of(
     chosen: Chosen, objective: Objective, comparisons: Sequence[Comparison], best: str
 ) -> tuple[Verdict, str]:
-    """What came of a study, as a word and as one plain sentence with figures.
+    """What came of a study whose best arm is called so, as a word and as one plain sentence with figures.
 
     A gain is a significant lead over no rewriting on test in a metric of the objective; with two metrics a loss in one
     of them is a loss.
-
-    Args:
-        chosen: What dev decided.
-        objective: The first one of the study.
-        comparisons: Those of the test.
-        best: Name of the best arm.
     """
     if chosen.best is None:
         return "no rewriting", "No other arm has a result on dev, so no rewriting is recommended"

@@ -98,21 +98,12 @@ def objective_named(name: str) -> Objective:
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
-    """The objectives of these names, in their order.
-
-    Raises:
-        InputError: There is none of a name.
-    """
+    """The objectives of these names, in their order; it raises what ``objective_named`` raises."""
     return tuple(map(objective_named, names))
 
 
 def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | None) -> None:
-    """Refuse objectives that the questions or the reader cannot carry, before anything is spent.
-
-    Args:
-        objectives: Their names.
-        splits: Train, dev and test questions.
-        reader: Name of the reader, or None where none reads.
+    """Refuse objectives that the questions or the reader, None for none, cannot carry, before anything is spent.
 
     Raises:
         InputError: A split is empty, or an objective lacks what it needs; all that is lacking at once.
@@ -129,12 +120,7 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
 
 
 def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: bool) -> None:
-    """Refuse judges that nothing asks, which a user would take for those that decide.
-
-    Args:
-        metrics: What is measured.
-        judges: The judges that were given.
-        asks: Whether an LM of the judges was given.
+    """Refuse judges, or an LM of theirs, that no metric asks, which a user would take for those that decide.
 
     Raises:
         InputError: A judge, or their LM, is given and no metric is its.

@@ -6,24 +6,16 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dspy
-from pydantic import ValidationError
-
-from querywright.checksummed import first_problem
 from querywright.data.types import Question
-from querywright.errors import ArtifactError, InputError, TechniqueError
-from querywright.metrics.dspy_metrics import Metric
+from querywright.optimize.optimizer_run import Work
 from querywright.optimize.optimizers import run_optimizer
 from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
 from querywright.optimize.study.sampling import seed_of
 from querywright.optimize.study.spec import PromptSpec
 from querywright.programs import RAG
 
-Variant = Mapping[str, Any]
-"""A ``ProgramState`` as plain data: what was tuned in a program, as far as the variant says something of it."""
-
-MOST_CHARS = 100_000
-"""Characters of instructions that are given by hand."""
+Variant = ProgramState
+"""What was tuned in a program, as far as the variant says something of it."""
 
 
 def make_variant(
@@ -32,36 +24,22 @@ def make_variant(
     program: RAG,
     train: Sequence[Question],
     *,
-    metric: Metric,
-    lm: dspy.LM,
     seed: int = 0,
     **settings: Any,
-) -> dict[str, Any]:
-    """Make a prompt variant.
+) -> Variant:
+    """Make a prompt variant of a program, which is not changed: by hand, by an optimizer, or by both in this order.
 
-    Args:
-        spec: Instructions by hand, an optimizer, or both, the optimizer after the instructions.
-        variant_name: ``NAME`` or ``NAME.2``; each has a seed of its own.
-        program: The program as written; it is not changed.
-        train: Training questions, never those of dev or test.
-        metric: A measure from 0 to 1.
-        lm: An LM made by ``resolve_lm``.
-        seed: The study's.
-        settings: ``feedback``, ``threads``, ``max_failures`` and ``progress`` of ``run_optimizer``.
-
-    Returns:
-        A JSON object for ``with_variant``.
+    Its seed follows from the study's and its name; ``settings`` are ``metric``, ``lm`` and the rest of a ``Work``.
 
     Raises:
         InputError: A name or value is wrong, or there is nothing to tune.
         ArtifactError: A demonstration holds something that JSON cannot.
-        QuerywrightError: What ``run_optimizer`` raises.
     """
     changed = _with_instructions(program, spec.instructions)
     if spec.optimizer is not None:
         asked: dict[str, Any] = {"arguments": spec.arguments, "part": spec.part, **settings}
         own = seed_of(f"{seed}:{variant_name}") >> 1
-        changed = run_optimizer(spec.optimizer, changed, train, metric=metric, lm=lm, seed=own, **asked)
+        changed = run_optimizer(Work(spec.optimizer, changed, train, seed=own, **asked))
     tuned = set() if spec.optimizer is None else spec.parts
     state = state_of(changed)
     said = {
@@ -70,44 +48,22 @@ def make_variant(
         if _plain(name) in spec.instructions or _plain(name).partition(".")[0] in tuned
     }
     reader = state.reader if any(_plain(name).startswith("reader.") for name in said) else None
-    return state.model_copy(update={"predictors": said, "knobs": {}, "reader": reader}).model_dump(mode="json")
+    return state.model_copy(update={"predictors": said, "knobs": {}, "reader": reader})
 
 
-def with_variant(program: RAG, state: Variant) -> RAG:
-    """A copy of a program with the prompts of a variant; its knobs, and predictors that are not named, stay.
+def with_variant(program: RAG, variant: Variant) -> RAG:
+    """A copy of a program that is no ensemble with the prompts of a variant; its knobs, and other predictors, stay.
 
-    Args:
-        program: A program that is no ensemble.
-        state: What ``make_variant`` gave. Where the program has no reader, what it says of one is left out.
-
-    Raises:
-        ArtifactError: It is damaged, or belongs to another technique or reader.
+    What a variant says of a reader is left out where the program has none.
     """
-    variant = _read(state)
-    if program.reader is not None and variant.reader is not None:
-        _same("the reader ", variant.reader, program.reader.NAME)
-    _same("", variant.technique, program.technique.NAME)
-    try:
-        other = shaped(program, nearest=variant.nearest, members=variant.members)
-    except TechniqueError as error:
-        raise ArtifactError(f"a prompt variant: {error}; make it again") from error
+    other = shaped(program, nearest=variant.nearest, members=variant.members)
     states = {n: one for n, one in variant.predictors.items() if program.reader or not _plain(n).startswith("reader.")}
     apply_states(other, {**predictor_states(other), **states}, whose=variant.technique, file="a prompt variant")
     return other
 
 
-def with_reader_prompts(program: RAG, state: Variant) -> RAG:
-    """A copy of any program with the reader's prompts of a variant, whatever technique it was made with.
-
-    Args:
-        program: It has the reader that the variant was made for; all members of an ensemble are given it.
-        state: What ``make_variant`` gave for the part ``reader``.
-
-    Raises:
-        ArtifactError: It is of another reader.
-    """
-    variant = _read(state)
-    _same("the reader ", variant.reader, None if program.reader is None else program.reader.NAME)
+def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
+    """A copy of any program of this reader with its prompts of a variant, whatever technique that was made with."""
     other = copy.deepcopy(program)
     before = predictor_states(other)
     reading = {name: variant.predictors[_plain(name)] for name in before if _plain(name) in variant.predictors}
@@ -115,34 +71,13 @@ def with_reader_prompts(program: RAG, state: Variant) -> RAG:
     return other
 
 
-def _read(state: Variant) -> ProgramState:
-    try:
-        return ProgramState.model_validate(dict(state))
-    except ValidationError as error:
-        raise ArtifactError(f"a prompt variant: {first_problem(error)}; make it again") from error
-
-
-def _same(what: str, made_for: str | None, name: str | None) -> None:
-    if made_for != name:
-        raise ArtifactError(
-            f"the prompt variant was made for {what}{made_for}, and cannot be put into a program with {what}{name}; "
-            "make it for that one"
-        )
-
-
 def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
     """A copy of a program with instructions written by hand, by the predictor's name."""
     other = copy.deepcopy(program)
-    predictors: dict[str, Any] = dict(other.named_predictors())
-    for name, text in instructions.items():
-        if name not in predictors:
-            known = ", ".join(predictors) or "none"
-            raise InputError(
-                f"{program.technique.NAME} has no predictor {name!r} to give instructions; the predictors are: {known}"
-            )
-        if not text.strip() or len(text) > MOST_CHARS:
-            raise InputError(f"the instructions of {name} must have 1 to {MOST_CHARS} characters, but have {len(text)}")
-        predictors[name].signature = predictors[name].signature.with_instructions(text)
+    for name, predictor in other.named_predictors():
+        if name in instructions:
+            changed: Any = predictor
+            changed.signature = changed.signature.with_instructions(instructions[name])
     return other
 
 

@@ -39,7 +39,6 @@ from querywright.optimize.study.spec import (
 from querywright.programs import technique_class
 from querywright.programs.hyperparameters import Knob
 
-MOST_BYTES = 1_000_000
 _LONGEST = 120
 """Characters of a value that a message shows."""
 
@@ -92,16 +91,9 @@ def write_spec(spec: StudySpec, path: Path) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """The words of YAML 1.2: ``off`` is a text and 1e-3 a number; no key stands twice, nothing is repeated by name."""
+    """The words of YAML 1.2: ``off`` is a text and 1e-3 a number; no key stands twice."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if anchor := getattr(event, "anchor", None):
-            problem = f"the anchor {anchor!r} is not allowed; write the value out"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
-        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: dict[Any, int] = {}
@@ -127,11 +119,7 @@ for _kind, _form, _first in (
 def _loaded(path: Path) -> tuple[str, Mapping[str, Any]]:
     """The name and the data of a file."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise InputError(f"{path.name} has more than {MOST_BYTES:,} bytes; a study's file has a few thousand")
-        data = yaml.load(content.decode("utf-8-sig"), Loader=_Loader)
+        data = yaml.load(path.read_text("utf-8-sig"), Loader=_Loader)
     except OSError as error:
         raise InputError(f"{path.name!r} cannot be read: {error.strerror}; give the path of a YAML file") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import cycle
 from pathlib import Path
@@ -17,7 +18,6 @@ from querywright.files import write_file
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.diff import word_changes
 from querywright.optimize.comparison import Compared
-from querywright.optimize.evaluate import finite
 from querywright.optimize.figures import (
     ARM,
     BASELINE,
@@ -32,9 +32,9 @@ from querywright.optimize.figures import (
     means,
     plane,
 )
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
 from querywright.optimize.results import by_judges
-from querywright.optimize.study.importance import Importance, importances
 from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.status import (
     STATES,
@@ -56,10 +56,14 @@ from querywright.optimize.study.status import (
 )
 from querywright.optimize.study.types import Snapshot, TrialRecord
 
-SYMBOLS = ("circle", "square", "triangle-up", "cross", "star", "hexagon", "pentagon", "triangle-down")
-MADE, SAVED = "#3b82c4", "#a8c5de"
 MANY = 12
 """Parameters that are drawn, the greatest first."""
+
+FEWEST = 8
+"""Complete trials below which nothing is said."""
+
+TOP = 5
+"""Trials that are the best ones at the least; the share of them is never below a tenth nor above a half."""
 
 
 def write_report(snapshot: Snapshot, path: str | Path) -> None:
@@ -73,14 +77,7 @@ def write_report(snapshot: Snapshot, path: str | Path) -> None:
 
 
 def study_html(snapshot: Snapshot) -> str:
-    """The page of a study; the same input gives the same text.
-
-    Args:
-        snapshot: The study: running, broken off or finished.
-
-    Returns:
-        HTML with all scripts and styles inside and every text from the data escaped.
-    """
+    """The page of a study; the same input gives the same text."""
     spec, trials, outcome = snapshot.spec, snapshot.trials, dict(snapshot.outcome or {})
     objectives, names = aims(spec), techniques(snapshot)
     aim = objectives[0]
@@ -93,7 +90,6 @@ def study_html(snapshot: Snapshot) -> str:
     judged = sum((one.judged for one in trials), Cost())
     stages |= {"judges": judged} if judged.asked else {}
     stages |= {name: Cost.from_json(cost) for name, cost in outcome.get("costs", {}).items()}
-    costs = {name: sum((one.spent for one in of_technique(trials, name)), Cost()) for name in names}
     counts = {state: len(ended(trials, state)) for state in STATES}
     how_far = (
         f"{len(ended(trials))} of {spec.trials} trials have ended, {counts['running']} under way or broken off; "
@@ -126,7 +122,6 @@ def study_html(snapshot: Snapshot) -> str:
             "differences": [] if compared is None else differences(compared),
             "mattered": _mattered(mattered, aim),
             "course": [drawn for one in objectives for drawn in _course(trials, one, names)],
-            "spending": _spending(stages),
         },
         data=data,
         outcome=outcome,
@@ -138,11 +133,14 @@ def study_html(snapshot: Snapshot) -> str:
         front=best_rows([one for one in trials if one.number in kept], objectives, len(kept)),
         scores=[] if compared is None else score_rows(compared),
         silent=[one for one in mattered if one.why],
-        techniques=technique_rows(snapshot, aim),
+        techniques=[
+            row | _told(sum((one.spent for one in of_technique(trials, row["technique"])), Cost()))
+            for row in technique_rows(snapshot, aim)
+        ],
         trials=trials,
         measured=spec.objectives,
         spent=snapshot.spent,
-        costs=_costs(trials, aim, costs),
+        stages=[{"stage": name, **_told(cost)} for name, cost in stages.items() if cost.asked],
         metric=metric,
         chosen=prompt if prompt in (outcome.get("prompts") or {}) else None,
         command=str(outcome.get("command") or f"querywright study run {spec.name}.yaml --out FOLDER"),
@@ -162,17 +160,9 @@ def changes(before: str, after: str) -> list[tuple[str, str]]:
     return [found[0], ("equal", "\n"), found[1]] if [kind for kind, _ in found] == ["del", "ins"] else found
 
 
-def _costs(trials: Sequence[TrialRecord], aim: Objective, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
-    """What the trials of each technique cost, and what its best one gained over no rewriting; None where unknown."""
-    plain = next((one for one in ended(trials, "complete") if one.arm.is_plain), None)
-    base = math.nan if plain is None else plain.values.get(aim.name, math.nan)
-    rows = []
-    for name, cost in costs.items():
-        leader = best(of_technique(trials, name), aim)
-        value = math.nan if leader is None else leader.values[aim.name]
-        gain = finite(aim.sign * (value - base))
-        rows.append({"technique": name, "cost": cost, "best": value_text(value, aim), "gain": gain})
-    return rows
+def _told(cost: Cost) -> dict[str, str]:
+    """What was spent, in columns of a table."""
+    return {"LM calls made": str(cost.calls), "saved": str(cost.saved), "tokens": str(cost.tokens)}
 
 
 def _questions(
@@ -198,13 +188,13 @@ def _course(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[
     if not told:
         return []
     data = []
-    for name, colour, symbol in zip(techniques, cycle(COLOURS), cycle(SYMBOLS), strict=False):
+    for name, colour in zip(techniques, cycle(COLOURS), strict=False):
         if mine := of_technique(told, name):
             pruned = [one.state == "pruned" for one in mine]
             marker = {
                 "size": 9,
                 "color": colour,
-                "symbol": ["x-thin-open" if one else symbol for one in pruned],
+                "symbol": ["x-thin-open" if one else "circle" for one in pruned],
                 "line": {"width": [2 if one else 0 for one in pruned], "color": colour},
             }
             values = [_scaled(interval(one, aim).value, aim) for one in mine]
@@ -257,6 +247,76 @@ def _one_front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, 
     return Figure(f"figure-front-{_slug(other)}", title, data, plane(x_title, y_title) | LEGEND, alt)
 
 
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """How much each parameter of a study, or of one technique ``of`` it, tells the best trials from the others.
+
+    The shares' sum is 1, the greatest first; where nothing can be said of ``n`` complete trials it is said why.
+    """
+
+    of: str | None
+    n: int
+    shares: Mapping[str, float]
+    why: str = ""
+
+
+def importances(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Importance]:
+    """What mattered overall, then within each of these techniques that has parameters, by PED-ANOVA.
+
+    Source: Watanabe et al. 2023, arXiv:2304.10255, as Optuna has it.
+    """
+    scored = ranked(trials, aim)
+    found = [_importance(None, [(dict(one.params), one.values[aim.name]) for one in scored], aim)]
+    for name in techniques:
+        mine = [
+            ({key: value for key, value in one.params.items() if key.startswith(f"{name}.") or key == "reader"}, one)
+            for one in of_technique(scored, name)
+        ]
+        if any(params for params, _ in mine):
+            found.append(_importance(name, [(params, one.values[aim.name]) for params, one in mine], aim))
+    return found
+
+
+def _importance(technique: str | None, trials: Sequence[tuple[dict[str, Any], float]], aim: Objective) -> Importance:
+    """That of parameters by trials, the best first."""
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    n = len(trials)
+    if n < FEWEST:
+        return Importance(technique, n, {}, f"complete trials: {n}, and it takes {FEWEST}")
+    names = dict.fromkeys(name for params, _ in trials for name in params)
+    spaces = {name: _distribution([params[name] for params, _ in trials if name in params]) for name in names}
+    searched = {name: space for name, space in spaces.items() if not space.single()}
+    if not searched:
+        return Importance(technique, n, {}, "no parameter has two values")
+    share = min(0.5, max(0.1, TOP / n))
+    if trials[math.ceil(share * n) - 1][1] == trials[-1][1]:  # the best share holds all trials
+        return Importance(technique, n, {}, "the best trials cannot be told from the others")
+    with quiet_optuna(), warnings.catch_warnings():
+        # That values with a single trial are not told well is said in the report, of all of it.
+        warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
+        study = optuna.create_study(direction=aim.direction)
+        for params, value in trials:
+            kept = {name: one for name, one in params.items() if name in searched}
+            own = {name: searched[name] for name in kept}
+            study.add_trial(optuna.trial.create_trial(value=value, params=kept, distributions=own))
+        evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
+        found = get_param_importances(study, evaluator=evaluator, params=list(searched))
+    by_size = sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    return Importance(technique, n, {name: round(float(value), 6) for name, value in by_size})
+
+
+def _distribution(values: Sequence[Any]) -> Any:
+    """The space that these values span."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float}:
+        return (IntDistribution if kinds == {int} else FloatDistribution)(min(values), max(values))
+    return CategoricalDistribution(sorted(dict.fromkeys(values), key=lambda value: (str(type(value)), str(value))))
+
+
 def _mattered(found: Sequence[Importance], aim: Objective) -> list[Figure]:
     """The shares of the parameters as bars, a figure for the study and one a technique."""
     figures = []
@@ -271,23 +331,6 @@ def _mattered(found: Sequence[Importance], aim: Objective) -> list[Figure]:
             title = f"{one.of or 'The whole study'}, {one.n} trials"
             figures.append(Figure(f"figure-mattered-{_slug(aim)}-{place}", title, [data], layout))
     return figures
-
-
-def _spending(costs: Mapping[str, Cost]) -> list[Figure]:
-    """LM calls made and saved as bars, a line a stage."""
-    costs = {name: cost for name, cost in costs.items() if cost.asked}
-    if not costs:
-        return []
-    data = []
-    for what, colour in (("calls", MADE), ("saved", SAVED)):
-        counts = {name: getattr(cost, what) for name, cost in costs.items()}
-        told = "made" if what == "calls" else what
-        said = [f"{name}: {count} {told}" for name, count in counts.items()]
-        look = {"textposition": "inside", "textangle": 0, "name": told}
-        data.append(bars([*counts.values()], colour, said, **look))
-    layout = lined([arm_label(None, name) for name in costs], "LM calls") | LEGEND
-    layout |= {"barmode": "stack", "height": layout["height"] + 40}
-    return [Figure("figure-spending", "LM calls by stage", data, layout)]
 
 
 def _said(record: TrialRecord, aim: Objective) -> str:

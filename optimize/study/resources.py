@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from querywright.optimize.study.prompts import Variant, make_variant, with_varia
 from querywright.optimize.study.space import Space, build_space, reads_for
 from querywright.optimize.study.spec import PromptSpec, StudySpec
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import RAG, Technique, make_program, technique_class
+from querywright.programs import RAG, make_program, technique_class
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -47,15 +47,11 @@ PROMPTS = "prompts"
 """The kind of compiled prompts in the store."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Bench:
     """All that a trial needs. What was answered is kept in the store, or not at all.
 
     Args:
-        spec: The study.
-        splits: Its questions.
-        space: Its search space.
-        lm: The LM.
         store: Where answers and compiled prompts are kept; None to keep none.
         local: Where vectors and rankings are kept, which cost no call; None to keep none.
         home: The working folder; None where all retrievers are open.
@@ -84,9 +80,7 @@ class Bench:
     retrievers: dict[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     progress: Progress | None = None
-    _programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
-    _measured: dict[str, Metric] = field(default_factory=dict)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -94,26 +88,18 @@ class Bench:
         return objectives_of(self.spec.objectives)
 
     @property
-    def ledger(self) -> Ledger:
-        """Where all calls are entered."""
-        ledger: Ledger = engine_of(self.lm).ledger
-        return ledger
-
-    @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics that trials are scored by: those of the objectives, and the usual ones."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
         return {**DEFAULT_METRICS, **{name: self._metrics[name] for name in names}}
 
-    @property
+    @cached_property
     def _metrics(self) -> dict[str, Metric]:
         """All metrics of objectives and prompts; those of one judge share what it says."""
-        if not self._measured:
-            names = [metric for objective in self.objectives for metric in objective.metrics]
-            names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
-            asked = self.judge_lm or self.lm
-            self._measured = judged_metrics(names, lm=asked, judges=self.judges, threads=max(8, self.spec.threads))
-        return self._measured
+        names = [metric for objective in self.objectives for metric in objective.metrics]
+        names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
+        asked = self.judge_lm or self.lm
+        return judged_metrics(names, lm=asked, judges=self.judges, threads=max(8, self.spec.threads))
 
     @property
     def judging(self) -> dict[str, JudgedMetric]:
@@ -149,8 +135,8 @@ class Bench:
     @property
     def total(self) -> Cost:
         """What all else spent."""
-        apart = engine_of(self.judge_lm or self.lm).ledger is not self.ledger
-        return self.ledger.total if apart else self.ledger.total - self.judged
+        every: Cost = engine_of(self.lm).ledger.total
+        return every - self.judged
 
     @property
     def data(self) -> dict[str, Sequence[Question]]:
@@ -169,41 +155,21 @@ class Bench:
         return self.retrievers[engine]
 
     def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
-        """The program of an arm; equal but for their knobs, programs share prompts.
-
-        Args:
-            arm: What it is.
-            reads: Whether it has the reader. Default: as the objectives need.
-
-        Raises:
-            OptimizerError: Its prompts came to nothing.
-            TooManyFailuresError: Too many questions failed while they were compiled.
-        """
+        """The program of an arm, by default with its reader where objectives need one; it raises as ``compiled``."""
         reader = arm.reader if (self.spec.reads if reads is None else reads) else None
-        key = (arm.technique, arm.engine, arm.prompt, reader, arm.writer)
-        if key not in self._programs:
-            kind = technique_class(arm.technique)
-            made = make_program(
-                arm.technique,
-                self.retriever(arm.engine),
-                reader=reader,
-                reranker=self.reranker if kind.USES_RERANKER else None,
-                writer_lm=self.writers.get(arm.writer),
-            )
-            variant = self.variant(arm)
-            self._programs[key] = made if variant is None else with_variant(made, variant)
-        other = copy.deepcopy(self._programs[key])
-        for technique in (part for _, part in other.named_sub_modules() if isinstance(part, Technique)):
-            technique.knobs.update(arm.knobs)
-        return other
+        made = make_program(
+            arm.technique,
+            self.retriever(arm.engine),
+            reader=reader,
+            reranker=self.reranker if technique_class(arm.technique).USES_RERANKER else None,
+            writer_lm=self.writers.get(arm.writer),
+            **arm.knobs,
+        )
+        variant = self.variant(arm)
+        return made if variant is None else with_variant(made, variant)
 
     def variant(self, arm: ArmConfig) -> Variant | None:
-        """The prompts of an arm, compiled once; None as written.
-
-        Raises:
-            OptimizerError: They came to nothing.
-            TooManyFailuresError: Too many questions failed.
-        """
+        """The prompts of an arm, compiled once; None as written. It raises what ``compiled`` raises."""
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
@@ -212,12 +178,9 @@ class Bench:
         return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
 
     def compiled(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
-        """Prompts that are compiled on train, once: they are kept in the store by all that they rest on.
+        """Prompts for a program that are compiled on train, once: they are kept in the store by all that they rest on.
 
-        Args:
-            prompt: The way to them.
-            called: The variant, which has a seed of its own.
-            program: What they are compiled for.
+        A variant has a seed of its own, by what it is called.
 
         Raises:
             OptimizerError: They came to nothing, now or before.
@@ -253,13 +216,12 @@ class Bench:
                 max_failures=self.spec.max_failures,
                 progress=None if say is None else lambda done, total: say(f"prompts {called}", done, total),
             )
-            return json.dumps(made).encode()
+            return made.model_dump_json().encode()
 
         if key not in self._made:
             try:
-                self._made[key] = json.loads(
-                    make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
-                )
+                kept = make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
+                self._made[key] = Variant.model_validate_json(kept)
             except (OptimizerError, TooManyFailuresError) as error:
                 self._made[key] = error
         made = self._made[key]
@@ -268,7 +230,7 @@ class Bench:
         return made
 
     def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
-        """A program's results on questions, as ``evaluate`` gives them, with the study's metrics and threads."""
+        """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""
         own = {"metrics": self.metrics, "progress": self.progress, "max_failures": self.spec.max_failures}
         given = {"threads": self.spec.threads, "deadline": self.spec.deadline, **own, **options}
         return evaluate(program, questions, lm=self.lm, name=name, **given)
@@ -293,12 +255,8 @@ class Bench:
 def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budget: str | None = None) -> Bench:
     """Open all that the trials of a study need.
 
-    Args:
-        spec: The study.
-        home: The working folder.
-        url: Of PostgreSQL, which keeps answers and the budget for several hosts. Default None: the working folder does.
-        budget: Names the count of what is spent, which all workers and runs of the study share. Default None: nothing
-            limits it.
+    PostgreSQL, if its address is given, keeps answers and the budget for several hosts, else the working folder does.
+    The budget's name is that of the count which all workers and runs of the study share; without one there is no limit.
 
     Raises:
         InputError: The variable that holds the LM's key is empty, or something that is named cannot be used.
@@ -327,12 +285,7 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
 
 
 def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str | None, dspy.LM | None]:
-    """The LMs that write in a study, by name, beside the one that reads, which None stands for.
-
-    Raises:
-        InputError: The variable that holds a key is empty.
-        QuerywrightError: One cannot be used.
-    """
+    """The LMs that write in a study, by name, beside the one that reads, which None stands for."""
     found: dict[str | None, dspy.LM | None] = {}
     for one in spec.writers:
         elsewhere = one.api_base or one.api_key_env

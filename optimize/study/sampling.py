@@ -42,10 +42,8 @@ _OURS = frozenset({"self", "seed", "independent_sampler", "qmc_independent_sampl
 class SeededSampler(BaseSampler):
     """A sampler whose proposals for a trial follow from a seed, the trial's number and the finished trials.
 
-    Args:
-        make: Makes Optuna's sampler from a seed and the number of a trial.
-        seed: The study's.
-        union: Every parameter, for a sampler that takes them all together whether a trial has them or not.
+    It makes Optuna's sampler from a seed and a trial's number. ``union`` is every parameter, for a sampler that takes
+    them all together whether a trial has them or not.
     """
 
     def __init__(
@@ -76,15 +74,9 @@ class SeededSampler(BaseSampler):
         inner = self._inner(trial.number, param_name)
         return inner.sample_independent(study, trial, param_name, param_distribution)
 
-    def before_trial(self, study: Any, trial: Any) -> None:
-        """Do nothing: a sampler made for one trial has nothing to prepare."""
-
     def after_trial(self, study: Any, trial: Any, state: Any, values: Sequence[float] | None) -> None:
         """Let the sampler note what it notes in the storage."""
         self._inner(trial.number).after_trial(study, trial, state, values)
-
-    def reseed_rng(self) -> None:
-        """Do nothing: the seed of a trial is its own."""
 
     def _inner(self, *parts: Any) -> BaseSampler:
         return self._make(seed_of(self._seed, *parts), parts[0])
@@ -121,12 +113,8 @@ def seed_of(*parts: Any) -> int:
 def make_sampler(name: str, arguments: Mapping[str, Any], seed: int, space: Space | None = None) -> SeededSampler:
     """What proposes the trials of a study.
 
-    Args:
-        name: The sampler's.
-        arguments: Passed to it.
-        seed: The study's.
-        space: The study's arms; ``qmc`` and ``grid`` go through all of them evenly, and need it. Default None, to see
-            whether the sampler can be made.
+    ``qmc`` and ``grid`` go through the arms of a space evenly, and need it; without one it is seen whether a sampler
+    can be made.
 
     Raises:
         InputError: There is no such sampler, an argument is unknown, not allowed or lacks a package, or the

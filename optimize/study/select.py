@@ -51,12 +51,7 @@ class Chosen:
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Chosen:
-    """The best arm by the first objective, out of the front where there are several.
-
-    Args:
-        trials: Of the study.
-        objectives: Its objectives; the first is one of quality.
-        n_test: Questions of the test.
+    """The best arm by the first objective, one of quality, out of the front where there are several.
 
     Raises:
         QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
@@ -95,16 +90,12 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
 
 
 def best_of(arms: Sequence[T], objective: Objective) -> T:
-    """The arm that is ahead of the most others and behind the fewest; the first of equals.
+    """The arm that is ahead of the most others and behind the fewest by an objective of quality; the first of equals.
 
     Any two are held against each other on the questions that both scored. The one with the higher objective is ahead,
     then the one with the larger share of questions with a deciding passage, then the one with fewer LM calls. An arm
     that failed on hard questions wins nothing by that, and costs the comparisons between other arms nothing. Where
-    nothing failed this is the order of the objective.
-
-    Args:
-        arms: One or more, on the same questions. One without a value is out of the running, unless all are.
-        objective: One of quality.
+    nothing failed this is the order of the objective. One without a value is out of the running, unless all are.
     """
     running = [arm for arm in arms if not math.isnan(objective.value(arm.dev))] or list(arms)
 
@@ -152,11 +143,6 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
     questions that the resample left out (the bootstrap bias correction of Tsamardinos et al., arXiv 1708.07180; it
     errs towards caution, because a resample holds fewer different questions).
 
-    Args:
-        trials: Complete trials of different arms.
-        objective: What was chosen by; larger is better.
-        seed: Of the resamples.
-
     Returns:
         ``dev``, the value as it was measured; ``corrected``, what an arm that is chosen on a resample gets on the
         questions left out of it, on average; the number of ``arms`` chosen from and ``n``, of questions. None with
@@ -180,12 +166,9 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
 
 
 def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) -> list[str]:
-    """The techniques that go on to the late trials, best first.
+    """The techniques that go on to the late trials, best first, but for no rewriting, which has no prompts to tune.
 
-    Args:
-        trials: Those of the first phase. Where none was complete those that ended early are looked at.
-        objective: The study's first.
-        number: How many go on at most. No rewriting, which has no prompts to tune, is not counted.
+    Where no trial of the first phase was complete those that ended early are looked at.
     """
     tried = [one for one in trials if one.dev.rows and one.arm.technique != PLAIN]
     left, found = ended(tried, "complete") or tried, list[str]()
@@ -196,16 +179,11 @@ def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) 
 
 
 def worse_than(met: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]) -> TrialRecord | None:
-    """The finished trial that shows another to be worse, on the questions that it has met.
+    """The finished trial that shows another to be worse, on the questions that it has met, in the order of dev.
 
     With one objective it is held against the best trial, as Optuna's ``WilcoxonPruner`` does it; with several, for
     which Optuna prunes nothing, against every trial that costs no more and is behind in nothing: it is worse than one
     that is better in some objective of quality (one-sided Wilcoxon test).
-
-    Args:
-        met: The trial's results so far, in the order of the dev questions.
-        finished: Complete trials.
-        objectives: Of the study.
     """
     rivals = ended(finished, "complete")
     if len(objectives) == 1:

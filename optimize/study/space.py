@@ -28,14 +28,11 @@ Pick = Callable[[str, Domain, Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class TechniqueSpace:
-    """The arms of one technique.
+    """The arms of one technique: what searches, its searched knobs and their values, prompts and LMs that write.
 
     Args:
-        name: Its name.
-        engines: What it may search with.
         given: The value of every knob where nothing is chosen.
         knobs: Its searched knobs, each after those that it depends on.
-        domains: Their values.
         early: Prompt variants of early trials, ``as written`` first.
         late: Prompt variants that only late trials have besides.
         writers: Names of the LMs that may write for it; none for the LM of the study, or where it asks none.
@@ -79,14 +76,8 @@ class Space:
     A trial of the first ones is a technique as written, or with a prompt beside its numbers as written; then come early
     trials; the last ones are late. The technique of a late trial is settled by its place among them, so that its
     parameter has the same choices in every trial. A technique with a single arm is tried once, as written, and is no
-    choice after that.
-
-    Args:
-        techniques: Those of the study, ``plain`` first.
-        readers: Names of the readers, or None alone where none reads.
-        trials: Trials in all.
-        late_trials: How many of them are late.
-        each_prompt: Whether each early prompt is in one of the first trials.
+    choice after that. Techniques are those of the study, ``plain`` first; readers are names, or None alone where none
+    reads; with ``each_prompt`` each early prompt is in one of the first trials.
     """
 
     techniques: tuple[TechniqueSpace, ...]
@@ -96,11 +87,7 @@ class Space:
     each_prompt: bool = False
 
     def __getitem__(self, technique: str) -> TechniqueSpace:
-        for one in self.techniques:
-            if one.name == technique:
-                return one
-        known = ", ".join(one.name for one in self.techniques)
-        raise InputError(f"the study has no technique {technique!r}; it has: {known}")
+        return next(one for one in self.techniques if one.name == technique)
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -130,24 +117,12 @@ class Space:
         return number >= max(self.trials - self.late_trials, len(self.openings))
 
     def suggest(self, trial: Any, number: int, survivors: Sequence[str] = ()) -> ArmConfig:
-        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked.
-
-        Args:
-            trial: Optuna's, new or taken over.
-            number: Its number.
-            survivors: Techniques that go on to the late trials, in order.
-
-        Raises:
-            InputError: A late trial has no survivors.
-        """
+        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked."""
         openings = self.openings
         opening, late = number < len(openings), self.is_late(number)
         technique, reader, prompt = openings[number] if opening else (None, None, AS_WRITTEN)
         if late:
-            if not survivors:
-                raise InputError(f"trial {number} is a late one and needs techniques that survived, but got none")
-            going = [self[name].name for name in survivors]
-            going = [name for name in going if name in self.chosen] or going
+            going = [name for name in survivors if name in self.chosen] or survivors
             technique = going[(number - self.trials + self.late_trials) % len(going)]
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
@@ -244,13 +219,7 @@ def build_space(
     readers: Sequence[str | None],
     searched: Mapping[str, Sequence[Knob]] | None = None,
 ) -> Space:
-    """The arms of a study.
-
-    Args:
-        spec: A study that was checked.
-        readers: Readers to choose from, as ``readers_for`` settles them; None alone where none reads.
-        searched: Knobs that a study searches by technique, for retrievers that narrow them
-            (``Technique.searched_knobs``). Default: as they are declared.
+    """The arms of a study, with readers as ``readers_for`` settles them, and knobs as a retriever narrows them.
 
     Raises:
         InputError: A value is not allowed.
@@ -273,12 +242,7 @@ def build_space(
 
 
 def readers_for(spec: StudySpec, questions: Sequence[Question]) -> list[str | None]:
-    """The readers of a study; ``auto`` chooses between options where every question has them.
-
-    Args:
-        spec: The study.
-        questions: All of its questions.
-    """
+    """The readers of a study; ``auto`` chooses between options where every one of its questions has them."""
     if isinstance(spec.reader, list):
         return list(spec.reader)
     if spec.reader == "auto":
@@ -305,11 +269,7 @@ def knobs_of(name: str) -> dict[str, Knob]:
 
 
 def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
-    """The values of a knob that a study asks for.
-
-    Args:
-        knob: The knob.
-        asked: A range, a list or one value; None for the knob's own range.
+    """The values of a knob that a study asks for; None is the knob's own range.
 
     Raises:
         InputError: A value is not allowed, or a range is none.

@@ -24,14 +24,12 @@ from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import metric_named
 from querywright.models.postgres import SCHEMES
 from querywright.optimize.optimizers import OPTIMIZERS
+from querywright.optimize.results import AS_WRITTEN as AS_WRITTEN
 from querywright.optimize.study.objectives import objective_named
 from querywright.programs import READERS, TECHNIQUES, technique_class
 from querywright.retrieval.engines import ENGINES
 
 PLAIN = "plain"
-AS_WRITTEN = "as written"
-"""The prompt variant of a program whose prompts nobody tuned; every technique and reader has it."""
-
 BUDGET = 5
 """Passages that every arm may show its reader, where the study does not say."""
 
@@ -84,10 +82,7 @@ def _public(address: str) -> str:
 
 
 def check_storage(storage: str) -> str:
-    """The storage, where it is one of ours and holds no secret.
-
-    Args:
-        storage: ``journal``, ``sqlite`` or an address of PostgreSQL; what else an address holds is never shown.
+    """The storage, where it is one of ours and holds no secret: what else an address holds is never shown.
 
     Raises:
         InputError: It is something else.
@@ -182,7 +177,7 @@ class PromptSpec(_Strict):
 
     optimizer: Annotated[str, _one_of("optimizer", OPTIMIZERS)] | None = None
     arguments: dict[str, _Json] = Field(default_factory=dict)
-    instructions: dict[str, str] = Field(default_factory=dict)
+    instructions: dict[str, Annotated[str, Field(pattern=r"\S")]] = Field(default_factory=dict)
     sets: int = Field(default=1, ge=1, le=20)
     part: Literal["technique", "reader", "all"] = "technique"
     late: bool | None = None
@@ -281,13 +276,7 @@ class SamplerSpec(_Strict):
 
 
 class WriterSpec(_Strict):
-    """An LM that writes for techniques; its name alone says as much.
-
-    Args:
-        lm: Its name, or the folder of a trained rewriter.
-        api_base: Address of its server.
-        api_key_env: Environment variable that holds its key.
-    """
+    """An LM that writes for techniques, or the folder of a trained rewriter; its name alone says as much."""
 
     lm: str
     api_base: Annotated[str, AfterValidator(_public)] | None = None

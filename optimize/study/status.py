@@ -221,13 +221,7 @@ def value_text(value: float, aim: Objective) -> str:
 def best_rows(
     trials: Sequence[TrialRecord], aims: Sequence[Objective], limit: int = BEST_SHOWN
 ) -> list[dict[str, str]]:
-    """A row a trial, equal arms once.
-
-    Args:
-        trials: In the order in which they are shown.
-        aims: The objectives.
-        limit: Rows at the most.
-    """
+    """A row a trial, in their order, equal arms once."""
     distinct = {one.arm.key: one for one in reversed(trials)}
     return [
         {

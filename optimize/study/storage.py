@@ -31,12 +31,9 @@ Take = Callable[[str], ExitStack | None]
 
 
 class StudyStorage(ExitStack):
-    """A study's trials, attributes and locks, closed by its ``with`` block.
+    """The trials, attributes and locks of a study, closed by its ``with`` block.
 
-    Made by ``open_storage`` and ``memory_storage``. ``take`` gives a lock, which ends with the process that has it.
-
-    Args:
-        name: The study's name.
+    ``take`` gives a lock, which ends with the process that has it.
     """
 
     trials: Any
@@ -48,15 +45,7 @@ class StudyStorage(ExitStack):
         self.take: Take = lambda lock: ExitStack()
 
     def study(self, directions: Sequence[str], sampler: Any = None, *, create: bool = True) -> Any:
-        """Optuna's study.
-
-        Args:
-            directions: ``maximize`` or ``minimize`` for each objective.
-            sampler: What proposes trials. Default Optuna's.
-            create: Whether it is made where it is not there. Default True.
-
-        Returns:
-            An ``optuna.Study``.
+        """Optuna's study of these directions, by default made where it is not there.
 
         Raises:
             InputError: It is not there and not to be made.
@@ -80,11 +69,7 @@ class StudyStorage(ExitStack):
         return self.trials.get_study_user_attrs(self._id()).get(name, default)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Keep a JSON value with the study.
-
-        Raises:
-            InputError: There is no such study.
-        """
+        """Keep a JSON value with the study; it raises what ``attribute`` raises."""
         self.trials.set_study_user_attr(self._id(), name, value)
 
     @contextmanager
@@ -103,13 +88,13 @@ class StudyStorage(ExitStack):
 
 
 def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
-    """Open the storage of a study.
+    """Open the storage of a study of this name, whose folder is made where it is not there.
 
     Args:
         text: ``journal`` (a file in the folder, for any number of processes of a host), ``sqlite`` (the same, for one
             process), or ``postgresql://user:password@host/database`` (for any number of hosts).
-        folder: The study's folder; made where it is not there.
-        name: The study's name.
+        folder: The study's.
+        name: The study's.
 
     Raises:
         InputError: There is no such storage, its driver is missing, or it is another process's.
@@ -138,11 +123,7 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
 
 
 def memory_storage(name: str) -> StudyStorage:
-    """A storage that ends with this process, for one worker: what was answered is kept by the LM's store.
-
-    Args:
-        name: The study's name.
-    """
+    """A storage that ends with this process, for one worker: what was answered is kept by the LM's store."""
     from optuna.storages import InMemoryStorage
 
     opened = StudyStorage(name)

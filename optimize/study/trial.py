@@ -40,12 +40,7 @@ class Worker:
     """Runs the trials of a study, beside any number of others.
 
     A trial that is run twice, because its first worker was killed, finds all that was answered, and the same.
-
-    Args:
-        bench: What it has open.
-        storage: Where trials are kept.
-        name: How it is called, such as ``1f3b``.
-        looked: Called after each trial and while there is nothing to do.
+    ``looked`` is called after each trial and while there is nothing to do.
     """
 
     bench: Bench
@@ -62,13 +57,12 @@ class Worker:
         self.study = self.storage.study([objective.direction for objective in self.bench.objectives], sampler)
 
     def work(self) -> None:
-        """Try arms until every trial has ended, this worker's and the others'.
+        """Try arms until every trial has ended, this worker's and the others'; after an error it goes on when resumed.
 
         Raises:
-            OutageError: The LM is out of reach; the trial goes on when the study is resumed.
-            BudgetError: The budget is spent; the trial goes on when the study is resumed.
-            TooManyFailuresError: No rewriting failed; it is tried again when the study is resumed.
-            QuerywrightError: Most trials fail, or another run gave the study more trials.
+            BudgetError: The budget is spent.
+            TooManyFailuresError: No rewriting failed.
+            QuerywrightError: Most trials fail, another run gave the study more trials, or the LM is out of reach.
         """
         spec = self.bench.spec
         while len(ended := self.finished()) < spec.trials:
@@ -88,17 +82,13 @@ class Worker:
 
     def finished(self) -> list[TrialRecord]:
         """The records of all trials that ended, each read once."""
-        for one in self._trials():
+        for one in self.study.get_trials(deepcopy=False):
             if one.number not in self._ended and one.state.is_finished():
                 self._ended[one.number] = TrialRecord.of(one)
         return [self._ended[number] for number in sorted(self._ended)]
 
     def see_trials(self) -> None:
-        """End this run when another was given more trials: who is late and what is tested follows from their number.
-
-        Raises:
-            QuerywrightError: Another was.
-        """
+        """End this run when another was given more trials: who is late and what is tested follows from their number."""
         mine = self.bench.spec.trials
         trials = self.storage.attribute(SPEC, {}).get("trials", mine)
         if trials != mine:
@@ -107,11 +97,7 @@ class Worker:
             )
 
     def run(self, trial: Any) -> TrialRecord:
-        """Try what a trial proposes and keep what came of it.
-
-        Args:
-            trial: An Optuna trial that is running, and this worker's.
-        """
+        """Try what a trial proposes, which is running and this worker's, and keep what came of it."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
@@ -150,10 +136,6 @@ class Worker:
         """Whether every arm is held against it."""
         return arm.is_plain and arm.knobs == self.bench.space.as_written(arm.technique).knobs
 
-    def _trials(self) -> list[Any]:
-        found: list[Any] = self.study.get_trials(deepcopy=False)
-        return found
-
     def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
         """End this run when its time is over; a trial that has begun goes on when the study is resumed."""
         most = self.bench.spec.budget.minutes
@@ -170,7 +152,7 @@ class Worker:
         space, most = self.bench.space, self.bench.spec.trials
         with self.storage.hold("ask"):
             self.see_trials()
-            trials = self._trials()
+            trials = self.study.get_trials(deepcopy=False)
             for one in trials:
                 lock = None if one.state.is_finished() else self.storage.take(f"trial-{one.number}")
                 if lock is not None:

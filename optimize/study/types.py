@@ -149,15 +149,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a study spent, over all its workers and resumed runs.
-
-    Args:
-        calls: Attempts at LM calls that were sent, those of killed workers included.
-        saved: LM calls saved.
-        tokens: Input and output tokens of the calls made.
-        dollars: Estimated US dollars of the calls made.
-        minutes: Minutes in which at least one worker ran.
-    """
+    """What a study spent, over all workers and resumed runs: LM calls sent and saved, tokens, dollars, busy minutes."""
 
     calls: int = 0
     saved: int = 0

@@ -39,6 +39,14 @@ class Asked:
     prompt: str
     options: tuple[str, ...]
     properties: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[tuple[str, str], ...] = ()
+    seed: int | None = None
+    temperature: float = 0.0
+
+    @property
+    def proposes(self) -> bool:
+        """Whether it asks for a prompt, or for what one rests on, and for nothing that a program writes."""
+        return not {"best_guess", "support", "answer"} & set(self.properties)
 
 
 @dataclass
@@ -86,12 +94,11 @@ def read_request(request: lm15.Request) -> Asked:
     properties = form.get("json_schema", form).get("schema", {}).get("properties", {})
     step = "queries" if "support" in properties else "hypothesis" if "best_guess" in properties else "reader"
     system = request.system if isinstance(request.system, str) else "".join(p.text for p in request.system or ())
-    last = request.messages[-1].text or ""
-    number = int(re.findall(r"(?:number|of) (\d+)", last)[-1])
+    messages = (("system", system), *((message.role, message.text or "") for message in request.messages))
+    number = int(["-1", *re.findall(r"(?:number|of) (\d+)", messages[-1][1])][-1])
     options = properties.get("best_guess", properties.get("answer", {})).get("enum", ())
-    return Asked(
-        step, number, "\n".join([system, *(m.text or "" for m in request.messages)]), tuple(options), properties
-    )
+    prompt, config = "\n".join(text for _, text in messages), request.config
+    return Asked(step, number, prompt, tuple(options), properties, messages, config.seed, config.temperature or 0.0)
 
 
 def scripted_answer(asked: Asked) -> str:

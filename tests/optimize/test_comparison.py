@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from dspy.utils.exceptions import LMServerError
 
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
@@ -17,16 +16,6 @@ def arms(world):
 
 def asked(lm):
     return len(lm.engine.inner.asked)
-
-
-def told(compared):
-    """Every row but for what a clock says."""
-    return [
-        {key: value for key, value in row.to_json().items() if key not in {"seconds", "cost"}}
-        | {"calls": row.cost.asked}
-        for one in (*compared.arms, *compared.references)
-        for row in one.rows
-    ]
 
 
 def test_every_arm_is_held_against_the_baseline(world, make_lm):
@@ -114,40 +103,6 @@ def test_oracle_evidence_comes_from_the_first_arm_whose_retriever_gives_passages
     }
     references = References.of(programs, world.questions)
     assert references.oracle == {"bare": "oracle evidence", "held": "oracle evidence"}
-
-
-@pytest.mark.parametrize("ended_at", [0, 17, 31])
-def test_a_run_that_ended_finds_its_answers_and_asks_nothing_twice(world, make_engine, make_lm, store, ended_at):
-    def fail(n, asked):
-        if n == ended_at:
-            raise KeyboardInterrupt
-
-    whole = make_lm()
-    first, second, third = make_lm(make_engine(before=fail), store=store), make_lm(store=store), make_lm(store=store)
-    with pytest.raises(KeyboardInterrupt):
-        compare(arms(world), world.questions, lm=first, threads=1)
-    expected = told(compare(arms(world), world.questions, lm=whole))
-    assert told(compare(arms(world), world.questions, lm=second)) == expected
-    assert asked(first) + asked(second) == asked(whole) + 1  # the call that was under way
-    assert told(compare(arms(world), world.questions, lm=third)) == expected
-    assert asked(third) == 0
-    assert third.engine.ledger.total.saved == asked(whole)
-
-
-def test_a_failed_question_is_asked_again_by_the_next_run(world, make_engine, make_lm, store):
-    def fail(n, asked):
-        if asked.number == 7:
-            raise LMServerError("broken", provider="x", model="x")
-
-    def run(lm):
-        plain = {"plain": world.program("plain")}
-        return compare(plain, world.questions, lm=lm, references=False, max_failures=0.1)
-
-    failed = run(make_lm(make_engine(before=fail), store=store))
-    assert failed.arms[0].failures == {"lm": 1}
-    lm = make_lm(store=store)
-    assert not run(lm).arms[0].failures
-    assert asked(lm) == 1
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make_lm):

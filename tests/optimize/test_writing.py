@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 
 import dspy
-import pytest
 
-from querywright.errors import BudgetError, InputError
 from querywright.models.budget import Budget
 from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.models.lm import writer_beside
 from querywright.optimize.artifacts.save import save_compiled
-from querywright.optimize.comparison import compare
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
 
@@ -19,16 +17,16 @@ QUICK = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(), threa
 MARK = "rewriter:mine@0123456789ab"
 
 
-def beside(lm, engine, *, budget=None, mark=MARK):
+def beside(lm, engine):
     """A rewriter over a scripted engine, with the store and the ledger of an LM."""
     both = {"store": lm.engine.store, "ledger": lm.engine.ledger, "limits": lm.engine.limits}
-    own = LMEngine(engine, identity=mark, budget=budget, **both)
-    return dspy.LM(mark, engine=own, async_engine=AsyncLMEngine(own), cache=False, num_retries=0)
+    own = LMEngine(engine, identity=MARK, **both)
+    return dspy.LM(MARK, engine=own, async_engine=AsyncLMEngine(own), cache=False, num_retries=0)
 
 
-def compiled(world, lm, rewriter, technique="hcqr"):
+def compiled(world, lm, rewriter):
     return compile_program(
-        technique, world.splits, retriever=world, lm=lm, knobs={"max_passages": 3}, settings=QUICK, writer_lm=rewriter
+        "hcqr", world.splits, retriever=world, lm=lm, knobs={"max_passages": 3}, settings=QUICK, writer_lm=rewriter
     )
 
 
@@ -66,44 +64,15 @@ def test_demonstrations_for_the_rewriter_are_its_own_runs(world, make_lm, make_e
     assert any(one.step == "queries" and " mine" in one.prompt for one in asked(rewriter))
 
 
-def test_a_writer_made_elsewhere_is_kept_counted_and_limited_with_the_lm_and_one_of_no_use_is_refused(
-    world, make_lm, make_engine, store
-):
+def test_a_writer_made_elsewhere_is_kept_counted_and_limited_with_the_lm(world, make_lm, make_engine, store):
     lm = make_lm(store=store, budget=Budget(None, "both", calls=400))
     engine = LMEngine(make_engine(), identity="other")
     other = dspy.LM("scripted/other", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0)
-    found = compiled(world, lm, other)
+    found = compiled(world, lm, writer_beside(lm, other))
     writer = found.program.technique.writer_lm
     own, reads = writer.engine, lm.engine
     assert (writer.model, own.inner) == (other.model, other.engine.inner)
     assert (own.store, own.ledger, own.budget) == (reads.store, reads.ledger, reads.budget)
     assert reads.ledger.total.calls == len(asked(lm)) + len(asked(other))
     assert other.engine.ledger.total.calls == 0
-    same = compiled(world, lm, lm.copy())
-    assert same.program.technique.writer_lm is None, "the same LM twice is one"
-    with pytest.raises(InputError, match="plain asks no LM before it reads"):
-        compiled(world, lm, other, technique="plain")
-
-
-def test_a_limit_of_calls_is_that_of_both(world, make_lm, make_engine):
-    budget = Budget(None, "both", calls=10)
-    lm = make_lm(budget=budget)
-    rewriter = beside(lm, make_engine(), budget=budget)
-    with pytest.raises(BudgetError, match=r"the limit of 10 LM calls is reached.*Raise --max-calls"):
-        compiled(world, lm, rewriter)
-    assert len(asked(lm)) + len(asked(rewriter)) == 10
-
-
-def test_answers_of_a_comparison_are_kept_by_rewriter(world, make_lm, make_engine, store):
-    lm = make_lm(store=store)
-
-    def calls(mark):
-        arms = {"none": world.program(), mark: world.program()}
-        arms[mark].technique.writer_lm = rewriter = beside(lm, make_engine(), mark=mark)
-        compare(arms, world.splits.dev, lm=lm, baseline="none")
-        return len(asked(rewriter))
-
-    first = calls("rewriter:a@0123456789ab")
-    assert first
-    assert calls("rewriter:a@0123456789ab") == 0
-    assert calls("rewriter:a@ba9876543210") == first, "another one has answers of its own"
+    assert writer_beside(lm, lm.copy()) is None, "the same LM twice is one"

@@ -9,7 +9,7 @@ from querywright.errors import DataError, InputError
 from querywright.models.lm import resolve_lm
 from querywright.optimize.evaluate import asking
 from querywright.optimize.study.data import checked_study, data_of
-from querywright.optimize.study.estimate import DryRetriever, dry_run, estimate, measure
+from querywright.optimize.study.estimate import _DryRetriever, dry_run, estimate, measure
 from querywright.optimize.study.space import build_space
 from querywright.programs import make_program
 
@@ -87,7 +87,7 @@ def test_dollars_by_the_price_of_the_lm_and_minutes_by_a_measured_call(estimated
 
 def test_a_dry_run_renders_the_prompts_that_are_sent(world, make_lm):
     question, lm = world.questions[1], make_lm()
-    program = make_program("hcqr", DryRetriever("dense", PASSAGES), reader="multiple_choice", max_passages=3)
+    program = make_program("hcqr", _DryRetriever("dense", PASSAGES), reader="multiple_choice", max_passages=3)
     technique, reader = dry_run(program, question, decides_by_likelihood=False)
     assert (len(technique), len(reader)) == (2, 1)
     assert reader[0].count("word word") > 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from querywright.optimize.study.importance import FEWEST, importances
+from querywright.optimize.study.report import FEWEST, importances
 from querywright.optimize.study.status import aims
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))

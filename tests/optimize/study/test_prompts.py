@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from querywright.errors import ArtifactError, InputError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.comparison import closed_book
 from querywright.optimize.evaluate import evaluate
-from querywright.optimize.program_state import ProgramState, program_from, state_of
+from querywright.optimize.program_state import ProgramState, state_of
 from querywright.optimize.study.prompts import make_variant, with_reader_prompts, with_variant
 from querywright.optimize.study.spec import PromptSpec
 from querywright.programs import Ensemble, make_reader
@@ -21,21 +18,16 @@ def make(world, make_lm, writing):
     def of(spec, name="p", *, program=None, metric=METRICS["decision_useful"], **given):
         settings = {"lm": make_lm(writing()), "seed": 0, **given}
         state = make_variant(spec, name, program or world.program(), world.questions[:6], metric=metric, **settings)
-        return json.loads(json.dumps(state, allow_nan=False))
+        return ProgramState.model_validate_json(state.model_dump_json())
 
     return of
-
-
-def messages(program, world, lm, asked_of):
-    evaluate(program, [world.questions[13]], lm=lm, name="x", threads=1)
-    return {asked.messages for asked in asked_of(lm)}  # of an ensemble some may be equal, and are asked once
 
 
 def test_instructions_by_hand_need_no_lm(make, world, make_lm, writing, asked_of):
     lm = make_lm(writing())
     state = make(PromptSpec(instructions={QUERIES: "Do it."}), lm=lm)
     assert asked_of(lm) == []
-    assert list(state["predictors"]) == [QUERIES]
+    assert list(state.predictors) == [QUERIES]
     changed = with_variant(world.program(n_queries=1), state)
     assert state_of(changed).predictors[QUERIES].instructions == "Do it."
     assert changed.technique.knobs["n_queries"] == 1
@@ -44,70 +36,39 @@ def test_instructions_by_hand_need_no_lm(make, world, make_lm, writing, asked_of
 def test_a_optimizer_comes_after_the_instructions(make):
     spec = PromptSpec(optimizer="bootstrap_few_shot", instructions={QUERIES: "Name the key."}, part="technique")
     state = make(spec)
-    assert state["predictors"][QUERIES]["instructions"] == "Name the key."
-    assert len(state["predictors"][QUERIES]["demos"]) == 2
-    assert sorted(state["predictors"]) == ["technique.form_hypothesis", QUERIES]
-    assert state["reader"] is None
+    assert state.predictors[QUERIES].instructions == "Name the key."
+    assert len(state.predictors[QUERIES].demos) == 2
+    assert sorted(state.predictors) == ["technique.form_hypothesis", QUERIES]
+    assert state.reader is None
 
 
 @pytest.mark.parametrize(
     ("optimizer", "arguments"),
     [("knn_few_shot", {"k": 1}), ("ensemble", {"size": 2}), ("bootstrap_few_shot", {})],
 )
-def test_it_goes_into_another_program_and_through_an_artifact(
-    optimizer, arguments, make, world, make_lm, writing, asked_of
-):
+def test_it_goes_into_another_program(optimizer, arguments, make, world, make_lm, writing, asked_of):
     state = make(PromptSpec(optimizer=optimizer, arguments=arguments))
     changed = with_variant(world.program(n_queries=2), state)
     assert isinstance(changed, Ensemble) == (optimizer == "ensemble")
     assert changed.nearest == (1 if optimizer == "knn_few_shot" else 0)
-    text = json.dumps(state_of(changed).model_dump(), allow_nan=False)
-    loaded = program_from(ProgramState.model_validate_json(text), world)
-    one, other = (messages(each, world, make_lm(writing()), asked_of) for each in (changed, loaded))
-    assert one == other
-    assert any("key of" in text for asked in one for _, text in asked)
+    lm = make_lm(writing())
+    evaluate(changed, [world.questions[13]], lm=lm, name="x", threads=1)
+    assert any("key of" in text for asked in asked_of(lm) for _, text in asked.messages)
 
 
 def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
     state = make(PromptSpec(optimizer="bootstrap_few_shot", part="reader"), metric=METRICS["accuracy"])
-    assert state["reader"] == "multiple_choice"
-    assert list(state["predictors"]) == ["reader.predict"]
-    with pytest.raises(ArtifactError, match="multiple_choice, and cannot be put into a program with the reader short"):
-        with_variant(world.program(reader="short_answer"), state)
+    assert state.reader == "multiple_choice"
+    assert list(state.predictors) == ["reader.predict"]
     alone = world.program(reader=None)
     assert state_of(with_variant(alone, state)) == state_of(alone)
 
 
 def test_numbers_of_a_name_differ(make):
     spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, sets=4)
-    made = [json.dumps(make(spec, name)["predictors"]) for name in ("p", "p.2", "p.3", "p.4", "p.2")]
+    made = [make(spec, name).model_dump_json() for name in ("p", "p.2", "p.3", "p.4", "p.2")]
     assert len(set(made)) > 1
     assert made[1] == made[4]
-
-
-def test_what_cannot_be_made_is_refused(make):
-    for instructions, message in (
-        ({"technique.rewrite": "x"}, "has no predictor 'technique.rewrite'.*write_queries"),
-        ({QUERIES: " "}, "1 to 100000 characters"),
-    ):
-        with pytest.raises(InputError, match=message):
-            make(PromptSpec(instructions=instructions))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"members": 1}, "2 to 20"),
-        ({"nearest": "2"}, "nearest"),
-        ({"technique": "hyde"}, "made for hyde"),
-        ({"predictors": {"technique.planted": {"instructions": "x", "fields": {}, "demos": []}}}, "has the predictors"),
-        ({"planted": 1}, "planted"),
-    ],
-)
-def test_a_damaged_variant_is_refused(change, message, make, world):
-    state = make(PromptSpec(instructions={QUERIES: "Do it."}))
-    with pytest.raises(ArtifactError, match=message):
-        with_variant(world.program(), {**state, **change})
 
 
 def test_the_readers_prompts_go_into_programs_of_any_technique(make, world):
@@ -122,7 +83,3 @@ def test_the_readers_prompts_go_into_programs_of_any_technique(make, world):
         assert {name: one for name, one in after.items() if name not in reading} == {
             name: one for name, one in before.items() if name not in reading
         }
-    with pytest.raises(
-        ArtifactError, match="the reader multiple_choice, and cannot be put into a program with the reader short_answer"
-    ):
-        with_reader_prompts(world.program("plain", reader="short_answer"), state)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querywright.errors import InputError
-from querywright.optimize.study.reading import MOST_BYTES, read_spec, spec_differences, write_spec
+from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.spec import KnobRange, StudySpec
 
 GOOD = """
@@ -124,14 +124,12 @@ def test_all_that_does_not_fit_together_is_said_at_once():
         ("name: a\ntechniques:\n  hcqr: {}\n  hcqr: {}\n", "hcqr stands twice, in lines 3 and 4"),
         ("name: !!python/object/apply:os.system ['true']\n", "constructor for the tag"),
         ("name: [a\n", "no YAML"),
-        ("fixed: &a {x: *a}\n", "line 1, column 8: no YAML here: the anchor 'a' is not allowed"),
         ("- a\n- b\n", "must be a mapping"),
         ("", "must be a mapping"),
         ("name: a\n---\nname: b\n", "no YAML"),
         ("1: a\n", "1: keys should be strings"),
         ("trials: " + "9" * 5000 + "\n", "Exceeds the limit"),
         ("name: " + "[" * 3000 + "\n", "recursion depth"),
-        ("#" + "x" * MOST_BYTES, "more than 1,000,000 bytes"),
     ],
 )
 def test_what_is_more_or_less_than_data_is_refused(tmp_path, text, part):
@@ -232,6 +230,7 @@ def test_a_password_is_never_repeated(address):
         ({"optimizer": "cheap", "part": "reader"}, "no objective reads"),
         ({"instructions": {"technique.write_querys": "x"}}, "did you mean technique.write_queries?"),
         ({"instructions": {"technique.write_queries": "x"}, "sets": 2}, "one set"),
+        ({"instructions": {"technique.write_queries": " "}}, "should match pattern"),
         ({"instructions": {"technique.write_queries": "x"}, "arguments": {"k": 2}}, "none is named"),
     ],
 )

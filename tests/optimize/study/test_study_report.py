@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import re
 import runpy
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
 
-from querywright.models.usage import Cost
 from querywright.optimize.study.report import study_html, write_report
 from querywright.optimize.study.status import on_test
 from querywright.optimize.study.types import ArmConfig
@@ -52,7 +50,7 @@ def test_a_finished_study_has_every_part(finished):
 def test_the_figures_are_those_of_the_trials(finished):
     drawn = finished.json("report-figures")
     kinds = {name.split("-")[1] for name in drawn}
-    assert kinds == {"front", "mean", "difference", "mattered", "course", "spending"}
+    assert kinds == {"front", "mean", "difference", "mattered", "course"}
     course = drawn["figure-course-decision_useful"]
     dots = [trace for trace in course["data"] if trace["mode"] == "markers"]
     assert {x for trace in dots for x in trace["x"]} == set(range(20)) - {made["FAILED"], made["RUNNING"]}
@@ -60,8 +58,8 @@ def test_the_figures_are_those_of_the_trials(finished):
     line = next(trace for trace in course["data"] if trace["mode"] == "lines")
     assert line["y"] == sorted(line["y"])
     assert course["layout"]["shapes"][0]["x0"] == 15.5  # late trials begin
-    spent = drawn["figure-spending"]["data"]
-    assert [trace["x"] for trace in spent] == [[300, 120], [150, 30]]
+    spent = next(rows for rows in finished.tables if rows[0][0] == "stage")
+    assert [row[:3] for row in spent[1:]] == [["search", "300", "150"], ["test", "120", "30"]]
     front = drawn["figure-front-lm_calls"]["data"][1]
     assert (front["text"][0], front["x"]) == ("0", sorted(front["x"]))
 
@@ -142,16 +140,3 @@ def test_a_study_at_any_moment_has_a_page(read_page, tmp_path, more, said):
     assert [name for name in PARTS if name != "The front"] == list(page.parts)
     assert all(content.strip() for content in page.parts.values())
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_what_a_point_costs(read_page):
-    plain = made_trial(0, "plain", values={"decision_useful": 0.5}, spent=Cost())
-    better = made_trial(1, "hyde", values={"decision_useful": 0.6}, spent=Cost(calls=50, saved=7))
-    worse = made_trial(2, "multi_query", values={"decision_useful": 0.4}, spent=Cost(calls=80))
-    plain = replace(plain, arm=ArmConfig("plain", "dense", {"max_passages": 5}))
-    page = read_page(study_html(made_snapshot(trials=(plain, better, worse))))
-    (table,) = [one for one in page.tables if one[0][-1] == "calls made a point"]
-    assert table[2:] == [
-        ["hyde", "50", "7", "0", "60.0 %", "+10.0 points", "5"],
-        ["multi_query", "80", "0", "0", "40.0 %", "-10.0 points", "-"],
-    ]
