@@ -34,14 +34,14 @@ def knobs() -> str:
     from querywright.programs.gate import SHARED_KNOBS
 
     parts = []
+    of_all = {(knob.name, knob.default) for knob in SHARED_KNOBS}
     for row in technique_rows():
         technique = TECHNIQUES[row["technique"]]
         engine = f"; searches with the engine `{row['engine']}`" if row["engine"] else ""
         facts = f"{row['source']}; LM stages: {row['LM stages']}; searches: {row['searches']}{engine}"
         parts += [f"## `{row['technique']}`: {row['title']}", f"*{facts}*", _said(technique)]
-        parts += [
-            _knob_table([knob for knob in row["knobs"] if knob["name"] not in {one.name for one in SHARED_KNOBS}])
-        ]
+        own = [knob for knob in row["knobs"] if (knob["name"], knob["default"]) not in of_all]
+        parts += [_knob_table(own)]
     shared = [{"name": one.name, "default": one.default, "range": one.range, "help": one.help} for one in SHARED_KNOBS]
     parts += ["## Knobs of all", "Every technique with LM stages has these as well.", _knob_table(shared)]
     return "\n\n".join(part for part in parts if part)

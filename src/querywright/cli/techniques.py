@@ -49,10 +49,10 @@ def markdown_table(rows: list[dict[str, Any]]) -> str:
     """The techniques as a Markdown table; knobs that are the same in every row stand below it."""
     from querywright.programs.gate import SHARED_KNOBS
 
-    of_all = {knob.name for knob in SHARED_KNOBS}
+    of_all = {(knob.name, knob.default) for knob in SHARED_KNOBS}
     lines = ["| technique | what | source | LM stages | searches | knobs (default) |", "| --- " * 6 + "|"]
     for row in rows:
-        own = [knob for knob in row["knobs"] if knob["name"] not in of_all]
+        own = [knob for knob in row["knobs"] if (knob["name"], knob["default"]) not in of_all]
         knobs = ", ".join(f"`{knob['name']}` ({knob['default']})" for knob in own) or "-"
         facts = f"{row['title']} | {row['source']} | {row['LM stages']} | {row['searches']}"
         lines.append(f"| `{row['technique']}` | {facts} | {knobs} |")
