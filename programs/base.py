@@ -5,20 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import dspy
-from dspy.utils.exceptions import ContextWindowExceededError, LMError
+from dspy.utils.exceptions import LMError
 
 from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
-from querywright.models.adapter import show_passages
 from querywright.models.circuit_breaker import INCURABLE
 from querywright.programs.gate import GATE_DEPTH, SHARED_KNOBS, certainty
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
-from querywright.programs.selection import NAMED, SelectPassages, named
+from querywright.programs.selection import SelectPassages, select
 from querywright.programs.signatures import after_history, tuned_signature
 from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
@@ -384,7 +383,7 @@ class Technique(dspy.Module):
         """
         asked, turns = self, turns_of(history)
         if turns:
-            asked = self._with(turns=turns)
+            asked = self.having(turns=turns)
         found = await asked._work(question, options)
         return dspy.Prediction(
             passages=list(found.passages),
@@ -394,7 +393,7 @@ class Technique(dspy.Module):
             steps=log,
         )
 
-    def _with(self, **attributes: Any) -> Self:
+    def having(self, **attributes: Any) -> Self:
         """The same predictors, knobs and retriever under other attributes, for one question."""
         other: Any = object.__new__(type(self))
         other.__dict__.update(self.__dict__, **attributes)
@@ -410,29 +409,11 @@ class Technique(dspy.Module):
         self._check_values()
         return self._gated(question, choices) if self._is_gated else self._found(question, choices)
 
-    async def _found(self, question: str, options: Sequence[str]) -> Found:
+    def _found(self, question: str, options: Sequence[str]) -> Coroutine[Step[Any], Any, Found]:
         """What the technique finds, or what the LM selects from a larger pool of it."""
         if not self.knobs.get("select", False):
-            return await self.find(question, options)
-        found = await self._with(pooled=int(self.knobs["select_pool"])).find(question, options)
-        if not found.passages:
-            return found
-        chosen = await self._selected(question, options, list(found.passages))
-        if chosen is not None:
-            return replace(found, passages=chosen[: self.max_passages])
-        fallbacks = [*found.fallbacks, "select_passages"]
-        return replace(found, passages=found.passages[: self.max_passages], fallbacks=fallbacks)
-
-    async def _selected(self, question: str, options: Sequence[str], pool: list[Passage]) -> list[Passage] | None:
-        """What the LM names of the pool, of its first half where the whole does not fit the LM; None if unreadable."""
-        most = self.knobs["select_most"]
-        signature = self.tuned("select_passages", "chosen", desc=NAMED.format(most), count=most)
-        shown = {"passages": show_passages(pool), "question": question, "options": list(options)}
-        try:
-            made = await self.ask("select_passages", signature=signature, **shown)
-        except ContextWindowExceededError:
-            return await self._selected(question, options, pool[: len(pool) // 2]) if len(pool) > 1 else None
-        return None if made is None else named(made.chosen, pool)
+            return self.find(question, options)
+        return select(self, self.having(pooled=int(self.knobs["select_pool"])), question, options)
 
     async def _gated(self, question: str, options: Sequence[str]) -> Found:
         """What plain retrieval finds where it looks certain or the LM fails, else what the technique finds."""

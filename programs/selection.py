@@ -8,11 +8,18 @@ asks an LM has it as the knob ``select``. Texts are shown whole: the deciding se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import dspy
+from dspy.utils.exceptions import ContextWindowExceededError
 
 from querywright.data.types import Passage
+from querywright.models.adapter import show_passages
 from querywright.programs.hyperparameters import Knob
+
+if TYPE_CHECKING:
+    from querywright.programs.base import Found, Technique
 
 NAMED = "numbers of the passages that help, at most {}, the most helpful first; empty only if none moves the decision"
 
@@ -49,6 +56,41 @@ class SelectPassages(dspy.Signature):
     options: list[str] = dspy.InputField()
     decided_by: str = dspy.OutputField(desc="the fact that decides the question, in one short sentence", max_length=200)
     chosen: list[int] = dspy.OutputField(desc=NAMED.format(SELECT_MOST.default))
+
+
+async def select(technique: Technique, wide: Technique, question: str, options: Sequence[str]) -> Found:
+    """What the LM selects from what a technique finds.
+
+    An answer that names no passage leaves the pool as it was found (fallback ``select_passages``).
+
+    Args:
+        technique: Asks, and says how many passages are kept.
+        wide: The same, of which as many are kept as are selected from.
+        question: The question.
+        options: Its options; empty where it has none.
+    """
+    found = await wide.find(question, options)
+    if not found.passages:
+        return found
+    chosen = await _chosen(technique, question, options, list(found.passages))
+    if chosen is not None:
+        return replace(found, passages=chosen[: technique.max_passages])
+    fallbacks = [*found.fallbacks, "select_passages"]
+    return replace(found, passages=found.passages[: technique.max_passages], fallbacks=fallbacks)
+
+
+async def _chosen(
+    technique: Technique, question: str, options: Sequence[str], pool: list[Passage]
+) -> list[Passage] | None:
+    """What the LM names of the pool, of its first half where the whole does not fit the LM; None if unreadable."""
+    most = technique.knobs["select_most"]
+    signature = technique.tuned("select_passages", "chosen", desc=NAMED.format(most), count=most)
+    shown = {"passages": show_passages(pool), "question": question, "options": list(options)}
+    try:
+        made = await technique.ask("select_passages", signature=signature, **shown)
+    except ContextWindowExceededError:
+        return await _chosen(technique, question, options, pool[: len(pool) // 2]) if len(pool) > 1 else None
+    return None if made is None else named(made.chosen, pool)
 
 
 def named(numbers: Sequence[int], pool: Sequence[Passage]) -> list[Passage] | None:
