@@ -264,3 +264,39 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     refused = cli(*command)
     assert refused.status == 2
     assert "learnt the prompts of qb_rag, which no search asks; name a technique" in " ".join(refused.err.split())
+
+
+def test_a_writer_behind_an_address_of_its_own_is_asked_there_with_its_own_key(
+    cli: Any, collection: str, server: Any, chat_server: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("WRITER_KEY", "sk-the-writers-own-key-98765")
+    other = chat_server('{"thought": "feet", "queries": ["feet every evening sore"]}')
+    elsewhere = ("--writer-lm", "openai/other", "--writer-api-base", other.url, "--writer-api-key-env", "WRITER_KEY")
+    command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, *OPTIONS, *server.lm)
+    found = cli(*command, *elsewhere, "--json")
+    assert found.status == 0, found.err
+    assert found.data["passages"][0]["id"] == "p-feet"
+    assert (other.count, len(server.requests)) == (1, 1)
+    assert other.headers[0]["Authorization"] == "Bearer sk-the-writers-own-key-98765"
+    assert "sk-the-writers" not in json.dumps(server.headers)
+    wrong = cli(*command, *elsewhere[2:])
+    assert (wrong.status, "name it with --writer-lm" in wrong.err) == (2, True)
+
+
+def test_a_study_chooses_between_writers(
+    cli: Any, study_file: Callable[..., Path], riddles: Path, trained: Rewriter, asked: list[Any], tmp_path: Path
+) -> None:
+    other = small_rewriter(tmp_path / "other", seed=1)
+    file = study_file(
+        "two",
+        questions=str(riddles),
+        writers=[str(trained.path), str(other.path)],
+        techniques={"rrr": {"search": "named"}},
+        trials=8,
+    )
+    done = cli("study", "run", file, "--out", "studies/two")
+    assert done.status == 0, done.err
+    assert cli("study", "export", "studies/two", "--out", "trials.jsonl").status == 0
+    rows = [json.loads(line) for line in Path("trials.jsonl").read_text(encoding="utf-8").splitlines()]
+    tried = {value for row in rows for key, value in row.items() if "writer" in key and isinstance(value, str)}
+    assert tried == {"mine", "other"}
