@@ -145,30 +145,30 @@ def main() -> None:
         shown = {name: f"{what} (`{name}`)" for name, what in ABLATION.items()}
         table("Ablation", list(ABLATION), test, judged, shown, **textbooks)
     if "programs" in given.parts:
-        programs(health, hops, textbooks)
+        programs(health, hops, given.lm)
 
 
-def programs(
-    health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], textbooks: Mapping[str, Any]
-) -> None:
+AS_WRITTEN = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
+"""The knobs of rrs, given so that none is searched: each value would be another pool, and another call a question."""
+
+
+def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str) -> None:
     """Compile what stands in artifacts/, print its verdicts and save it."""
-    for folder, technique, knobs, budget in (
-        (
-            "artifacts/textbooks",
-            "rrs",
-            {"n_queries": 4, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True},
-            1,
-        ),
-        ("artifacts/hcqr-textbooks", "hcqr", {}, 5),
+    judged: dict[str, Any] = {"retriever": "nursing", "judge_lm": lm, "objective": "judged_useful"}
+    labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2"}
+    for folder, technique, engine, knobs, asked, given in (
+        ("textbooks", "rrs", "hybrid", {"max_passages": 1, **AS_WRITTEN}, health, judged),
+        ("textbooks-hcqr", "hcqr", "dense", {"max_passages": 5}, health, judged),
+        ("two-hop", "rrs", "hybrid", {"max_passages": 2, **AS_WRITTEN}, hops, labelled),
     ):
-        splits = {"train": health["dev"][:10], "dev": health["dev"][10:], "test": health["test"]}
+        splits = {"train": asked["dev"][:10], "dev": asked["dev"][10:], "test": asked["test"]}
+        trials = 1 if technique == "rrs" else 12
         tuned = qw.compile(
-            technique, splits, retriever="nursing", lm=textbooks["lm"], judge_lm=textbooks["lm"],
-            engine="hybrid" if technique == "rrs" else "dense", knobs={"max_passages": budget, **knobs}, reader=None,
-            objective="judged_useful", n_trials=1 if knobs else 12, demo_sizes=(), reader_demo_sizes=(), threads=8,
+            technique, splits, lm=lm, engine=engine, knobs=knobs, reader=None, n_trials=trials, demo_sizes=(),
+            reader_demo_sizes=(), threads=8, **given,
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
-        tuned.save(folder)
+        tuned.save(Path("artifacts") / folder)
 
 
 if __name__ == "__main__":

@@ -134,8 +134,9 @@ class Workspace:
         """What all LM calls cost."""
         total = self.ledger.total
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
+        made = "answered from the recording" if self.lm.model.startswith("recording:") else "made"
         return (
-            f"LM calls: {total.calls} made, {total.saved} saved; {total.tokens} tokens; "
+            f"LM calls: {total.calls} {made}, {total.saved} saved; {total.tokens} tokens; "
             f"{total.seconds:.0f} LM seconds{dollars}"
         )
 
