@@ -14,7 +14,6 @@ import pytest
 
 from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.budget import Budget
-from querywright.models.engine_errors import LMStoreError
 from querywright.models.store import Store
 from querywright.models.usage import Cost, Ledger, metered
 
@@ -120,16 +119,6 @@ def test_a_forked_process_goes_on_with_what_was_counted_in_memory():
         finally:
             os._exit(99)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-
-
-def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
-    store = Store(tmp_path / "store.sqlite")
-    budget = Budget(store, "study", calls=2)
-    store.close()
-    store.path.write_bytes(b"no database " * 500)
-    with pytest.raises(LMStoreError, match="the count of the budget 'study' is gone"):
-        budget.reserve()
-    store.close()
 
 
 def test_a_limit_below_nothing_is_refused():
