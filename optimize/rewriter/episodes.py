@@ -26,6 +26,7 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
+from querywright.models.local_engine import messages_of, schema_of
 from querywright.models.plain_form import as_json
 from querywright.models.response_parsing import text_response
 from querywright.optimize.dspy_context import asking
@@ -166,12 +167,8 @@ class _PolicyEngine:
             return run()
 
     def complete(self, request: Request) -> Response:
-        system, form = request.system, request.config.response_format or {}
-        text = system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system or ())
-        self.asked.append((("system", text), *((one.role, one.text or "") for one in request.messages)))
-        inner: Any = form.get("json_schema", form)
-        schema = inner.get("schema", inner)
-        self.schema = schema if "properties" in schema else None
+        self.asked.append(tuple((one["role"], one["content"]) for one in messages_of(request)))
+        self.schema = schema_of(request.config.response_format)
         if self.text is None:
             raise _Asked
         return text_response(self.text, "stop", request.model, 0, 0)

@@ -281,18 +281,6 @@ def test_a_copy_in_a_working_folder_finds_its_base_there(place, tmp_path):
         shutil.rmtree(beside / "tiny")
 
 
-def test_a_base_of_the_hub_is_never_a_folder_here(place, tmp_path, monkeypatch):
-    commit = "1" * 40
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(place / "tiny", tmp_path / "org" / "tiny")
-    with pytest.raises(ModelError, match="'org/tiny' cannot be used"):
-        load_base("org/tiny", revision=commit)
-    shutil.copytree(place / "tiny", tmp_path / "hub" / "models--org--tiny" / "snapshots" / commit)
-    assert load_base("org/tiny", revision=commit).kind == "causal"
-
-
 def test_another_base_is_refused(place, working_folder):
     rewriter = read_rewriter(place / "mine")
     assert find_base(rewriter.base, rewriter.path) == str(place / "tiny")

@@ -32,12 +32,7 @@ _UNKNOWN_HERE = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "al
 
 
 def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
-    """Write an adapter for llama.cpp, in half precision.
-
-    Args:
-        adapter: The folder with peft's ``adapter_config.json`` and its tensors in ``adapter.safetensors``.
-        target: The ``.gguf`` file to write.
-        base: The GGUF file of the llama model that the adapter is for.
+    """Write an adapter, the folder that ``save_weights`` wrote, for the llama model of a GGUF file, in half precision.
 
     Raises:
         InputError: The adapter is of a kind that llama.cpp has no form for, or is not for that model.
@@ -64,12 +59,7 @@ def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
 
 
 def rows_for_llama(weights: Any, heads: int) -> Any:
-    """The rows of a query or key weight in llama.cpp's order.
-
-    Args:
-        weights: As transformers has them, one row an output.
-        heads: How many heads the rows are of.
-    """
+    """The rows of a query or key weight in llama.cpp's order."""
     halves = weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
     return halves.swapaxes(1, 2).reshape(weights.shape)
 

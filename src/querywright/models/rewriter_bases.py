@@ -53,9 +53,6 @@ class RewriterBase(BaseModel):
 def describe_base(name: str) -> RewriterBase:
     """The base that ``load_base`` loads by that name, as a rewriter remembers it.
 
-    Args:
-        name: ``embedded``, a folder, or a name on the hub; a folder is remembered by its own name alone.
-
     Raises:
         ModelError: It is missing.
     """

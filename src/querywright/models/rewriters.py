@@ -201,9 +201,6 @@ def write_rewriter(
 def read_rewriter(path: str | Path) -> Rewriter:
     """Read a rewriter and check every byte of it. Nothing is written.
 
-    Args:
-        path: The rewriter's folder.
-
     Raises:
         ArtifactError: It is missing, incomplete, too large, edited, or not of a form that this version reads.
     """
@@ -244,9 +241,6 @@ def rewriter_of(lm: Any) -> Rewriter | None:
 def check_target(path: str | Path) -> None:
     """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter.
 
-    Args:
-        path: The rewriter's folder.
-
     Raises:
         ArtifactError: It is a file, or holds what would be lost.
     """
@@ -264,9 +258,6 @@ def check_target(path: str | Path) -> None:
 
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object of a rewriter.
-
-    Args:
-        file: A file of it.
 
     Raises:
         ArtifactError: It is no JSON object.

@@ -30,10 +30,6 @@ _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "tas
 def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None) -> LocalEngine:
     """The engine that a rewriter runs in.
 
-    Args:
-        rewriter: As ``read_rewriter`` gives it.
-        settings: How it runs in llama.cpp. Default: with the limits of texts that it was trained with.
-
     Raises:
         ModelError: Its base is not here, or settings are given that transformers has no use for.
     """
@@ -48,10 +44,6 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
 
 def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
     """The model of a rewriter, its adapter attached, in evaluation mode.
-
-    Args:
-        rewriter: As ``read_rewriter`` gives it.
-        dtype: Of the base's weights, as torch names it.
 
     Raises:
         ModelError: Its base is not here, ``peft`` is not installed, or its files are no longer those that were read.
