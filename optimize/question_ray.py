@@ -80,12 +80,7 @@ class RayBuild:
     budget: str = ""
 
     def record_maker(self) -> RecordOf:
-        """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them.
-
-        Raises:
-            InputError: A key is missing here, or records made here would not be those that were asked for.
-            ModelError: An LM cannot be made here.
-        """
+        """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them."""
         os.environ["QUERYWRIGHT_HOME"] = self.home
         store = open_store(Path(self.home))
         lm = self._lm(self.lm, store, "writer")

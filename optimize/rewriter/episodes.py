@@ -115,10 +115,6 @@ def run_episodes(
 
     Returns:
         An episode a question, in their order. One that failed has no prediction and says how.
-
-    Raises:
-        InputError: The technique asks for several things within a step.
-        QuerywrightError: The reader's LM is out of reach, or its calls are used up.
     """
     plays = [_Play(place, question, program, settings) for place, question in enumerate(questions)]
 
@@ -250,9 +246,6 @@ class _Play:
 def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
     """What a program asks its LM first, framed as for the policy, and the schema that it asks by; it is left when it
     asks.
-
-    Raises:
-        InputError: It asks nothing.
     """
     engine = _PolicyEngine()
     with asking(engine.lm()):

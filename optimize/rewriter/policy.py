@@ -110,9 +110,6 @@ class HFPolicy:
     def set_parameters(self, tensors: Mapping[str, Any]) -> None:
         """Take values for all tensors in training.
 
-        Args:
-            tensors: By name, as of ``parameters``.
-
         Raises:
             InputError: The names or shapes are those of another training.
         """
@@ -226,11 +223,7 @@ class HFPolicy:
         return [-losses[number, : len(one.tokens)] for number, one in enumerate(completions)]
 
     def save(self, folder: Path) -> None:
-        """Write what was trained, and the tokenizer, as ``write_rewriter`` takes them.
-
-        Args:
-            folder: Made when it is missing.
-        """
+        """Write what was trained, and the tokenizer, as ``write_rewriter`` takes them."""
         save_weights(self._saved, folder)
 
     def _written(self, prompts: Sequence[tuple[int, ...]], choose: Callable[[Any], Any], room: int) -> list[Completion]:
@@ -369,11 +362,7 @@ def _padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> t
 
 
 def device_of(name: str, dtype: str = "auto") -> str:
-    """The device of that name; ``auto`` is a GPU where there is one.
-
-    Raises:
-        InputError: There is no such device or dtype.
-    """
+    """The device of that name; ``auto`` is a GPU where there is one."""
     import torch
 
     if dtype not in DTYPES:

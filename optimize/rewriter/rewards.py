@@ -90,20 +90,12 @@ class Reward:
         self._known: dict[str, float] = {}
 
     def score(self, episodes: Sequence[Episode]) -> list[Scored]:
-        """One score an episode, in order; NaN for one that failed or cannot be scored.
-
-        Raises:
-            QuerywrightError: The reader's LM is out of reach, or its calls are used up.
-        """
+        """One score an episode, in order; NaN for one that failed or cannot be scored."""
         plains = self.plain_values([episode.question for episode in episodes])
         return [self._scored(*one) for one in zip(episodes, plains, strict=True)]
 
     def plain_values(self, questions: Sequence[Question]) -> list[float]:
-        """What each question as it was written is worth; NaN where it cannot be worked out.
-
-        Raises:
-            QuerywrightError: The reader's LM is out of reach, or its calls are used up.
-        """
+        """What each question as it was written is worth; NaN where it cannot be worked out."""
         new = list({one.id: one for one in questions if one.id not in self._known}.values())
 
         def work(question: Question) -> float:
@@ -119,12 +111,7 @@ class Reward:
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
-        """The measure of each question where a text is searched in its place; all are searched at once.
-
-        Args:
-            questions: Any number; the same one may stand several times.
-            texts: One a question.
-        """
+        """The measure of each question where a text is searched in its place; all are searched at once."""
         technique = self._plain.technique
         rankings = searched_by(technique.retriever).search(texts, technique.max_passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)

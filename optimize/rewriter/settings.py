@@ -124,22 +124,13 @@ class Given:
     open_lm: Callable[[str], dspy.LM] | None = None
 
     def program(self, settings: TrainSettings, *, reads: bool = True) -> RAG:
-        """What is trained: the technique, with the reader where the recipe rewards answers.
-
-        Args:
-            settings: How.
-            reads: Whether it may have a reader. Default True.
-        """
+        """What is trained: the technique, with the reader where the recipe rewards answers."""
         reader = self.reader if reads and settings.recipe.needs_reader else None
         return make_program(settings.technique, self.retriever, reader=reader, **settings.knobs)
 
 
 def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
-    """The stages, in their order.
-
-    Raises:
-        InputError: One is unknown or stands twice, or there is none.
-    """
+    """The stages, in their order."""
     if not stages or set(stages) - set(STAGES) or len(set(stages)) < len(stages):
         raise InputError(f"--stages takes each stage once, of {','.join(STAGES)}, but got {','.join(stages)!r}")
     return tuple(one for one in STAGES if one in stages)
@@ -147,11 +138,6 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
 
 def check_training(settings: TrainSettings, given: Given, *, collecting: bool = False) -> None:
     """Refuse what cannot be trained, before anything is asked or loaded.
-
-    Args:
-        settings: How it is trained.
-        given: What with.
-        collecting: Whether rewrites are only collected for such a training. Default False.
 
     Raises:
         InputError: A value is wrong, or the data cannot carry it; the message says what is missing.

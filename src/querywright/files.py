@@ -196,10 +196,6 @@ def locked(
 def open_lock(path: Path, *, make: bool = True) -> int:
     """A descriptor for ``take_lock``; closing it, or the end of the process, gives the lock back.
 
-    Args:
-        path: The file, or a folder that is there.
-        make: Whether a missing file is made. Default True.
-
     Raises:
         OSError: It is not there, or cannot be made.
     """
@@ -209,12 +205,7 @@ def open_lock(path: Path, *, make: bool = True) -> int:
 
 
 def take_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Takes the lock of an open descriptor without waiting; False where others hold it.
-
-    Args:
-        descriptor: From ``open_lock``.
-        shared: Whether others may hold it too, if they share it. Default False.
-    """
+    """Takes the lock of an open descriptor without waiting; False where others hold it."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import InputError, QuerywrightError
-from querywright.models.store import Store, open_store
+from querywright.errors import InputError
+from querywright.models.store import open_store
 from querywright.retrieval import bm25
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.chroma import ChromaRetriever
@@ -236,15 +236,6 @@ def test_one_index_a_collection_is_kept(three, builds):
     assert open_store(three).count("bm25") == 1
     assert BM25Retriever("three", home=three, k1=0.9).search(["water cuff"], 3) == expected[1] != expected[0]
     assert builds == [3, 3]
-
-
-def test_a_store_that_takes_nothing_leaves_it_in_memory(three, monkeypatch, caplog):
-    def full(*_):
-        raise QuerywrightError("no space left")
-
-    monkeypatch.setattr(Store, "put", full)
-    assert BM25Retriever("three", home=three).search(["salt"], 3)[0][0].passage.id == "a"
-    assert "cannot be kept" in caplog.text
 
 
 # With questions appended.

@@ -84,11 +84,3 @@ def test_bad_requests():
         with pytest.raises(InputError, match=message):
             retriever.search(queries, k)
     assert not any(hasattr(retriever, name) for name in ("count", "passages", "get"))
-
-
-def test_what_no_part_has_is_told_with_a_remedy():
-    retriever = HybridRetriever([Listed("a"), Listed("b")])
-    assert not hasattr(retriever, "count")
-    for ask in (lambda: retriever.count, lambda: retriever.get(["a"]), lambda: "a" in retriever):
-        with pytest.raises(InputError, match=r"none of the 2 retrievers of this hybrid has .*; put one that has among"):
-            ask()

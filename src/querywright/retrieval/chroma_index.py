@@ -114,10 +114,6 @@ def write_index(
 class ChromaIndex:
     """An open index that is only read; safe for threads, and for processes that are not forked from this one.
 
-    Args:
-        path: The directory.
-        name: The collection, for messages.
-
     Raises:
         CollectionError: When it cannot be opened.
     """
@@ -200,11 +196,7 @@ class ChromaIndex:
 
 
 def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
-    """The index of a published generation.
-
-    Raises:
-        CollectionError: When it cannot be opened, or one of its files is missing or has other bytes.
-    """
+    """The index of a published generation."""
     place = folder / manifest.folder
     found = file_digests(place, manifest.index_files)
     wrong = [name for name, digest in manifest.index_files.items() if found.get(name) != digest]

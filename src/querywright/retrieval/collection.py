@@ -151,11 +151,7 @@ def content_hash(passages: Iterable[Passage]) -> str:
 
 
 def read_manifest(folder: Path) -> Generation | None:
-    """The manifest of a collection, or None when there is none.
-
-    Raises:
-        CollectionError: When it is damaged or edited.
-    """
+    """The manifest of a collection, or None when there is none."""
     try:
         return Generation.read(folder / MANIFEST)
     except ValueError as error:

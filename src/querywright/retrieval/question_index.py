@@ -192,11 +192,7 @@ class QuestionIndex(HeldPassages):
         return self._match(self.embed(queries), k, matching or Matching()) if queries else []
 
     def check(self, matching: Matching) -> None:
-        """Look at whether a matching can be had here.
-
-        Raises:
-            InputError: It is ``filled``, and no further answer is known.
-        """
+        """Look at whether a matching can be had here."""
         if matching.match not in self.matches:
             known = "nobody has looked for any" if self._answers is None else "none was found that still holds"
             raise InputError(
