@@ -27,8 +27,7 @@ from querywright.errors import InputError
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.local_engine import messages_of, schema_of
-from querywright.models.plain_form import as_json
-from querywright.models.response_parsing import text_response
+from querywright.models.response_parsing import as_json, text_response
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.rewriter.policy import Completion, HFPolicy, Messages
@@ -230,11 +229,6 @@ class _Play:
             return None
         if isinstance(given, Exception):
             raise given
-        if len({messages[0] for messages in engine.asked}) > 1:
-            raise InputError(
-                f"a step of {type(step).__name__} asks the LM for several things; a technique that is trained asks "
-                "for one thing a step (self.ask)"
-            )
         if number in self.read or not isinstance(result, dspy.Prediction):  # one that could not be read is None
             return result
         values = result.toDict()

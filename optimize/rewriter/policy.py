@@ -19,8 +19,8 @@ from typing import Any
 
 from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
-from querywright.models.plain_form import plain_text
-from querywright.models.rewriter_bases import save_weights
+from querywright.models.response_parsing import plain_text
+from querywright.models.rewriters import save_weights
 
 Messages = tuple[tuple[str, str], ...]
 """A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""

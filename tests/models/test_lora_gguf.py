@@ -18,8 +18,7 @@ from querywright.models import lora_gguf
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.hf import Base, encode, load_base
 from querywright.models.lora_gguf import rows_for_llama, write_lora_gguf
-from querywright.models.rewriter_bases import describe_base, save_weights
-from querywright.models.rewriters import write_rewriter
+from querywright.models.rewriters import describe_base, save_weights, write_rewriter
 
 HERE = Path(__file__).parent
 GGUF = runpy.run_path(str(HERE / "tiny_gguf.py"))

@@ -23,8 +23,15 @@ from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import LMModelError
 from querywright.models.hf import Base, load_base
 from querywright.models.lm import engine_of, resolve_lm
-from querywright.models.rewriter_bases import RewriterBase, describe_base, find_base, save_weights
-from querywright.models.rewriters import check_target, read_rewriter, write_rewriter
+from querywright.models.rewriters import (
+    RewriterBase,
+    check_target,
+    describe_base,
+    find_base,
+    read_rewriter,
+    save_weights,
+    write_rewriter,
+)
 from querywright.models.transformers_engine import load_rewriter, rewriter_engine
 from querywright.optimize.dspy_context import asking
 from querywright.programs import make_program

@@ -1,7 +1,7 @@
 """A rewriter as a DSPy engine: in llama.cpp where its base is the embedded model, else through transformers.
 
 Both see the same prompts. Through transformers a causal model writes the whole JSON object by itself, and what it wrote
-is read as leniently as any model's; a sequence-to-sequence model writes the fields in plain words (``plain_form``).
+is read as leniently as any model's; a sequence-to-sequence model writes the fields in plain words.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
 from querywright.models.local_engine import LEAST_ROOM, MAX_TOKENS, LocalEngine, messages_of
 from querywright.models.openmp import limit_spinning
-from querywright.models.plain_form import as_json
-from querywright.models.response_parsing import text_response
-from querywright.models.rewriter_bases import find_base
-from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, read_json
+from querywright.models.response_parsing import as_json, text_response
+from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, find_base, read_json
 
 _REVISION = 2  # raised when the same request may have another answer
 _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "task_type", "bias", "fan_in_fan_out")

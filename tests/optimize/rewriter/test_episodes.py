@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import dspy
 import pytest
 
 from querywright.data.types import Label, Passage, Question
@@ -159,36 +158,6 @@ def test_the_reader_answers_with_its_own_lm_and_a_question_that_fails_has_no_pre
     assert [asked.step for asked in engine.asked] == ["reader"] * 2
     assert [one.error for one in found] == [None, "bug", None]
     assert (found[1].queries, len(found[1].texts)) == ((), 1)
-
-
-def test_two_things_in_one_step_are_refused(world: Any) -> None:
-    from querywright.programs.base import MAX_PASSAGES, Plan, Technique
-    from querywright.programs.rag import RAG
-    from querywright.programs.steps import Use
-
-    class Inner(dspy.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one = dspy.Predict("question -> thought")
-            self.two = dspy.Predict("thought -> query")
-
-        def forward(self, question: str) -> Any:
-            return self.two(thought=self.one(question=question).thought)
-
-    class Odd(Technique):
-        NAME, TITLE, PAPER, LM_STAGES, KNOBS = "odd", "Odd", "none", 2, (MAX_PASSAGES,)
-
-        def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-            super().__init__(retriever, **knobs)
-            self.inner = Inner()
-
-        async def plan(self, question: str, options: Sequence[str]) -> Plan:
-            await Use(self.inner, question=question)
-            return Plan(())
-
-    answer = json.dumps({"thought": "t", "query": "q"})
-    with pytest.raises(InputError, match="one thing a step"):
-        run_episodes(RAG(Odd(world), None), world.questions[:1], lambda turns: [answer] * len(turns))
 
 
 EIFFEL = Question("q", "Where?", answer="Eiffel Tower in Paris", evidence={"b": Label.ENTAILED})

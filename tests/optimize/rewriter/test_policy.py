@@ -13,7 +13,7 @@ import pytest
 
 from querywright.errors import InputError
 from querywright.models.hf import Base
-from querywright.models.plain_form import as_json, plain_text
+from querywright.models.response_parsing import as_json, plain_text
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import HFPolicy, TrainingError
 from querywright.optimize.rewriter.settings import TrainSettings
