@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -106,19 +105,6 @@ def test_what_could_not_be_entered_counts_before_the_next_attempt(store, monkeyp
     with pytest.raises(BudgetError, match="10 tokens"):
         budget.reserve()
     assert budget.spent == (0, 10, 0.0)
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_goes_on_with_what_was_counted_in_memory():
-    budget = Budget(None, "test", calls=3)
-    budget.reserve()
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(reserved(budget))
-        finally:
-            os._exit(99)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
 def test_a_limit_below_nothing_is_refused():

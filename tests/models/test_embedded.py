@@ -94,11 +94,6 @@ def test_a_choice_is_the_likeliest_of_its_values(engine, options):
     assert chosen == options[scores.index(max(scores))]
 
 
-def test_a_field_named_enum_is_limited_as_any_other():
-    grammar = Form({"type": "object", "properties": {"enum": TEXT}}, {}, 40, 3).grammar
-    assert json.loads(grammar.removeprefix("start: %json "))["properties"] == {"enum": {**TEXT, "maxLength": 40}}
-
-
 @pytest.mark.parametrize(
     ("field", "allowed"),
     [

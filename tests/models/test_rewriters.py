@@ -19,7 +19,6 @@ from querywright.data import load_sample, split_questions
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, ModelError
 from querywright.models import rewriters
-from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import LMModelError
 from querywright.models.hf import Base, load_base
 from querywright.models.lm import engine_of, resolve_lm
@@ -113,15 +112,6 @@ def test_it_is_an_lm_by_name(made):
     assert one == other
     assert engine.ledger.total.calls == 2
     assert engine.inner.dump_state() is None
-
-
-def test_its_prompts_are_the_embedded_models(made):
-    seen = []
-    for name in ("embedded", f"rewriter:{made / 'mine'}"):
-        lm = resolve_lm(name)
-        adapter = PromptAdapter()._variant(lm)
-        seen.append((adapter.format(Rewrite, [], {"question": "why?"}), engine_of(lm).supports_response_schema))
-    assert seen[0] == seen[1]
 
 
 def ask(engine, text="why?", **config):
@@ -243,22 +233,6 @@ def test_an_older_one_is_replaced_whole_or_stays(place, monkeypatch):
         with pytest.raises(ArtifactError, match="is a file or a link"):
             check(place / "mine" / "notes.txt")
     assert sorted(path.name for path in place.iterdir()) == ["mine", "tiny", "weights"]
-
-
-def test_one_that_a_killed_writer_set_aside_is_found_and_put_back(place):
-    (place / "mine").rename(place / ".mine.old")
-    (place / ".mine.new-1").mkdir()
-    assert read_rewriter(place / "mine").recipe == "ours"
-    base = describe_base(str(place / "tiny"))
-    write(place / "mine", place / "weights", base, recipe="seed")
-    assert read_rewriter(place / "mine").recipe == "seed"
-    assert sorted(path.name for path in place.iterdir()) == ["mine", "tiny", "weights"]
-
-
-def test_a_folder_has_a_name_however_it_is_given(place, monkeypatch):
-    (place / "tiny" / "inner").mkdir()
-    monkeypatch.chdir(place / "tiny" / "inner")
-    assert describe_base("..").name == "tiny"
 
 
 def test_what_is_loaded_is_what_was_opened(place):

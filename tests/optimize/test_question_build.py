@@ -14,18 +14,15 @@ import pandas
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import MADE, RecordMaker, build_questions
 from querywright.programs.question_writer import QuestionWriter
-from querywright.retrieval.collection import building, published_passages
+from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
     IMPORTED,
-    LOCK,
     RECORDS,
     questions_folder,
-    questions_name,
     read_records,
 )
 from querywright.retrieval.index import build_collection
@@ -225,16 +222,6 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     bread = read_records(folder)["bread"]
     assert bread.settings == read_records(folder)["apple"].settings
     assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
-
-
-def test_only_one_process_writes(build, folder, lm):
-    folder.mkdir(parents=True)
-    with (
-        building(folder, questions_name("foods"), LOCK),
-        pytest.raises(CollectionError, match="'foods-questions' is being built by another process"),
-    ):
-        build(lm)
-    assert lm.engine.inner.asked == []
 
 
 def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm, engine):

@@ -231,13 +231,6 @@ def test_an_index_that_is_none_is_built_again_and_nothing_is_unpickled(three, bu
     assert not (working_folder / "owned").exists()
 
 
-def test_one_index_a_collection_is_kept(three, builds):
-    expected = [BM25Retriever("three", home=three, k1=k1).search(["water cuff"], 3) for k1 in (1.5, 0.9)]
-    assert open_store(three).count("bm25") == 1
-    assert BM25Retriever("three", home=three, k1=0.9).search(["water cuff"], 3) == expected[1] != expected[0]
-    assert builds == [3, 3]
-
-
 # With questions appended.
 
 TEA = Passage("tea", "Tannins bind iron in the gut.", "Tea", {"source": "nih"})

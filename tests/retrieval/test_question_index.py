@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_rand_score
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
@@ -30,7 +28,6 @@ from querywright.retrieval.question_match import (
     Match,
     Matching,
     Prototypes,
-    blend,
     drawn,
     gathered,
     is_settled,
@@ -250,12 +247,6 @@ def test_dates_are_in_order(older, newer):
         assert walk(level, answers)[0].passage == list(dates)[1]
 
 
-def test_a_question_of_several_passages_leads_to_all_of_them():
-    filled = Answers({"q1": ["salt", "feet"], "q3": ["feet"], "q4": ["tea"]}, {})
-    # feet has two questions, salt one: of the passages of q1 it is the first.
-    assert walk(RANKED, filled) == [Match("feet", 0.9, "q1"), Match("salt", 0.9, "q1"), Match("tea", 0.6, "q4")]
-
-
 def test_cells_come_one_after_the_other_and_only_as_many_as_it_takes():
     def cells():
         yield [("q3", 0.7), ("q4", 0.6)]
@@ -272,16 +263,6 @@ def test_what_is_seen_settles_the_first_k_only_when_nothing_further_can_tie():
     assert is_settled(RANKED[:3], found, ANSWERS, 1)  # salt at .9, and what follows has .7 at most
     assert not is_settled(RANKED[:3], found, ANSWERS, 2)  # feet at .7, as the next question may have
     assert not is_settled(RANKED[:4], walk(RANKED[:4], ANSWERS), ANSWERS, 9)  # cuff is still to come
-
-
-def test_a_blend_by_hand():
-    through = [Match("salt", 0.9, "q1"), Match("feet", 0.6, "q3")]
-    # salt .5 * .9 + .5 * .2 (the least of the passages); tea and cuff have the least of the questions, .6.
-    found = blend(through, [("tea", 0.8), ("feet", 0.7), ("cuff", 0.2)], 0.5, ANSWERS)
-    assert [(match.passage, match.question) for match in found] == [
-        ("tea", ""), ("feet", "q3"), ("salt", "q1"), ("cuff", ""),
-    ]  # fmt: skip
-    assert [match.score for match in found] == pytest.approx([0.7, 0.65, 0.55, 0.4])
 
 
 def test_a_draw_has_the_mean_number_of_questions_per_passage_and_smaller_ones_lie_in_larger():
@@ -316,15 +297,6 @@ def groups(spread):
 
 
 IDS = [f"q{number:03}" for number in np.random.default_rng(1).permutation(240)]
-
-
-def test_cells_are_the_groups_that_k_means_of_scikit_learn_finds():
-    vectors, labels = groups(0.1)
-    fitted = Prototypes(IDS, vectors, 6)
-    cell_of = {id: n for n, one in enumerate(fitted.prototypes) for id, _ in next(fitted.cells(one))}
-    cells = [cell_of[id] for id in IDS]
-    assert adjusted_rand_score(KMeans(6, n_init=10, random_state=0).fit_predict(vectors), cells) == 1.0
-    assert adjusted_rand_score(labels, cells) == 1.0
 
 
 def test_cells_are_asked_by_similarity_and_hold_each_question_once():

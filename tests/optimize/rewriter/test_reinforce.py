@@ -125,13 +125,6 @@ def test_k3_pulls_back_and_a_ratio_that_left_its_bounds_gives_no_gradient() -> N
     assert 1.01 < bound < free
 
 
-def test_how_much_is_in_memory_at_a_time_changes_nothing() -> None:
-    made = [(written(1, 2, 0), 1.0), (written(3), -0.5), (written(4, 4), 0.25)]
-    found = [learnt(FREE, START, *made, beta=0.1, size=size)[0] for size in (1, 2, 8)]
-    torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0], found[2])
-
-
 @pytest.mark.parametrize("recipe", [OURS, SEED])
 def test_a_loss_that_is_no_number_changes_no_weight(recipe: Recipe) -> None:
     policy = BANDIT["Bandit"]()
@@ -199,17 +192,6 @@ def test_what_is_rewarded_is_written_more_also_after_an_end(tmp_path: Path, name
     assert run(again, tmp_path, RECIPES[name], progress=ended) == done  # it is done, and only gives its result
     assert steps[-1] == 12 == len(set(steps))
     assert torch.equal(policy.logits, again.logits)
-
-
-def test_damaged_files_and_those_of_another_model_are_named(tmp_path: Path) -> None:
-    run(BANDIT["Bandit"](1.0), tmp_path)
-    with pytest.raises(InputError, match="of another base model"):
-        run(BANDIT["Bandit"](words=3), tmp_path)
-    for name in ("best", "checkpoint"):
-        file = tmp_path / f"{name}.safetensors"
-        file.write_bytes(file.read_bytes()[:-3])
-        with pytest.raises(InputError, match=f"{name}.safetensors .* is damaged .* delete that folder"):
-            run(BANDIT["Bandit"](1.0), tmp_path)
 
 
 def test_it_ends_early_and_keeps_the_best(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -120,27 +118,6 @@ def test_what_ends_a_training_is_said(folder: Path) -> None:
     with pytest.raises(TrainingError, match=r"loss .* is nan.*--warmup-lr.*--work"):
         small(folder, "nan", warmup_lr=1e30)
     assert not any((folder / name / "out").exists() for name in ("little", "constant", "nan"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [0, 8])
-def test_a_full_disk_leaves_nothing_half_written(folder: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    name, left, sync = f"disk-{after}", after, os.fsync
-
-    def full(descriptor: int) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        small(folder, name)
-    monkeypatch.undo()
-    assert not (folder / name / "out").exists()
-    assert not list((folder / name / "work").rglob("*.tmp"))
-    assert small(folder, name).card["stages"]["warmup"]["steps"] == 2
 
 
 def test_one_adapter_learns_several_techniques_of_several_collections(folder: Path) -> None:
