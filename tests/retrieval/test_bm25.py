@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import logging
 import math
@@ -21,7 +20,6 @@ from querywright.retrieval import bm25
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.generated_questions import COMPLETE, NONE, PARTIAL, questions_folder
-from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
 from querywright.retrieval.words import query_terms, terms
 
 THREE = [
@@ -102,35 +100,20 @@ def test_a_collection_without_any_word(home, build):
         assert BM25Retriever("marks", home=home).search(["!!!", "a"], 2) == [[], []]
 
 
-def test_what_a_retriever_tells_about_itself(three, build, hashed):
-    retriever = BM25Retriever("three", home=three)
-    assert isinstance(retriever, Retriever)
-    assert not isinstance(retriever, VectorRetriever)
-    assert (kind_of(retriever), retriever.name, retriever.count) == ("lexical", "three", 3)
-    assert list(retriever.passages()) == THREE
-    assert retriever.get(["c", "a"]) == [THREE[2], THREE[0]]
-    assert "a" in retriever
-    assert "x" not in retriever
-    assert copy.deepcopy([retriever])[0] is copy.copy(retriever) is retriever
-    assert pickle.loads(pickle.dumps(retriever)).search(["cuff"], 3) == retriever.search(["cuff"], 3)
+def test_a_fingerprint_is_of_settings_and_passages_and_those_of_another_are_shared(three, build, hashed):
     build(three, "other", RANDOM)
-    settings = [{}, {"k1": 1.2}, {"b": 0.5}, {"where": {"source": "nih"}}]
-    fingerprints = [BM25Retriever("three", home=three, **one).fingerprint for one in settings]
+    found = [BM25Retriever("three", home=three, **one).fingerprint for one in ({}, {"k1": 1.2}, {"b": 0.5})]
     dense = ChromaRetriever("three", embedder=hashed(), home=three)
-    others = [dense.fingerprint, BM25Retriever("other", home=three).fingerprint]
-    assert fingerprints[0] == retriever.fingerprint
-    assert len({*fingerprints, *others}) == 6
+    assert len({*found, dense.fingerprint, BM25Retriever("other", home=three).fingerprint}) == 5
     beside = BM25Retriever("three", home=three, beside=dense)
-    assert beside.fingerprint == retriever.fingerprint
+    assert beside.fingerprint == found[0]
     assert beside.get(["a"])[0] is dense.get(["a"])[0]
+    assert pickle.loads(pickle.dumps(beside)).search(["cuff"], 3) == beside.search(["cuff"], 3)
 
 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda r, home: r.search("salt", 3), r"list of queries, but got one text: 'salt'; write \[query\]"),
-        (lambda r, home: r.search(["salt"], 0), "k must be 1 or more, but got 0"),
-        (lambda r, home: r.get(["a", "x", "y"]), "not in the collection 'three': 'x', 'y'"),
         (lambda r, home: BM25Retriever("three", home=home, k1=-1), "k1 of 0 or more"),
         (lambda r, home: BM25Retriever("three", home=home, b=1.1), "b from 0 to 1"),
         *(

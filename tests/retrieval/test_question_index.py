@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from dataclasses import replace
@@ -34,7 +33,6 @@ from querywright.retrieval.question_match import (
     time_of,
     walk,
 )
-from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
 
 ANGLES = {
     "ask 0": 0, "bread 10": 10, "bread 12": 12, "meals 14": 14, "boots 20": 20, "shoes 25": 25, "green 30": 30,
@@ -199,26 +197,12 @@ def test_damaged_questions_are_told_with_the_remedy(home, body, damaged):
     assert "querywright index" not in str(caught.value)
 
 
-def test_it_is_a_dense_retriever_of_passages(body):
+def test_it_is_searched_by_vector_as_by_text(body):
     index = body()
-    assert isinstance(index, Retriever)
-    assert isinstance(index, VectorRetriever)
-    assert (kind_of(index), index.name, index.count, list(index.passages())) == (
-        "dense", "body", 5, sorted(PASSAGES, key=lambda one: one.id),
-    )  # fmt: skip
-    assert index.get(["tea"]) == [TEA]
-    assert "tea" in index
-    assert question_id("tea", "green 30") not in index
-    assert copy.deepcopy(index) is index
     assert index.search_vectors(index.embed(["ask 0", "arm 45"]), 2) == index.search(["ask 0", "arm 45"], 2)
-    assert index.search([], 2) == index.search_vectors(np.empty((0, 2)), 2) == []
-    for call in (
-        lambda: index.search(["a"], 0),
-        lambda: index.search("a", 1),
-        lambda: index.search_vectors([[1.0]], 1),
-    ):
-        with pytest.raises(InputError):
-            call()
+    assert index.search_vectors(np.empty((0, 2)), 2) == []
+    with pytest.raises(InputError):
+        index.search_vectors([[1.0]], 1)
 
 
 # The pure parts. Two questions lead to salt, one each to the others; tea is dated, salt and feet are not.

@@ -192,7 +192,11 @@ class QuestionIndex(HeldPassages):
         return self._match(self.embed(queries), k, matching or Matching()) if queries else []
 
     def check(self, matching: Matching) -> None:
-        """Look at whether a matching can be had here."""
+        """Look at whether a matching can be had here.
+
+        Raises:
+            InputError: It is ``filled``, and no further answer is known.
+        """
         if matching.match not in self.matches:
             known = "nobody has looked for any" if self._answers is None else "none was found that still holds"
             raise InputError(
