@@ -176,18 +176,7 @@ def write_rewriter(
 ) -> Rewriter:
     """Write a rewriter; an older one at the same place is replaced whole or not at all.
 
-    Args:
-        path: The rewriter's folder; its parent is made when missing.
-        weights: The folder that ``save_weights`` wrote.
-        base: The model that it was trained from, as ``describe_base`` gives it.
-        techniques: Whose prompts it was trained on.
-        recipe: How it was trained.
-        created: Day, ISO 8601.
-        card: What is known of it, as plain data.
-        readme: The text of README.md.
-        curve: A mapping a line of the training's curve.
-        max_chars: Characters of a text that no schema limits, where it runs in this process.
-        max_items: Items of a list that no schema limits, there as well.
+    ``weights`` is the folder that ``save_weights`` wrote; the others are fields of ``Rewriter``, or its files.
 
     Returns:
         The rewriter, read again and checked.
