@@ -228,21 +228,6 @@ def test_an_answer_is_heard_as_it_is_written_stored_and_counted_like_any_other(r
 
 
 @pytest.mark.parametrize(
-    "chunks",
-    [
-        [bytes([byte]) for byte in b"".join([*map(event, PIECES), *ENDING])],
-        [event("", reasoning_content="first I think"), *map(event, PIECES), *ENDING],
-    ],
-    ids=["byte for byte", "after a thought"],
-)
-def test_an_answer_sounds_the_same_however_it_comes(remote, chunks):
-    lm, _ = remote({"chunks": chunks})
-    ear = Ear()
-    assert ask(lm, ear=ear) == HEARD
-    assert ear == ["", *PIECES]
-
-
-@pytest.mark.parametrize(
     ("first", "heard", "counted"),
     [
         (ENDS_EARLY, [PIECES[0]], "retries"),
@@ -325,12 +310,6 @@ def test_a_field_s_text_is_given_as_soon_as_it_is_there():
 )  # fmt: skip
 def test_what_is_no_text_of_that_field_is_not_given(answer):
     assert FieldText("answer").feed(answer) == ""
-
-
-@pytest.mark.parametrize("end", ["\\x41 and more", "\\u00g1 and more", "\\ud83d alone"])
-def test_an_escape_that_there_is_not_ends_the_text(end):
-    reader = FieldText("answer")
-    assert [reader.feed('{"answer": "tea'), reader.feed(end), reader.feed('"}')] == ["tea", "", ""]
 
 
 JSON = st.recursive(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
-from collections import Counter
 
 import dspy
 import numpy as np
@@ -113,25 +111,6 @@ def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder
         ("What is bread two good for?", "partial", "It is of bread."),
         ("What is bread three good for?", "complete", "It is of bread."),
     ]
-
-
-def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, make_lm, engine):
-    meeting, now, most = threading.Barrier(4), Counter(), Counter()
-
-    lock = threading.Lock()
-
-    def before(asked):
-        with lock:
-            now["calls"] += 1
-            most["calls"] = max(most["calls"], now["calls"])
-        meeting.wait(30)  # nobody goes on before there are four: fails when there never are
-        with lock:
-            now["calls"] -= 1
-
-    busy = engine(before)
-    build(make_lm(busy), threads=4)
-    assert len(busy.asked) == 4 * (1 + 3)
-    assert most["calls"] == 4
 
 
 def test_what_is_dropped_is_counted_in_the_record(make_lm, engine):

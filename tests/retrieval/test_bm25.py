@@ -157,17 +157,6 @@ def test_a_filter_is_that_of_chroma_but_for_fractions_and_mixed_lists(home, buil
     assert found({"$or": [{"x": "a"}]}) == {"p16", "p17"}
 
 
-def test_the_level_of_the_librarys_logger_stays(home, build):
-    build(home, "three", THREE)
-    logger = logging.getLogger("bm25s")
-    logger.setLevel(logging.ERROR)
-    try:
-        BM25Retriever("three", home=home)
-        assert logger.level == logging.ERROR
-    finally:
-        logger.setLevel(logging.NOTSET)
-
-
 @pytest.fixture
 def builds(monkeypatch):
     """How many passages each build had."""
