@@ -11,7 +11,7 @@ from dataclasses import fields
 
 import pytest
 
-from querywright.errors import BudgetError, InputError, QuerywrightError
+from querywright.errors import BudgetError, InputError
 from querywright.models.budget import Budget
 from querywright.models.store import Store
 from querywright.models.usage import Cost, Ledger, metered
@@ -95,16 +95,6 @@ def test_a_raised_budget_goes_on_where_the_last_run_stopped(store):
     assert reserved(Budget(store, "other", calls=3)) == 3
     Budget(store, "study").forget()
     assert reserved(Budget(store, "study", calls=3)) == 3
-
-
-def test_what_could_not_be_entered_counts_before_the_next_attempt(store, monkeypatch):
-    budget = Budget(store, "test", tokens=10)
-    with monkeypatch.context() as full:
-        full.setattr(store, "execute", lambda *_, **__: (_ for _ in ()).throw(QuerywrightError("disk full")))
-        budget.settle(Cost(input_tokens=10))
-    with pytest.raises(BudgetError, match="10 tokens"):
-        budget.reserve()
-    assert budget.spent == (0, 10, 0.0)
 
 
 def test_a_limit_below_nothing_is_refused():
