@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import dspy
@@ -27,15 +26,13 @@ from querywright.retrieval.replay import searched_by
 
 
 class Scored(NamedTuple):
-    """An episode's reward, which is learnt from (NaN where it cannot be worked out, and then left out and counted); the
-    measure itself, such as nDCG@10, of the episode and of the question as it was written; and what the reward is made
-    of, by name.
+    """An episode's reward, which is learnt from (NaN where it cannot be worked out, and then left out and counted), and
+    the measure itself, such as nDCG@10, of the episode and of the question as it was written.
     """
 
     reward: float
     value: float
     plain: float
-    parts: Mapping[str, float] = MappingProxyType({})
 
 
 class Reward:
@@ -137,15 +134,14 @@ class Reward:
     def _scored(self, episode: Episode, plain: float) -> Scored:
         if episode.prediction is None:
             return Scored(math.nan, math.nan, plain)
-        parts, off = self.parts(episode.question, episode.prediction), {}
+        value, off = self.value(episode.question, episode.prediction), 0.0
         if self._target is not None and episode.completions:
             apart = fmean(abs(len(one.tokens) - self._target) for one in episode.completions)
-            off["length"] = -self._recipe.length_penalty * apart
+            off += self._recipe.length_penalty * apart
         if episode.read:
-            off["unreadable"] = -self._recipe.unreadable * episode.read.count(None) / len(episode.read)
-        value, off = math.fsum(parts.values()), {name: one for name, one in off.items() if one}
+            off += self._recipe.unreadable * episode.read.count(None) / len(episode.read)
         gain = value if self.name == "paper" else value - plain
-        return Scored(gain + math.fsum(off.values()), value, plain, parts | off)
+        return Scored(gain - off, value, plain)
 
 
 def _substring_hit(passages: Sequence[str], answers: Sequence[str]) -> float:
