@@ -12,14 +12,13 @@ import hashlib
 import json
 import re
 import shutil
-import stat
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, ModelError
@@ -38,12 +37,11 @@ CARD, CURVE, README = "card.json", "curve.jsonl", "README.md"
 _WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, MODEL, MODEL_CONFIG, "generation_config.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _LIBRARIES = ("querywright", "torch", "transformers", "peft")
 
 FILES = (MANIFEST, *_WEIGHTS, *_TOKENIZER, CARD, CURVE, README)
 """Every file that a rewriter may have."""
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-
 KEPT = "rewriters"
 """The folder of a working folder that holds copies of rewriters, each in a folder by its checksum."""
 
@@ -62,18 +60,6 @@ class RewriterBase(BaseModel):
     kind: Literal["embedded", "folder", "hub"]
     name: str
     digest: str
-
-    @model_validator(mode="after")
-    def _check_name(self) -> RewriterBase:
-        """A name that means another kind of base would load that one."""
-        fits = {
-            "embedded": self.name == EMBEDDED,
-            "folder": PurePath(self.name).name == self.name and self.name != "..",
-            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)),
-        }
-        if not fits[self.kind]:
-            raise ValueError(f"a base of the kind {self.kind} cannot have the name {self.name!r:.80}")
-        return self
 
 
 class Rewriter(Checksummed):
@@ -234,11 +220,6 @@ def read_rewriter(path: str | Path) -> Rewriter:
         raise ArtifactError(
             f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
         )
-    for entry in folder.iterdir():
-        if not stat.S_ISREG(entry.lstat().st_mode):
-            raise ArtifactError(
-                f"{entry.name} of the rewriter {name!r} is not a plain file; copy the whole folder again"
-            )
     try:
         rewriter = Rewriter.from_bytes((folder / MANIFEST).read_bytes())
     except ValueError as error:
