@@ -136,11 +136,9 @@ def records_by_ray(
     neither LMs nor keys. What a process that died spent on passages that it had not done is known to nobody.
 
     Raises:
-        InputError: Ray is not installed, cannot be reached, or a number is out of range.
+        InputError: Ray is not installed, or cannot be reached.
         OutageError: Processes died again and again.
     """
-    if workers < 1 or threads < 1:
-        raise InputError(f"workers and threads must be 1 or more, but got {workers} and {threads}")
     if not passages:
         return
     book = ledger or Ledger()

@@ -23,7 +23,6 @@ import dspy
 from dspy.lm15 import Request, Response, response_to_events
 
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.local_engine import messages_of, schema_of
@@ -244,8 +243,6 @@ def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
     engine = _PolicyEngine()
     with asking(engine.lm()):
         engine.given(None, run)
-    if not engine.asked:
-        raise InputError("the program asks no LM, so there is no prompt to learn")
     return engine.asked[0], engine.schema
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import dspy
 
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.tokens import normalize_answer
 from querywright.optimize.dspy_context import asking
@@ -50,9 +49,6 @@ class Reward:
         target: Tokens aimed at, for a length penalty.
         threads: Plain questions under way at a time. Default 4.
 
-    Raises:
-        InputError: Something that the recipe needs is missing.
-
     Source: ``paper``, Ma et al. 2023, arXiv:2305.14283.
     """
 
@@ -68,16 +64,6 @@ class Reward:
     ) -> None:
         self.name, self.needs_reader, self.metric = recipe.reward, recipe.needs_reader, metric
         technique = program.technique
-        if technique.retriever is None:
-            raise InputError(
-                f"{technique.NAME} was made without a retriever; give one, since rewards are what is found"
-            )
-        if self.needs_reader and (program.reader is None or lm is None):
-            raise InputError(
-                f"the reward {self.name} reads answers, but there is no reader, or no LM for it; give --reader, --lm"
-            )
-        if recipe.length_penalty and target is None:
-            raise InputError("a length penalty needs the length aimed at; give target, or length_penalty=0")
         knobs: dict[str, Any] = (
             {MAX_PASSAGES.name: technique.max_passages} if MAX_PASSAGES.name in technique.knobs else {}
         )

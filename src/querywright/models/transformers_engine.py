@@ -6,6 +6,7 @@ is read as leniently as any model's; a sequence-to-sequence model writes the fie
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from querywright.models.hf import Base, context_of, encode, end_tokens, load_bas
 from querywright.models.local_engine import LEAST_ROOM, MAX_TOKENS, LocalEngine, messages_of
 from querywright.models.openmp import limit_spinning
 from querywright.models.response_parsing import as_json, text_response
-from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, find_base, read_json
+from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, find_base
 
 _REVISION = 2  # raised when the same request may have another answer
 _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "task_type", "bias", "fan_in_fan_out")
@@ -154,19 +155,15 @@ def _adapted(base: Base, rewriter: Rewriter) -> Any:
         from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     except ImportError as error:
         raise ModelError("a rewriter's adapter needs peft; run: pip install 'querywright[train]'") from error
-    content = read_json(rewriter.path / ADAPTER_CONFIG)
-    tensors = load_file(rewriter.path / ADAPTER)
-    try:
-        # What peft draws for an adapter is replaced at once; nobody else's draws may depend on it.
-        with quietly_adapting(), torch.random.fork_rng():
-            model = get_peft_model(base.model, LoraConfig(**{key: content[key] for key in _LORA if key in content}))
-            result = set_peft_model_state_dict(model, tensors)
-        strange = [key for key in result.missing_keys if "lora_" in key] + list(result.unexpected_keys)
-        if strange:
-            raise KeyError(strange[0])
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+    content = json.loads((rewriter.path / ADAPTER_CONFIG).read_bytes())
+    # What peft draws for an adapter is replaced at once; nobody else's draws may depend on it.
+    with quietly_adapting(), torch.random.fork_rng():
+        model = get_peft_model(base.model, LoraConfig(**{key: content[key] for key in _LORA if key in content}))
+        result = set_peft_model_state_dict(model, load_file(rewriter.path / ADAPTER))
+    strange = [key for key in result.missing_keys if "lora_" in key] + list(result.unexpected_keys)
+    if strange:
         raise ArtifactError(
-            f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: {error}; "
+            f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: {strange[0]}; "
             "train it again"
-        ) from error
+        )
     return model

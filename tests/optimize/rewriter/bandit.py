@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from querywright.errors import InputError
 from querywright.optimize.rewriter.episodes import Episode, Turn
 from querywright.optimize.rewriter.policy import Completion, Messages
 from querywright.optimize.rewriter.rewards import Scored
@@ -62,8 +61,6 @@ class Bandit:
         return {"logits": self.logits}
 
     def set_parameters(self, tensors: Mapping[str, Any]) -> None:
-        if tensors["logits"].shape != self.logits.shape:
-            raise InputError("the tensors are of another base model")
         self.logits.data.copy_(tensors["logits"])
 
     def set_reference(self) -> None:
