@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
-MOST_RECENT, LARGEST_RECENT = 10_000, 10_000
-"""Values that a process has at hand, and bytes of one; where there are more, all are forgotten."""
 POLL_SECONDS = 0.05
 """How often a process looks whether the one that makes a value is done."""
 
@@ -43,7 +41,6 @@ _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _BUDGETS = """CREATE TABLE IF NOT EXISTS querywright_budgets (
     name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL)"""
-_GET = "SELECT checksum, value FROM querywright_entries WHERE kind = :kind AND key = :key"
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
@@ -112,7 +109,6 @@ class Store:
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._leases: Any = None  # the descriptor of a file, or a session of the server
-        self._recent: dict[tuple[str, str], bytes] = {}
         self._pid = 0
         self.transact(lambda connection: None)
 
@@ -156,26 +152,12 @@ class Store:
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
         """Forget the values of some keys, so that they can be written again."""
-        for key in keys:
-            self._recent.pop((kind, key), None)
         for start in range(0, len(keys), KEYS_PER_SELECT):
             self.execute(_DELETE, kind=kind, keys=list(keys[start : start + KEYS_PER_SELECT]))
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
-        if (recent := self._recent.get((kind, key))) is not None:
-            return recent
-        rows, _ = self.execute(_GET, kind=kind, key=key)
-        if not rows:
-            return None
-        if _checksum(kind, key, rows[0].value) != rows[0].checksum:
-            return self.get_many(kind, [key]).get(key)
-        value = bytes(rows[0].value)
-        if len(value) <= LARGEST_RECENT:
-            if len(self._recent) >= MOST_RECENT:
-                self._recent.clear()
-            self._recent[kind, key] = value
-        return value
+        return self.get_many(kind, [key]).get(key)
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
