@@ -180,11 +180,13 @@ def take(path: Path, order: list[str]) -> None:
 
 def test_a_shared_lock_is_held_by_many_or_by_one_alone(tmp_path):
     path = tmp_path / "lock"
-    with locked(path, shared=True), locked(path, KeyError("busy"), shared=True):
-        descriptor = open_lock(path)
-        assert not take_lock(descriptor)
-    assert take_lock(descriptor)
-    os.close(descriptor)
+    readers, writer = [open_lock(path) for _ in range(2)], open_lock(path)
+    assert all(take_lock(one, shared=True) for one in readers)
+    assert not take_lock(writer)
+    for one in readers:
+        os.close(one)
+    assert take_lock(writer)
+    os.close(writer)
     with pytest.raises(FileNotFoundError):
         open_lock(tmp_path / "none", make=False)
 
