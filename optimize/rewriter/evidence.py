@@ -75,9 +75,6 @@ def taught_by_evidence(
     Every idea is tried for every question. What is chosen for a group of questions, those with as many names for which
     the same can be tried, is learnt from all of them, so that a rule is learnt and not what was lucky; where the
     question alone is best, that it is to be left alone.
-
-    Raises:
-        InputError: It is not known how the technique's LM would say a query.
     """
     check_taught(technique)
     retriever: Any = searched_by(technique.retriever)

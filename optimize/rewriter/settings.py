@@ -116,11 +116,7 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_training(settings: TrainSettings, given: Given, *, collecting: bool = False) -> None:
-    """Refuse what cannot be trained, before anything is asked or loaded.
-
-    Raises:
-        InputError: A value is wrong, or the data cannot carry it; the message says what is missing.
-    """
+    """Refuse what cannot be trained, before anything is asked or loaded."""
     stages = (COLLECT,) if collecting else check_stages(settings.stages)
     collects, pairs, splits = COLLECT in stages, given.pairs, given.splits
     for name in ("train",) if collecting else ("train", "dev"):

@@ -80,23 +80,14 @@ class Budget:
 
     @property
     def spent(self) -> Spent:
-        """What was spent so far, by all who share it.
-
-        Raises:
-            LMStoreError: The count cannot be read, or is gone.
-        """
+        """What was spent so far, by all who share it."""
         rows, _ = self._execute(_READ)
         if not rows:
             raise LMStoreError(f"the count of the budget {self.name!r} is gone from {self._store!r}; run again")
         return Spent(*rows[0])
 
     def check(self) -> None:
-        """Make sure that no limit is reached; nothing is counted.
-
-        Raises:
-            LMBudgetError: One is.
-            LMStoreError: The count cannot be read.
-        """
+        """Make sure that no limit is reached; nothing is counted."""
         spent = self.spent
         for unit, limit in self.limits.items():
             if getattr(spent, unit) >= limit:

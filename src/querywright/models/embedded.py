@@ -101,11 +101,7 @@ class EmbeddedEngine(LocalEngine):
 
     @classmethod
     def load_state(cls, state: Mapping[str, Any]) -> EmbeddedEngine:
-        """The engine whose settings ``dump_state`` gave.
-
-        Raises:
-            ModelError: There are no such settings.
-        """
+        """The engine whose settings ``dump_state`` gave."""
         try:
             return cls(settings=EmbeddedSettings(**state))
         except TypeError as error:

@@ -172,11 +172,7 @@ def _write_q8(source: Path, target: Path) -> None:
 
 
 def read_header(path: Path, wanted: set[str]) -> dict[str, Any]:
-    """Those metadata of a GGUF file, in a tenth of a second; the ones that it lacks are left out.
-
-    Raises:
-        ValueError: The file's header is damaged.
-    """
+    """Those metadata of a GGUF file, in a tenth of a second; the ones that it lacks are left out."""
     found: dict[str, Any] = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:

@@ -112,9 +112,6 @@ def encode(tokenizer: Any, kind: Kind, messages: Sequence[tuple[str, str]]) -> l
         kind: How its model writes. For a causal model the chat template frames the messages, and a last message of
             the assistant's is continued; for a sequence-to-sequence model their texts are joined by blank lines.
         messages: Role and content of each: ``system``, ``user`` or ``assistant``.
-
-    Raises:
-        ModelError: The model is causal and has no chat template, or its template refuses the messages.
     """
     texts = [(role, broken_up(tokenizer, content)) for role, content in messages]
     if kind == "seq2seq":

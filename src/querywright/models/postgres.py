@@ -31,9 +31,6 @@ def server_options(url: str) -> dict[str, Any]:
     Args:
         url: ``postgresql://user:password@host:port/database``; libpq's parameters may follow after ``?``. What is
             missing is taken from libpq's environment variables and password file.
-
-    Raises:
-        InputError: It is no such URL, or the driver is not installed.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError

@@ -133,11 +133,7 @@ class Rewriter(Checksummed):
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
 
     def check_same(self) -> None:
-        """Check its files once more, before a model is made of them.
-
-        Raises:
-            LMModelError: It is no longer the one that was read.
-        """
+        """Check its files once more, before a model is made of them."""
         try:
             same = read_rewriter(self.path).checksum == self.checksum
         except (OSError, ArtifactError):
@@ -234,11 +230,7 @@ def read_rewriter(path: str | Path) -> Rewriter:
 
 
 def describe_base(name: str) -> RewriterBase:
-    """The base that ``load_base`` loads by that name, as a rewriter remembers it.
-
-    Raises:
-        ModelError: It is missing.
-    """
+    """The base that ``load_base`` loads by that name, as a rewriter remembers it."""
     if name == EMBEDDED:
         return RewriterBase(kind="embedded", name=EMBEDDED, digest=digest_of(packaged_file()))
     folder = Path(name).expanduser()
@@ -266,9 +258,6 @@ def find_base(base: RewriterBase, beside: Path) -> str:
         beside: The rewriter's folder; a base that is a folder is looked for beside it, in the working folder's
             ``models``, and where the program was started; for a copy that a working folder keeps, beside all of
             those, beside their folder, and in the ``models`` there.
-
-    Raises:
-        ModelError: It is not here, or is another than the one that the rewriter was trained from.
     """
     if base.kind == "hub":
         return base.name
@@ -328,11 +317,7 @@ def rewriter_of(lm: Any) -> Rewriter | None:
 
 
 def check_target(path: str | Path) -> None:
-    """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter.
-
-    Raises:
-        ArtifactError: It is a file, or holds what would be lost.
-    """
+    """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter."""
     target = Path(path).expanduser().absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; give another folder")

@@ -78,10 +78,6 @@ def export_questions(collection: str, path: Path, home: Path | None = None) -> i
     """Write all questions that were written for a collection, kept or not, in order of passages.
 
     The file ends in .parquet, and an older one is replaced; gives the number of questions in it.
-
-    Raises:
-        CollectionError: No questions were written for the collection.
-        InputError: The file cannot have this name.
     """
     import pandas as pd
 
