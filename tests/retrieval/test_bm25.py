@@ -45,27 +45,6 @@ def three(home, build):
     return home
 
 
-def test_scores_by_hand(three):
-    """N = 3, mean length 3; idf of a word in one passage ln(8/3), in two ln(1.6); k1 1.5, b 0.75.
-
-    tf / (tf + 1.5 * (0.25 + 0.75 * length / 3)): 2/3.5 for salt in a, 1/2.5 for water in a, 1/2.125 for either word
-    of b, 3/4.875 for cuff and 1/2.875 for arm, the title, in c.
-    """
-    found = BM25Retriever("three", home=three).search(["salt", "water", "cuff", "ARM!", "salt water"], 3)
-    one, two = math.log(8 / 3), math.log(1.6)
-    expected = [
-        {"a": one * 2 / 3.5},
-        {"b": two / 2.125, "a": two / 2.5},
-        {"c": two * 3 / 4.875, "b": two / 2.125},
-        {"c": one / 2.875},
-        {"a": one * 2 / 3.5 + two / 2.5, "b": two / 2.125},
-    ]
-    assert [[hit.passage.id for hit in hits] for hits in found] == [list(scores) for scores in expected]
-    assert [[hit.rank for hit in hits] for hits in found] == [list(range(1, len(one) + 1)) for one in expected]
-    for hits, scores in zip(found, expected, strict=True):
-        assert [hit.score for hit in hits] == pytest.approx(list(scores.values()), rel=1e-5)
-
-
 def exact(query, k1, b):
     """BM25 by its formula, passage by passage."""
     rows = [terms(passage.content) for passage in RANDOM]

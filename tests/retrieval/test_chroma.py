@@ -73,20 +73,6 @@ def test_search_equals_exact_search_in_one_batch(books, hashed, opened_in):
     assert [[hit.passage for hit in hits] for hits in longer] == [[hit.passage for hit in hits] for hits in lists]
 
 
-@pytest.mark.parametrize(
-    ("where", "keep"),
-    [
-        ({"n": {"$lt": 20}}, lambda passage: passage.metadata["n"] < 20),
-        ({"third": True, "n": {"$gte": 300}}, lambda one: one.metadata["third"] and one.metadata["n"] >= 300),
-        ({"n": -1}, lambda passage: False),
-    ],
-)
-def test_a_filter_over_metadata_is_exact(books, hashed, opened_in, where, keep):
-    (hits,) = opened_in(books, where=where).search(["one query"], 12)
-    kept = [passage for passage in PASSAGES if keep(passage)]
-    assert [hit.passage.id for hit in hits] == (exact(hashed(), "one query", 12, kept)[0] if kept else [])
-
-
 def test_equal_passages_come_in_the_order_of_their_ids(home, build, opened_in):
     build(home, "books", [*(Passage(f"twin-{letter}", "the same words") for letter in "dbeac"), *PASSAGES[:50]])
     for k in range(1, 6):
