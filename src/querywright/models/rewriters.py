@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, ModelError
-from querywright.files import file_digests, json_digest, place_of, replace_folder
+from querywright.files import file_digests, json_digest, place_of, replace_folder, writing
 from querywright.home import home
 from querywright.models.embedded import EmbeddedSettings, digest_of
 from querywright.models.engine_errors import LMModelError
@@ -189,14 +189,8 @@ def write_rewriter(
             files=file_digests(folder, FILES),
         ).write(folder / MANIFEST)
 
-    try:
+    with writing(f"the rewriter {target.name!r}", "nothing at that place was changed", "folder"):
         replace_folder(target, fill, check=check_target)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ArtifactError(
-            f"the rewriter {target.name!r} could not be written: {reason}; nothing at that place was changed. "
-            "Give another folder, or make room"
-        ) from error
     return read_rewriter(target)
 
 
@@ -208,17 +202,17 @@ def read_rewriter(path: str | Path) -> Rewriter:
     """
     target = Path(path).expanduser().absolute()
     folder, name = place_of(target), target.name
-    if not (folder / MANIFEST).exists():
-        raise ArtifactError(
-            f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
-        )
     try:
-        rewriter = Rewriter.from_bytes((folder / MANIFEST).read_bytes())
+        rewriter = Rewriter.read(folder / MANIFEST)
     except ValueError as error:
         raise ArtifactError(
             f"{MANIFEST} of the rewriter {name!r} cannot be read: {error}; copy the whole folder again, or install the "
             "version of querywright that wrote it"
         ) from error
+    if rewriter is None:
+        raise ArtifactError(
+            f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
+        )
     found = file_digests(folder, (entry.name for entry in folder.iterdir() if entry.name != MANIFEST))
     changed = sorted(set(found.items()) ^ set(rewriter.files.items()))
     if changed:
