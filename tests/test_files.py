@@ -100,15 +100,6 @@ def test_half_a_line_that_a_killed_process_left_is_cut_off(tmp_path, torn):
     assert path.read_bytes() == torn[: torn.rfind(b"\n") + 1] + b"next\n"
 
 
-def test_what_is_written_is_on_the_disk_with_its_name(tmp_path, monkeypatch):
-    synced: list[Path] = []
-    monkeypatch.setattr(files, "sync", synced.append)
-    write_file(tmp_path / "a", b"")
-    append_line(tmp_path / "b", b"")
-    append_line(tmp_path / "b", b"")
-    assert synced == [tmp_path, tmp_path]
-
-
 def test_a_folder_is_replaced_whole_or_stays(tmp_path, monkeypatch):
     target = tmp_path / "made" / "here"
 

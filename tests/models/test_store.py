@@ -70,26 +70,6 @@ print(sorted(store.get_many("lm", keys).items()))
     store.close()
 
 
-@pytest.mark.slow
-def test_what_was_acknowledged_survives_kill_9(tmp_path):
-    code = """
-import sys
-from querywright.models.store import Store
-store = Store(sys.argv[1])
-for number in range(10**6):
-    store.put("lm", str(number), str(number).encode() * 100)
-    print(number, flush=True)
-"""
-    for stop_at in (1, 40, 200):
-        worker = started(code, tmp_path / "store.sqlite")
-        last = next(int(line) for line in worker.stdout if int(line) >= stop_at)
-        worker.kill()
-        worker.communicate()
-        store = Store(tmp_path / "store.sqlite")
-        assert len(store.get_many("lm", [str(number) for number in range(last + 1)])) == last + 1
-        store.close()
-
-
 def test_a_damaged_file_is_said_with_the_remedy(store):
     store.close()
     store.path.write_bytes(b"this is no database" * 300)
