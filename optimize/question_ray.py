@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ ADDRESS = "RAY_ADDRESS"
 TRIES = 3
 """Times that a passage is made again after its process died; once more, and the run is given up."""
 GGUF = "gguf:"
+REACHED_SECONDS = 5.0
+"""How long a cluster may take to accept a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +196,24 @@ def _located(lm: LMName) -> LMName:
     return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
 
 
+def _check_reachable(address: str) -> None:
+    """Refuse an address (``host:port``, ``ray://host:port``) where nobody listens; Ray tries for a minute or more."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACHED_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"no Ray answers at {address!r} ({error}); start it there, correct {ADDRESS}, or unset it to start Ray "
+                "on this machine"
+            ) from error
+
+
 @contextmanager
 def _ray(workers: int) -> Iterator[Any]:
     """Ray, ready: as the caller has started it, or started here and ended with this block."""
     address = os.environ.get(ADDRESS, "")
+    _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what goes wrong comes as an exception
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 from collections import Counter
 from contextlib import closing
@@ -13,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import BudgetError, ModelError, OutageError
+from querywright.errors import BudgetError, InputError, ModelError, OutageError
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
 from querywright.optimize.question_ray import records_by_ray
@@ -129,6 +130,17 @@ def test_what_a_process_cannot_make_is_told_with_a_passage(no_processes):
 
     ((_, found),) = records_by_ray(broken, PASSAGES[:1], workers=1)
     assert (type(found), str(found)) == (ModelError, "no such file here")
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://localhost:{}"])
+def test_an_address_where_nobody_listens_is_told_before_ray_is_asked(monkeypatch, form):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", form.format(server.getsockname()[1]))
+        with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
+            next(records_by_ray(make(), PASSAGES, workers=1))
+    with pytest.raises(InputError, match=r"no Ray answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset it"):
+        next(records_by_ray(make(), PASSAGES, workers=1))
 
 
 @pytest.mark.slow
