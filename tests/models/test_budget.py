@@ -11,7 +11,7 @@ from dataclasses import fields
 
 import pytest
 
-from querywright.errors import BudgetError, InputError
+from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.budget import Budget
 from querywright.models.store import Store
 from querywright.models.usage import Cost, Ledger, metered
@@ -95,6 +95,13 @@ def test_a_raised_budget_goes_on_where_the_last_run_stopped(store):
     assert reserved(Budget(store, "other", calls=3)) == 3
     Budget(store, "study").forget()
     assert reserved(Budget(store, "study", calls=3)) == 3
+
+
+def test_a_cost_that_cannot_be_entered_is_told_and_stops_nothing(store, monkeypatch, caplog):
+    budget = Budget(store, "test", tokens=10)
+    monkeypatch.setattr(store, "execute", lambda *_, **__: (_ for _ in ()).throw(QuerywrightError("disk full")))
+    budget.settle(Cost(input_tokens=10))
+    assert "disk full; what a call cost is not counted" in caplog.text
 
 
 def test_a_limit_below_nothing_is_refused():
