@@ -107,8 +107,7 @@ def random_rewriter(path: Path, technique: str) -> Any:
     from querywright.models.embedded import EmbeddedSettings
     from querywright.models.gguf_files import packaged_file
     from querywright.models.lora_gguf import LORA_MODULES
-    from querywright.models.rewriter_bases import describe_base
-    from querywright.models.rewriters import write_rewriter
+    from querywright.models.rewriters import describe_base, write_rewriter
 
     places = {llama: name for name, llama in LORA_MODULES.items()}
     drawn, tensors = np.random.default_rng(0), {}

@@ -122,8 +122,7 @@ def reason(case: Mapping[str, Any]) -> str:
 def teach(pairs: Sequence[Any], options: argparse.Namespace, work: Path, say: Any) -> tuple[Path, dict[str, Any]]:
     """The folder of an adapter that learnt from the pairs, and how it went."""
     from querywright.models.hf import load_base
-    from querywright.models.rewriter_bases import describe_base
-    from querywright.models.rewriters import write_rewriter
+    from querywright.models.rewriters import describe_base, write_rewriter
     from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
     from querywright.optimize.rewriter.policy import HFPolicy
     from querywright.optimize.rewriter.settings import TrainSettings

@@ -64,13 +64,6 @@ Runner = Callable[[Sequence[Passage], str], Done]
 class RecordMaker:
     """Writes and judges the questions of single passages; the same answers of the LMs give the same record.
 
-    Args:
-        lm: An LM made by ``resolve_lm``, which writes.
-        judge_lm: An LM made by ``resolve_lm``, which judges. Default: the one that writes.
-        writer: Writes the questions. Default ``QuestionWriter()``.
-        judge: Judges them. Default ``AnswerabilityJudge()``.
-        threads: LM calls under way at a time, over all passages, 1 or more. Default 4.
-
     Raises:
         ModelError: An LM was not made by ``resolve_lm``.
     """
@@ -307,11 +300,7 @@ def build_questions(
 
 
 def read_made(folder: Path) -> QuestionsMade | None:
-    """How the questions of a folder were made; None where nothing was built there.
-
-    Raises:
-        CollectionError: The file is damaged.
-    """
+    """How the questions of a folder were made; None where nothing was built there."""
     try:
         return QuestionsMade.read(folder / MADE)
     except ValueError as error:

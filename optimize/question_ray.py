@@ -80,12 +80,7 @@ class RayBuild:
     budget: str = ""
 
     def record_maker(self) -> RecordOf:
-        """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them.
-
-        Raises:
-            InputError: A key is missing here, or records made here would not be those that were asked for.
-            ModelError: An LM cannot be made here.
-        """
+        """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them."""
         os.environ["QUERYWRIGHT_HOME"] = self.home
         store = open_store(Path(self.home))
         lm = self._lm(self.lm, store, "writer")
@@ -144,11 +139,9 @@ def records_by_ray(
     neither LMs nor keys. What a process that died spent on passages that it had not done is known to nobody.
 
     Raises:
-        InputError: Ray is not installed, cannot be reached, or a number is out of range.
+        InputError: Ray is not installed, or cannot be reached.
         OutageError: Processes died again and again.
     """
-    if workers < 1 or threads < 1:
-        raise InputError(f"workers and threads must be 1 or more, but got {workers} and {threads}")
     if not passages:
         return
     book = ledger or Ledger()

@@ -273,9 +273,6 @@ def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
     Args:
         path: A file that ends in .jsonl; its folder is made when it is missing.
         made: The set, with at least one question.
-
-    Raises:
-        InputError: The set is empty, or its file cannot have this name.
     """
     check_set_file(path)
     if not made.questions:

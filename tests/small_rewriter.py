@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from querywright.models.rewriter_bases import describe_base
-from querywright.models.rewriters import Rewriter, write_rewriter
+from querywright.models.rewriters import Rewriter, describe_base, write_rewriter
 
 WIDTH, RANK = 576, 1
 """Of the embedded model's layers, and of the adapter."""

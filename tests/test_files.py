@@ -100,15 +100,6 @@ def test_half_a_line_that_a_killed_process_left_is_cut_off(tmp_path, torn):
     assert path.read_bytes() == torn[: torn.rfind(b"\n") + 1] + b"next\n"
 
 
-def test_what_is_written_is_on_the_disk_with_its_name(tmp_path, monkeypatch):
-    synced: list[Path] = []
-    monkeypatch.setattr(files, "sync", synced.append)
-    write_file(tmp_path / "a", b"")
-    append_line(tmp_path / "b", b"")
-    append_line(tmp_path / "b", b"")
-    assert synced == [tmp_path, tmp_path]
-
-
 def test_a_folder_is_replaced_whole_or_stays(tmp_path, monkeypatch):
     target = tmp_path / "made" / "here"
 
@@ -180,11 +171,13 @@ def take(path: Path, order: list[str]) -> None:
 
 def test_a_shared_lock_is_held_by_many_or_by_one_alone(tmp_path):
     path = tmp_path / "lock"
-    with locked(path, shared=True), locked(path, KeyError("busy"), shared=True):
-        descriptor = open_lock(path)
-        assert not take_lock(descriptor)
-    assert take_lock(descriptor)
-    os.close(descriptor)
+    readers, writer = [open_lock(path) for _ in range(2)], open_lock(path)
+    assert all(take_lock(one, shared=True) for one in readers)
+    assert not take_lock(writer)
+    for one in readers:
+        os.close(one)
+    assert take_lock(writer)
+    os.close(writer)
     with pytest.raises(FileNotFoundError):
         open_lock(tmp_path / "none", make=False)
 

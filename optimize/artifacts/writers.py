@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from querywright.errors import ArtifactError
 from querywright.files import replace_folder, writing
 from querywright.home import home as working_folder
-from querywright.models.rewriter_bases import KEPT
-from querywright.models.rewriters import MANIFEST, Rewriter, read_rewriter, rewriter_of
+from querywright.models.rewriters import KEPT, MANIFEST, Rewriter, read_rewriter, rewriter_of
 
 LARGEST_KEPT = 64 * 2**20
 """Bytes of a rewriter that is copied, here and into a packed artifact; an adapter comes nowhere near it."""

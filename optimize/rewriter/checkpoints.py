@@ -31,15 +31,6 @@ class Stage:
     A checkpoint is one safetensors file: weights, the optimizer's tensors, and in its header the log. It is replaced
     whole. The log also stands in a file of its own, to be read while the stage goes on. ``lines`` is the log: a mapping
     a step (``kind`` step), and one a look at dev, of which the first is of the start; a number that is none is None.
-
-    Args:
-        policy: In training; it takes the weights of the checkpoint, where there is one.
-        optimizer: A fresh one of its parameters.
-        folder: The stage's; made when it is missing.
-        log: Name of the file of the log.
-
-    Raises:
-        InputError: The checkpoint cannot be read, or is of another model.
     """
 
     def __init__(self, policy: HFPolicy, optimizer: Any, folder: Path, log: str) -> None:
@@ -92,10 +83,6 @@ class Stage:
         ``step`` does a step, numbered from 0, and tells the log of it (``flat``: it taught nothing); ``look`` looks at
         dev each so many steps and tells the log of it, where the greatest ``value`` is the best. After ``patience``
         looks without a better one it ends early.
-
-        Raises:
-            InputError: The best weights cannot be read.
-            OSError: A file cannot be written.
         """
         if not self.lines:
             self._look(look)

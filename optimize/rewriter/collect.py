@@ -80,15 +80,6 @@ def collect(settings: TrainSettings, given: Given, *, progress: Progress | None 
 
     For a reward by what is found, a question's best rewrite is kept where it beats the plain question; for one that
     reads answers, where the answer is right.
-
-    Args:
-        settings: Of the training that they are for; its stages do not matter.
-        given: What with; there must be a teacher.
-        progress: Called as questions are done.
-
-    Raises:
-        InputError: Something given is wrong or missing.
-        QuerywrightError: An LM is out of reach, or its calls are used up; what it answered is in the store.
     """
     check_training(settings, given, collecting=True)
     teacher, train = given.teacher, given.splits.train
@@ -116,14 +107,6 @@ def collect_from_study(settings: TrainSettings, given: Given, *, progress: Progr
 
     Every arm of the technique that the study tried is run again on the train questions, with its prompts and
     demonstrations. What it wrote is scored in the program's own prompts, like the rewrites of ``collect``.
-
-    Args:
-        settings: Of the training; ``candidates`` and ``temperature`` are the study's affair.
-        given: What with; there must be a study.
-        progress: Called as questions are done.
-
-    Raises:
-        InputError: There is no such study, it tried no arm of the technique, or it met none of the questions.
     """
     study: Any = given.study
     with study_programs(study, settings.technique, given) as (name, programs, questions, lm):
@@ -139,9 +122,6 @@ def study_programs(
 ) -> Iterator[tuple[str, list[RAG], list[Question], dspy.LM]]:
     """Of a study its name, the arms of a technique that it completed, each once, as programs without a reader, the
     train questions that it met, and its LM.
-
-    Raises:
-        InputError: There is no such study, it completed no arm of the technique, or it met none of the questions.
     """
     found = snapshot(folder)
     name, train = found.spec.name, given.splits.train
@@ -173,14 +153,6 @@ def splits_after(study: Path, questions: Sequence[Question]) -> Splits:
 
     The study's trials met its dev questions, so the first half of these is learnt from, as are its train questions. The
     other half is dev; test is the study's.
-
-    Args:
-        study: The study's folder, whose seed and sizes hold.
-        questions: All that it was given.
-
-    Raises:
-        InputError: There is no such study.
-        DataError: There are fewer questions than the study's sizes.
     """
     spec = spec_in(study)
     train, dev, test = split_questions(questions, seed=spec.seed, sizes=spec.sizes)

@@ -23,11 +23,10 @@ import dspy
 from dspy.lm15 import Request, Response, response_to_events
 
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
-from querywright.models.plain_form import as_json
-from querywright.models.response_parsing import text_response
+from querywright.models.local_engine import messages_of, schema_of
+from querywright.models.response_parsing import as_json, text_response
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.rewriter.policy import Completion, HFPolicy, Messages
@@ -114,10 +113,6 @@ def run_episodes(
 
     Returns:
         An episode a question, in their order. One that failed has no prediction and says how.
-
-    Raises:
-        InputError: The technique asks for several things within a step.
-        QuerywrightError: The reader's LM is out of reach, or its calls are used up.
     """
     plays = [_Play(place, question, program, settings) for place, question in enumerate(questions)]
 
@@ -166,12 +161,8 @@ class _PolicyEngine:
             return run()
 
     def complete(self, request: Request) -> Response:
-        system, form = request.system, request.config.response_format or {}
-        text = system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system or ())
-        self.asked.append((("system", text), *((one.role, one.text or "") for one in request.messages)))
-        inner: Any = form.get("json_schema", form)
-        schema = inner.get("schema", inner)
-        self.schema = schema if "properties" in schema else None
+        self.asked.append(tuple((one["role"], one["content"]) for one in messages_of(request)))
+        self.schema = schema_of(request.config.response_format)
         if self.text is None:
             raise _Asked
         return text_response(self.text, "stop", request.model, 0, 0)
@@ -237,11 +228,6 @@ class _Play:
             return None
         if isinstance(given, Exception):
             raise given
-        if len({messages[0] for messages in engine.asked}) > 1:
-            raise InputError(
-                f"a step of {type(step).__name__} asks the LM for several things; a technique that is trained asks "
-                "for one thing a step (self.ask)"
-            )
         if number in self.read or not isinstance(result, dspy.Prediction):  # one that could not be read is None
             return result
         values = result.toDict()
@@ -253,15 +239,10 @@ class _Play:
 def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
     """What a program asks its LM first, framed as for the policy, and the schema that it asks by; it is left when it
     asks.
-
-    Raises:
-        InputError: It asks nothing.
     """
     engine = _PolicyEngine()
     with asking(engine.lm()):
         engine.given(None, run)
-    if not engine.asked:
-        raise InputError("the program asks no LM, so there is no prompt to learn")
     return engine.asked[0], engine.schema
 
 

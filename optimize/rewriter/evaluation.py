@@ -137,12 +137,7 @@ def guards_of(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def warnings(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """What got worse, in sentences; none where nothing did.
-
-    Args:
-        before: Guards of the model before reinforcement.
-        after: Those of the model after it, on the same questions.
-    """
+    """What of these guards got worse by reinforcement, in sentences; none where nothing did."""
     said = [
         f"{after[name]:.0%} of the {meaning} ({before[name]:.0%} before)"
         for name, meaning in SHARES.items()

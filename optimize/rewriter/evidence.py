@@ -75,16 +75,6 @@ def taught_by_evidence(
     Every idea is tried for every question. What is chosen for a group of questions, those with as many names for which
     the same can be tried, is learnt from all of them, so that a rule is learnt and not what was lucky; where the
     question alone is best, that it is to be left alone.
-
-    Args:
-        technique: Whose rewrites they are.
-        questions: Train questions, with labelled evidence.
-        rewards: Tries what is written.
-        found: Measures texts, by which evidence's wording is looked for. Default None: it is not.
-        progress: Called as wordings are found.
-
-    Raises:
-        InputError: It is not known how the technique's LM would say a query.
     """
     check_taught(technique)
     retriever: Any = searched_by(technique.retriever)
@@ -211,11 +201,7 @@ def _mixed(text: str) -> bytes:
 
 
 def check_taught(technique: Technique) -> None:
-    """Refuse a technique that evidence cannot teach.
-
-    Raises:
-        InputError: It is not known how its LM would say a query.
-    """
+    """Refuse a technique that evidence cannot teach."""
     if technique.NAME not in TAUGHT:
         raise InputError(
             f"the teacher 'evidence' can teach {', '.join(TAUGHT)}, but not {technique.NAME}; give an LM as the "
@@ -264,12 +250,6 @@ def passage_pairs(
     answered from the passage), those that nobody could be asked (``unfit``) or that are longer than the writer's, and
     near-repetitions; and passages of more than ``LONGEST_PASSAGE`` characters. A passage has ``BATCH_SIZE`` questions
     at most, the first ones.
-
-    Args:
-        questions: Train questions, with labelled evidence.
-        passages: What they were asked of; evidence that is not there is passed over.
-        data: The collection's name, for the pairs.
-        limits: What the LM that the writer will run in can write; None: anything. Default: a rewriter's.
 
     Returns:
         Pairs whose question is the passage's id, in the order of the questions.

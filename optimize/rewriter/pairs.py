@@ -62,11 +62,7 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 
 
 def check_pairs_file(path: Path) -> None:
-    """Raise where pairs must not be written: what is there is something else than a file of pairs.
-
-    Raises:
-        InputError: It is.
-    """
+    """Raise where pairs must not be written: what is there is something else than a file of pairs."""
     if path.exists() or path.is_symlink():
         try:
             read_pairs(path)
@@ -75,11 +71,7 @@ def check_pairs_file(path: Path) -> None:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Pairs that ``write_pairs`` wrote, or one's own in the same form.
-
-    Raises:
-        InputError: The file cannot be read, or a line is no pair; the message names the line.
-    """
+    """Pairs that ``write_pairs`` wrote, or one's own in the same form."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -19,8 +19,8 @@ from typing import Any
 
 from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
-from querywright.models.plain_form import plain_text
-from querywright.models.rewriter_bases import save_weights
+from querywright.models.response_parsing import plain_text
+from querywright.models.rewriters import save_weights
 
 Messages = tuple[tuple[str, str], ...]
 """A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""
@@ -108,24 +108,11 @@ class HFPolicy:
         self._reference = {name: one.detach().clone() for name, one in self.parameters().items()}
 
     def set_parameters(self, tensors: Mapping[str, Any]) -> None:
-        """Take values for all tensors in training.
-
-        Args:
-            tensors: By name, as of ``parameters``.
-
-        Raises:
-            InputError: The names or shapes are those of another training.
-        """
+        """Take values for all tensors in training, by name."""
         import torch
 
-        mine = self.parameters()
-        if {name: one.shape for name, one in mine.items()} != {name: one.shape for name, one in tensors.items()}:
-            raise InputError(
-                "the tensors are of another base model or of other LoRA settings than the training; give the same "
-                "base and rank, or another folder"
-            )
         with torch.no_grad():
-            for name, one in mine.items():
+            for name, one in self.parameters().items():
                 one.copy_(tensors[name])
 
     def prompt(self, messages: Messages) -> tuple[int, ...]:
@@ -226,11 +213,7 @@ class HFPolicy:
         return [-losses[number, : len(one.tokens)] for number, one in enumerate(completions)]
 
     def save(self, folder: Path) -> None:
-        """Write what was trained, and the tokenizer, as ``write_rewriter`` takes them.
-
-        Args:
-            folder: Made when it is missing.
-        """
+        """Write what was trained, and the tokenizer, as ``write_rewriter`` takes them."""
         save_weights(self._saved, folder)
 
     def _written(self, prompts: Sequence[tuple[int, ...]], choose: Callable[[Any], Any], room: int) -> list[Completion]:
@@ -369,11 +352,7 @@ def _padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> t
 
 
 def device_of(name: str, dtype: str = "auto") -> str:
-    """The device of that name; ``auto`` is a GPU where there is one.
-
-    Raises:
-        InputError: There is no such device or dtype.
-    """
+    """The device of that name; ``auto`` is a GPU where there is one."""
     import torch
 
     if dtype not in DTYPES:

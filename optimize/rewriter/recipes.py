@@ -19,9 +19,6 @@ MOVING_STEPS = 100
 def check_numbers(settings: Any, of: str, zero: Collection[str] = ()) -> None:
     """Raise where a number of a dataclass, of which the message tells as ``of``, is out of range: below 0, or 0 and
     none of those that may be.
-
-    Raises:
-        InputError: One is.
     """
     for name, value in ((one.name, getattr(settings, one.name)) for one in fields(settings)):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -156,11 +153,7 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (OURS, SEED, 
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe of that name.
-
-    Raises:
-        InputError: There is no such recipe.
-    """
+    """The recipe of that name."""
     if name not in RECIPES:
         raise InputError(f"unknown recipe {name!r}; the recipes are: {', '.join(RECIPES)}")
     return RECIPES[name]

@@ -62,15 +62,7 @@ def reinforce(
 ) -> Reinforced:
     """Trains a policy by what its rewrites retrieve; it ends with the weights that did best on dev.
 
-    Args:
-        policy: As it was warmed up, which is what the KL is measured from.
-        train: Questions that are drawn from, one or more.
-        dev: Questions that choose the weights and the end, one or more.
-        folder: Holds the checkpoint and the log, and is taken up again.
-        settings: The recipe (baseline, KL, optimizer, sizes), how often dev is looked at, when it ends, and the seed.
-        run: Goes through questions with the technique.
-        reward: Scores episodes.
-        progress: Called after each step.
+    The KL is measured from what it is at the start. ``folder`` holds the checkpoint and the log, and is taken up again.
 
     Raises:
         InputError: No dev question can be scored, or a file cannot be read.

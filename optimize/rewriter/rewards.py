@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import dspy
 
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.tokens import normalize_answer
 from querywright.optimize.dspy_context import asking
@@ -27,15 +25,13 @@ from querywright.retrieval.replay import searched_by
 
 
 class Scored(NamedTuple):
-    """An episode's reward, which is learnt from (NaN where it cannot be worked out, and then left out and counted); the
-    measure itself, such as nDCG@10, of the episode and of the question as it was written; and what the reward is made
-    of, by name.
+    """An episode's reward, which is learnt from (NaN where it cannot be worked out, and then left out and counted), and
+    the measure itself, such as nDCG@10, of the episode and of the question as it was written.
     """
 
     reward: float
     value: float
     plain: float
-    parts: Mapping[str, float] = MappingProxyType({})
 
 
 class Reward:
@@ -53,9 +49,6 @@ class Reward:
         target: Tokens aimed at, for a length penalty.
         threads: Plain questions under way at a time. Default 4.
 
-    Raises:
-        InputError: Something that the recipe needs is missing.
-
     Source: ``paper``, Ma et al. 2023, arXiv:2305.14283.
     """
 
@@ -71,16 +64,6 @@ class Reward:
     ) -> None:
         self.name, self.needs_reader, self.metric = recipe.reward, recipe.needs_reader, metric
         technique = program.technique
-        if technique.retriever is None:
-            raise InputError(
-                f"{technique.NAME} was made without a retriever; give one, since rewards are what is found"
-            )
-        if self.needs_reader and (program.reader is None or lm is None):
-            raise InputError(
-                f"the reward {self.name} reads answers, but there is no reader, or no LM for it; give --reader, --lm"
-            )
-        if recipe.length_penalty and target is None:
-            raise InputError("a length penalty needs the length aimed at; give target, or length_penalty=0")
         knobs: dict[str, Any] = (
             {MAX_PASSAGES.name: technique.max_passages} if MAX_PASSAGES.name in technique.knobs else {}
         )
@@ -90,20 +73,12 @@ class Reward:
         self._known: dict[str, float] = {}
 
     def score(self, episodes: Sequence[Episode]) -> list[Scored]:
-        """One score an episode, in order; NaN for one that failed or cannot be scored.
-
-        Raises:
-            QuerywrightError: The reader's LM is out of reach, or its calls are used up.
-        """
+        """One score an episode, in order; NaN for one that failed or cannot be scored."""
         plains = self.plain_values([episode.question for episode in episodes])
         return [self._scored(*one) for one in zip(episodes, plains, strict=True)]
 
     def plain_values(self, questions: Sequence[Question]) -> list[float]:
-        """What each question as it was written is worth; NaN where it cannot be worked out.
-
-        Raises:
-            QuerywrightError: The reader's LM is out of reach, or its calls are used up.
-        """
+        """What each question as it was written is worth; NaN where it cannot be worked out."""
         new = list({one.id: one for one in questions if one.id not in self._known}.values())
 
         def work(question: Question) -> float:
@@ -119,12 +94,7 @@ class Reward:
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
-        """The measure of each question where a text is searched in its place; all are searched at once.
-
-        Args:
-            questions: Any number; the same one may stand several times.
-            texts: One a question.
-        """
+        """The measure of each question where a text is searched in its place; all are searched at once."""
         technique = self._plain.technique
         rankings = searched_by(technique.retriever).search(texts, technique.max_passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
@@ -150,15 +120,14 @@ class Reward:
     def _scored(self, episode: Episode, plain: float) -> Scored:
         if episode.prediction is None:
             return Scored(math.nan, math.nan, plain)
-        parts, off = self.parts(episode.question, episode.prediction), {}
+        value, off = self.value(episode.question, episode.prediction), 0.0
         if self._target is not None and episode.completions:
             apart = fmean(abs(len(one.tokens) - self._target) for one in episode.completions)
-            off["length"] = -self._recipe.length_penalty * apart
+            off += self._recipe.length_penalty * apart
         if episode.read:
-            off["unreadable"] = -self._recipe.unreadable * episode.read.count(None) / len(episode.read)
-        value, off = math.fsum(parts.values()), {name: one for name, one in off.items() if one}
+            off += self._recipe.unreadable * episode.read.count(None) / len(episode.read)
         gain = value if self.name == "paper" else value - plain
-        return Scored(gain + math.fsum(off.values()), value, plain, parts | off)
+        return Scored(gain - off, value, plain)
 
 
 def _substring_hit(passages: Sequence[str], answers: Sequence[str]) -> float:

@@ -35,30 +35,14 @@ Teacher: TypeAlias = dspy.LM | Literal["evidence"]
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How a rewriter is trained.
+    """How a rewriter is trained: what ``querywright rewriter train`` has as options, beside these.
 
     Args:
-        technique: Whose predictors the rewriter answers.
-        knobs: Values of its knobs that differ from their defaults.
-        base: ``embedded``, a folder, or a name of the hub.
-        stages: Of ``collect``, ``warmup`` and ``reinforce``, in this order; each may be left out.
-        recipe: Of the reinforcement.
-        metric: What retrieval is measured by; the recipe ``ours`` rewards it, and chooses by it on dev.
-        seed: Of all that is drawn.
-        candidates: Rewrites a question that are collected; the first is greedy, the others are sampled.
-        temperature: Of the sampled ones, more than 0.
-        ties: Whether the best rewrite is also kept where it finds as much as the plain question, and that is
-            something; else only where it finds more.
-        epochs: Of the warm-up.
-        warmup_lr: Its highest learning rate.
-        warmup_batch: Its pairs a step.
-        least_pairs: Pairs that it must have.
-        look_each: Steps of the reinforcement between evaluations on dev.
-        patience: Evaluations without a better one after which it ends.
+        knobs: Values of the technique's knobs that differ from their defaults.
+        temperature: Of the sampled candidates, more than 0; the first one is greedy.
+        warmup_batch: Pairs a step of the warm-up.
+        least_pairs: Pairs that the warm-up must have.
         rank: Of the LoRA adapter; None trains all weights.
-        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
-        dtype: ``auto``, ``float32`` or ``bfloat16``.
-        threads: Questions under way at a time.
 
     Raises:
         InputError: A number is out of range.
@@ -99,15 +83,10 @@ class Given:
     """What a training works with, open already.
 
     Args:
-        splits: Train, dev and test questions.
-        retriever: What is searched.
-        collection: Its name.
         teacher: Collects rewrites; None where a study or pairs are given, or nothing is collected.
         pairs: Pairs to warm up on, besides those that are collected.
         study: The folder of a study whose rewrites are taken.
         home: The working folder, which has the study's answers.
-        reader: Name of the reader, for recipes that reward answers.
-        reader_lm: Its LM.
         open_lm: Gives the LM of a name such as ``rewriter:PATH``, to measure the rewriter as it will be used. None: it
             is measured in training alone.
     """
@@ -124,38 +103,20 @@ class Given:
     open_lm: Callable[[str], dspy.LM] | None = None
 
     def program(self, settings: TrainSettings, *, reads: bool = True) -> RAG:
-        """What is trained: the technique, with the reader where the recipe rewards answers.
-
-        Args:
-            settings: How.
-            reads: Whether it may have a reader. Default True.
-        """
+        """What is trained: the technique, with the reader where the recipe rewards answers."""
         reader = self.reader if reads and settings.recipe.needs_reader else None
         return make_program(settings.technique, self.retriever, reader=reader, **settings.knobs)
 
 
 def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
-    """The stages, in their order.
-
-    Raises:
-        InputError: One is unknown or stands twice, or there is none.
-    """
+    """The stages, in their order."""
     if not stages or set(stages) - set(STAGES) or len(set(stages)) < len(stages):
         raise InputError(f"--stages takes each stage once, of {','.join(STAGES)}, but got {','.join(stages)!r}")
     return tuple(one for one in STAGES if one in stages)
 
 
 def check_training(settings: TrainSettings, given: Given, *, collecting: bool = False) -> None:
-    """Refuse what cannot be trained, before anything is asked or loaded.
-
-    Args:
-        settings: How it is trained.
-        given: What with.
-        collecting: Whether rewrites are only collected for such a training. Default False.
-
-    Raises:
-        InputError: A value is wrong, or the data cannot carry it; the message says what is missing.
-    """
+    """Refuse what cannot be trained, before anything is asked or loaded."""
     stages = (COLLECT,) if collecting else check_stages(settings.stages)
     collects, pairs, splits = COLLECT in stages, given.pairs, given.splits
     for name in ("train",) if collecting else ("train", "dev"):

@@ -23,8 +23,7 @@ from querywright.errors import InputError
 from querywright.files import locked, write_file
 from querywright.models.hf import EMBEDDED, load_base
 from querywright.models.openmp import limit_spinning
-from querywright.models.rewriter_bases import RewriterBase, describe_base
-from querywright.models.rewriters import write_rewriter
+from querywright.models.rewriters import RewriterBase, describe_base, write_rewriter
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Progress, evaluate
 from querywright.optimize.judging import judged_metrics

@@ -51,15 +51,8 @@ def warm_up(
 ) -> WarmupReport:
     """Teach a policy what to write; it ends with the weights that did best on dev.
 
-    AdamW; the rate rises over 3 % of the steps and falls to nothing by a cosine.
-
-    Args:
-        policy: As it is at the start.
-        train: Pairs to learn from.
-        dev: Pairs to choose the epoch by.
-        folder: Holds the checkpoint and the log, and is taken up again.
-        settings: Epochs, batch, highest rate, seed of the order, and how many pairs there must be.
-        progress: Called after each step.
+    The folder holds the checkpoint and the log, and is taken up again. AdamW; the rate rises over 3 % of the steps and
+    falls to nothing by a cosine.
 
     Raises:
         InputError: There are too few pairs, or a file cannot be read.

@@ -166,16 +166,13 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(
-    path: Path, busy: Exception | None = None, *, seconds: float | None = None, shared: bool = False
-) -> Iterator[None]:
+def locked(path: Path, busy: Exception | None = None, *, seconds: float | None = None) -> Iterator[None]:
     """Holds a lock between threads, processes and whoever else asks for it here; it ends with its process.
 
     Args:
         path: The lock: a file, made with access for its owner only, or a folder that is there.
         busy: What is raised when others hold it for too long. Default: ``TimeoutError``.
         seconds: How long is waited. Default: not at all where ``busy`` is given, otherwise for as long as it takes.
-        shared: Whether others may hold it too, if they share it. Default False.
 
     Raises:
         OSError: The file cannot be made.
@@ -184,7 +181,7 @@ def locked(
     descriptor = open_lock(path)
     try:
         deadline = None if limit is None else time.monotonic() + limit
-        while not take_lock(descriptor, shared=shared):
+        while not take_lock(descriptor):
             if deadline is not None and time.monotonic() >= deadline:
                 raise busy or TimeoutError(f"{path.name!r} has been locked by another process for {limit:.0f} seconds")
             time.sleep(POLL_SECONDS)
@@ -196,10 +193,6 @@ def locked(
 def open_lock(path: Path, *, make: bool = True) -> int:
     """A descriptor for ``take_lock``; closing it, or the end of the process, gives the lock back.
 
-    Args:
-        path: The file, or a folder that is there.
-        make: Whether a missing file is made. Default True.
-
     Raises:
         OSError: It is not there, or cannot be made.
     """
@@ -209,12 +202,7 @@ def open_lock(path: Path, *, make: bool = True) -> int:
 
 
 def take_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Takes the lock of an open descriptor without waiting; False where others hold it.
-
-    Args:
-        descriptor: From ``open_lock``.
-        shared: Whether others may hold it too, if they share it. Default False.
-    """
+    """Takes the lock of an open descriptor without waiting; False where others hold it."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -37,15 +37,7 @@ def bounded_map(
 ) -> list[R | Exception]:
     """Apply ``work`` to every item as ``bounded_each`` does; one result or exception an item, in their order.
 
-    Args:
-        work: Called once an item.
-        items: In order.
-        threads: 1 or more.
-        deadline: Seconds one item may take. Default none.
-        on_done: Called with position and result as each item ends; when it raises, nothing further is started.
-
-    Raises:
-        InputError: ``threads`` or ``deadline`` is out of range.
+    ``on_done`` is called with position and result as each item ends; when it raises, nothing further is started.
     """
     results: dict[int, R | Exception] = {}
     with closing(bounded_each(work, items, threads=threads, deadline=deadline)) as done:

@@ -19,8 +19,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.engine import LMEngine
 from querywright.models.hf import load_base
 from querywright.models.response_parsing import text_response
-from querywright.models.rewriter_bases import describe_base, save_weights
-from querywright.models.rewriters import write_rewriter
+from querywright.models.rewriters import describe_base, save_weights, write_rewriter
 from querywright.models.store import Store, open_store
 from querywright.models.transformers_engine import TransformersEngine
 from querywright.optimize.rewriter.policy import HFPolicy

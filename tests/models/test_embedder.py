@@ -257,33 +257,6 @@ def test_the_embedded_model_tells_meanings_apart(minilm, capfd):
     assert "Loading weights" not in out + err
 
 
-@pytest.mark.parametrize("before", [1, os.cpu_count() or 1])
-def test_threads_of_torch_follow_the_size_of_the_batch_and_are_given_back(monkeypatch, before):
-    import torch
-
-    class Model(HashModel):
-        def encode(self, texts, **options):
-            self.threads = [*getattr(self, "threads", []), torch.get_num_threads()]
-            if texts == ["fails"]:
-                raise RuntimeError("no")
-            return super().encode(texts, **options)
-
-    model = Model()
-    embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION)
-    monkeypatch.setattr(embedder_module, "SMALL_BATCH", 4)
-    known = torch.get_num_threads()
-    try:
-        torch.set_num_threads(before)
-        embedder.encode([f"word {number}" for number in range(5)])
-        embedder.encode(["one query"])
-        with pytest.raises(RuntimeError, match="no"):
-            embedder.encode(["fails"])
-        assert model.threads == [os.cpu_count(), 1, 1]
-        assert torch.get_num_threads() == before
-    finally:
-        torch.set_num_threads(known)
-
-
 def test_a_cached_run_never_imports_torch_and_another_limits_its_spinning_first(minilm):
     minilm.encode(["a cat"])
     code = """

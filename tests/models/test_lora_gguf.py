@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from querywright.models import lora_gguf
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.hf import Base, encode, load_base
 from querywright.models.lora_gguf import rows_for_llama, write_lora_gguf
-from querywright.models.rewriter_bases import describe_base, save_weights
-from querywright.models.rewriters import write_rewriter
+from querywright.models.rewriters import describe_base, save_weights, write_rewriter
 
 HERE = Path(__file__).parent
 GGUF = runpy.run_path(str(HERE / "tiny_gguf.py"))
@@ -53,32 +51,11 @@ def test_the_file_says_what_it_is_and_halves_are_pairs(weights, file, tmp_path):
     assert rows_for_llama(np.arange(16), 2).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"peft_type": "IA3"}, "IA3"),
-        ({"use_dora": True}, "use_dora"),
-        ({"bias": "all"}, "bias"),
-        ({"modules_to_save": ["lm_head"]}, "lm_head"),
-    ],
-)
-def test_an_adapter_without_a_form_in_llama_is_refused(weights, file, tmp_path, change, said):
-    config = weights / "adapter_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
-    with pytest.raises(InputError, match=said):
-        write_lora_gguf(weights, tmp_path / "adapter.gguf", file)
-    assert not (tmp_path / "adapter.gguf").exists()
-
-
-def test_tensors_that_have_no_place_or_no_partner_are_refused(weights, file, tmp_path):
+def test_tensors_that_have_no_place_are_refused(weights, file, tmp_path):
     tensors = load_file(weights / "adapter.safetensors")
-    name = next(name for name in tensors if "lora_A" in name)
-    strange = {**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name].clone()}
-    save_file(strange, weights / "adapter.safetensors")
+    strange = {"base_model.model.lm_head.lora_A.weight": next(iter(tensors.values())).clone()}
+    save_file({**tensors, **strange}, weights / "adapter.safetensors")
     with pytest.raises(InputError, match=r"lm_head.lora_A.*train q_proj"):
-        write_lora_gguf(weights, tmp_path / "adapter.gguf", file)
-    save_file({other: tensor for other, tensor in tensors.items() if other != name}, weights / "adapter.safetensors")
-    with pytest.raises(InputError, match="not whole"):
         write_lora_gguf(weights, tmp_path / "adapter.gguf", file)
 
 
@@ -86,13 +63,12 @@ PROMPTS = ["Name three fruits, separated by commas.", "What is 2 + 2?", "Write t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [{}, {"lora_alpha": 4, "use_rslora": True}], ids=["plain", "rank-stabilised"])
-def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_path, config, monkeypatch):
+def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_path, monkeypatch):
     """Its encodings differ, so near ties do: the adapter is strong, and the prompts have clear answers."""
     torch.set_num_threads(1)
     base = load_base()
     assert "quantization_config" not in base.model.config.to_dict(), "it can be saved"
-    trained = base._replace(model=GGUF["random_adapter"](base.model, 0.08, **config))
+    trained = base._replace(model=GGUF["random_adapter"](base.model, 0.08))
     save_weights(trained, tmp_path / "weights")
 
     def written(name):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
-from collections import Counter
 
 import dspy
 import numpy as np
@@ -14,18 +12,15 @@ import pandas
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import MADE, RecordMaker, build_questions
 from querywright.programs.question_writer import QuestionWriter
-from querywright.retrieval.collection import building, published_passages
+from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
     IMPORTED,
-    LOCK,
     RECORDS,
     questions_folder,
-    questions_name,
     read_records,
 )
 from querywright.retrieval.index import build_collection
@@ -118,25 +113,6 @@ def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder
     ]
 
 
-def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, make_lm, engine):
-    meeting, now, most = threading.Barrier(4), Counter(), Counter()
-
-    lock = threading.Lock()
-
-    def before(asked):
-        with lock:
-            now["calls"] += 1
-            most["calls"] = max(most["calls"], now["calls"])
-        meeting.wait(30)  # nobody goes on before there are four: fails when there never are
-        with lock:
-            now["calls"] -= 1
-
-    busy = engine(before)
-    build(make_lm(busy), threads=4)
-    assert len(busy.asked) == 4 * (1 + 3)
-    assert most["calls"] == 4
-
-
 def test_what_is_dropped_is_counted_in_the_record(make_lm, engine):
     written = ["What is bread?", "what is bread?", "Bread.", "What does the text say?", "?"]
     lm = make_lm(engine(lambda asked: None if judging(asked) else json.dumps({"questions": written})))
@@ -225,16 +201,6 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     bread = read_records(folder)["bread"]
     assert bread.settings == read_records(folder)["apple"].settings
     assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
-
-
-def test_only_one_process_writes(build, folder, lm):
-    folder.mkdir(parents=True)
-    with (
-        building(folder, questions_name("foods"), LOCK),
-        pytest.raises(CollectionError, match="'foods-questions' is being built by another process"),
-    ):
-        build(lm)
-    assert lm.engine.inner.asked == []
 
 
 def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm, engine):

@@ -132,15 +132,6 @@ def test_what_a_process_cannot_make_is_told_with_a_passage(no_processes):
     assert (type(found), str(found)) == (ModelError, "no such file here")
 
 
-def test_wrong_numbers_and_a_missing_ray_are_told(monkeypatch):
-    with pytest.raises(InputError, match="workers and threads must be 1 or more, but got 0 and 4"):
-        next(records_by_ray(make(), PASSAGES, workers=0))
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
-        next(records_by_ray(make(), PASSAGES, workers=1))
-    assert list(records_by_ray(make(), [], workers=1)) == []
-
-
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://localhost:{}"])
 def test_an_address_where_nobody_listens_is_told_before_ray_is_asked(monkeypatch, form):
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -207,14 +207,8 @@ def test_a_stored_question_is_not_asked_again_and_not_judged(publish, answering)
     assert len(judge.engine.inner.asked) == 2
 
 
-def test_without_an_index_of_questions_the_command_that_makes_one_is_named(tmp_path, publish, answering):
+def test_where_nothing_can_be_asked_the_command_that_writes_questions_is_named(tmp_path, publish, answering):
     lm = answering(reworded)
-    with pytest.raises(CollectionError, match="there is no collection 'facts'"):
-        make_testset("rephrase", "facts", lm=lm, home=tmp_path)
-    build_collection("facts", PASSAGES, embedder=Embedder("hash:8", HashModel, dimension=8), home=tmp_path)
-    for kind in ("rephrase", "out-of-distribution"):
-        with pytest.raises(CollectionError, match=r"no questions .* write some: querywright questions build facts"):
-            make_testset(kind, "facts", lm=lm, home=tmp_path)
     publish(given=records()[5:])
     with pytest.raises(CollectionError, match=r"nothing of 'facts' can be reworded: of 1 questions 0 are stale"):
         make_testset("rephrase", "facts", lm=lm, home=tmp_path)

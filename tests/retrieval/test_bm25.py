@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import logging
 import math
@@ -15,13 +14,12 @@ import numpy as np
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import InputError, QuerywrightError
-from querywright.models.store import Store, open_store
+from querywright.errors import InputError
+from querywright.models.store import open_store
 from querywright.retrieval import bm25
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.generated_questions import COMPLETE, NONE, PARTIAL, questions_folder
-from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
 from querywright.retrieval.words import query_terms, terms
 
 THREE = [
@@ -45,27 +43,6 @@ RANDOM = [
 def three(home, build):
     build(home, "three", THREE)
     return home
-
-
-def test_scores_by_hand(three):
-    """N = 3, mean length 3; idf of a word in one passage ln(8/3), in two ln(1.6); k1 1.5, b 0.75.
-
-    tf / (tf + 1.5 * (0.25 + 0.75 * length / 3)): 2/3.5 for salt in a, 1/2.5 for water in a, 1/2.125 for either word
-    of b, 3/4.875 for cuff and 1/2.875 for arm, the title, in c.
-    """
-    found = BM25Retriever("three", home=three).search(["salt", "water", "cuff", "ARM!", "salt water"], 3)
-    one, two = math.log(8 / 3), math.log(1.6)
-    expected = [
-        {"a": one * 2 / 3.5},
-        {"b": two / 2.125, "a": two / 2.5},
-        {"c": two * 3 / 4.875, "b": two / 2.125},
-        {"c": one / 2.875},
-        {"a": one * 2 / 3.5 + two / 2.5, "b": two / 2.125},
-    ]
-    assert [[hit.passage.id for hit in hits] for hits in found] == [list(scores) for scores in expected]
-    assert [[hit.rank for hit in hits] for hits in found] == [list(range(1, len(one) + 1)) for one in expected]
-    for hits, scores in zip(found, expected, strict=True):
-        assert [hit.score for hit in hits] == pytest.approx(list(scores.values()), rel=1e-5)
 
 
 def exact(query, k1, b):
@@ -102,35 +79,20 @@ def test_a_collection_without_any_word(home, build):
         assert BM25Retriever("marks", home=home).search(["!!!", "a"], 2) == [[], []]
 
 
-def test_what_a_retriever_tells_about_itself(three, build, hashed):
-    retriever = BM25Retriever("three", home=three)
-    assert isinstance(retriever, Retriever)
-    assert not isinstance(retriever, VectorRetriever)
-    assert (kind_of(retriever), retriever.name, retriever.count) == ("lexical", "three", 3)
-    assert list(retriever.passages()) == THREE
-    assert retriever.get(["c", "a"]) == [THREE[2], THREE[0]]
-    assert "a" in retriever
-    assert "x" not in retriever
-    assert copy.deepcopy([retriever])[0] is copy.copy(retriever) is retriever
-    assert pickle.loads(pickle.dumps(retriever)).search(["cuff"], 3) == retriever.search(["cuff"], 3)
+def test_a_fingerprint_is_of_settings_and_passages_and_those_of_another_are_shared(three, build, hashed):
     build(three, "other", RANDOM)
-    settings = [{}, {"k1": 1.2}, {"b": 0.5}, {"where": {"source": "nih"}}]
-    fingerprints = [BM25Retriever("three", home=three, **one).fingerprint for one in settings]
+    found = [BM25Retriever("three", home=three, **one).fingerprint for one in ({}, {"k1": 1.2}, {"b": 0.5})]
     dense = ChromaRetriever("three", embedder=hashed(), home=three)
-    others = [dense.fingerprint, BM25Retriever("other", home=three).fingerprint]
-    assert fingerprints[0] == retriever.fingerprint
-    assert len({*fingerprints, *others}) == 6
+    assert len({*found, dense.fingerprint, BM25Retriever("other", home=three).fingerprint}) == 5
     beside = BM25Retriever("three", home=three, beside=dense)
-    assert beside.fingerprint == retriever.fingerprint
+    assert beside.fingerprint == found[0]
     assert beside.get(["a"])[0] is dense.get(["a"])[0]
+    assert pickle.loads(pickle.dumps(beside)).search(["cuff"], 3) == beside.search(["cuff"], 3)
 
 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda r, home: r.search("salt", 3), r"list of queries, but got one text: 'salt'; write \[query\]"),
-        (lambda r, home: r.search(["salt"], 0), "k must be 1 or more, but got 0"),
-        (lambda r, home: r.get(["a", "x", "y"]), "not in the collection 'three': 'x', 'y'"),
         (lambda r, home: BM25Retriever("three", home=home, k1=-1), "k1 of 0 or more"),
         (lambda r, home: BM25Retriever("three", home=home, b=1.1), "b from 0 to 1"),
         *(
@@ -172,17 +134,6 @@ def test_a_filter_is_that_of_chroma_but_for_fractions_and_mixed_lists(home, buil
     assert found({"x": 2.5}) == {"p06", "p07"}
     assert found({"x": {"$in": [2, "1"]}}) == {"p04", "p05", "p14", "p15"}
     assert found({"$or": [{"x": "a"}]}) == {"p16", "p17"}
-
-
-def test_the_level_of_the_librarys_logger_stays(home, build):
-    build(home, "three", THREE)
-    logger = logging.getLogger("bm25s")
-    logger.setLevel(logging.ERROR)
-    try:
-        BM25Retriever("three", home=home)
-        assert logger.level == logging.ERROR
-    finally:
-        logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture
@@ -229,22 +180,6 @@ def test_an_index_that_is_none_is_built_again_and_nothing_is_unpickled(three, bu
         assert BM25Retriever("three", home=three).search(["water cuff"], 3) == expected
     assert builds == [3, 3]
     assert not (working_folder / "owned").exists()
-
-
-def test_one_index_a_collection_is_kept(three, builds):
-    expected = [BM25Retriever("three", home=three, k1=k1).search(["water cuff"], 3) for k1 in (1.5, 0.9)]
-    assert open_store(three).count("bm25") == 1
-    assert BM25Retriever("three", home=three, k1=0.9).search(["water cuff"], 3) == expected[1] != expected[0]
-    assert builds == [3, 3]
-
-
-def test_a_store_that_takes_nothing_leaves_it_in_memory(three, monkeypatch, caplog):
-    def full(*_):
-        raise QuerywrightError("no space left")
-
-    monkeypatch.setattr(Store, "put", full)
-    assert BM25Retriever("three", home=three).search(["salt"], 3)[0][0].passage.id == "a"
-    assert "cannot be kept" in caplog.text
 
 
 # With questions appended.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from querywright.retrieval.engines import ENGINES, LEXICAL, Opened, check_engine
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.types import VectorRetriever, kind_of
+from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
 
 NORTH, SOUTH, SUN = PASSAGES = [
     Passage("north", "north wind", "", {"degrees": 0}),
@@ -59,16 +60,29 @@ def weather(home, build, publish):
     )
 
 
-def test_each_engine_opens_its_retriever(weather):
-    assert tuple(KINDS) == ENGINES
-    for engine, kind in KINDS.items():
-        retriever = weather(engine)
-        assert type(retriever) is kind
-        assert retriever.search(["south sun"], 1)[0][0].passage == SUN
-        assert list(retriever.passages()) == PASSAGES
-        assert retriever.get(["sun"]) == [SUN]
-        assert retriever.count == 3
-        assert isinstance(retriever, VectorRetriever) == (engine in ("dense", "questions"))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_engine_opens_its_retriever_which_tells_of_itself(weather, engine):
+    retriever = weather(engine)
+    assert type(retriever) is KINDS[engine]
+    assert isinstance(retriever, Retriever)
+    assert isinstance(retriever, VectorRetriever) == (engine in ("dense", "questions"))
+    assert retriever.search(["south sun"], 1)[0][0].passage == SUN
+    assert retriever.search([], 3) == []
+    assert (retriever.count, list(retriever.passages())) == (3, PASSAGES)
+    assert retriever.get(["sun", "north"]) == [SUN, NORTH]
+    assert "sun" in retriever
+    assert "is south sun?" not in retriever
+    assert copy.deepcopy([retriever])[0] is copy.copy(retriever) is retriever
+    assert weather(engine).fingerprint == retriever.fingerprint
+    told = {weather(one, where=where).fingerprint for one in ENGINES for where in (None, {"warm": True})}
+    assert len(told) == 2 * len(ENGINES)
+    for ask, said in (
+        (lambda: retriever.search("sun", 3), r"list of queries, but got one text: 'sun'; write \[query\]"),
+        (lambda: retriever.search(["sun"], 0), "k must be 1 or more, but got 0"),
+        (lambda: retriever.get(["sun", "x", "y"]), "not in the collection 'weather': 'x', 'y'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            ask()
 
 
 @pytest.mark.parametrize(

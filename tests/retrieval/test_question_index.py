@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_rand_score
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
@@ -30,14 +27,12 @@ from querywright.retrieval.question_match import (
     Match,
     Matching,
     Prototypes,
-    blend,
     drawn,
     gathered,
     is_settled,
     time_of,
     walk,
 )
-from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
 
 ANGLES = {
     "ask 0": 0, "bread 10": 10, "bread 12": 12, "meals 14": 14, "boots 20": 20, "shoes 25": 25, "green 30": 30,
@@ -202,26 +197,12 @@ def test_damaged_questions_are_told_with_the_remedy(home, body, damaged):
     assert "querywright index" not in str(caught.value)
 
 
-def test_it_is_a_dense_retriever_of_passages(body):
+def test_it_is_searched_by_vector_as_by_text(body):
     index = body()
-    assert isinstance(index, Retriever)
-    assert isinstance(index, VectorRetriever)
-    assert (kind_of(index), index.name, index.count, list(index.passages())) == (
-        "dense", "body", 5, sorted(PASSAGES, key=lambda one: one.id),
-    )  # fmt: skip
-    assert index.get(["tea"]) == [TEA]
-    assert "tea" in index
-    assert question_id("tea", "green 30") not in index
-    assert copy.deepcopy(index) is index
     assert index.search_vectors(index.embed(["ask 0", "arm 45"]), 2) == index.search(["ask 0", "arm 45"], 2)
-    assert index.search([], 2) == index.search_vectors(np.empty((0, 2)), 2) == []
-    for call in (
-        lambda: index.search(["a"], 0),
-        lambda: index.search("a", 1),
-        lambda: index.search_vectors([[1.0]], 1),
-    ):
-        with pytest.raises(InputError):
-            call()
+    assert index.search_vectors(np.empty((0, 2)), 2) == []
+    with pytest.raises(InputError):
+        index.search_vectors([[1.0]], 1)
 
 
 # The pure parts. Two questions lead to salt, one each to the others; tea is dated, salt and feet are not.
@@ -250,12 +231,6 @@ def test_dates_are_in_order(older, newer):
         assert walk(level, answers)[0].passage == list(dates)[1]
 
 
-def test_a_question_of_several_passages_leads_to_all_of_them():
-    filled = Answers({"q1": ["salt", "feet"], "q3": ["feet"], "q4": ["tea"]}, {})
-    # feet has two questions, salt one: of the passages of q1 it is the first.
-    assert walk(RANKED, filled) == [Match("feet", 0.9, "q1"), Match("salt", 0.9, "q1"), Match("tea", 0.6, "q4")]
-
-
 def test_cells_come_one_after_the_other_and_only_as_many_as_it_takes():
     def cells():
         yield [("q3", 0.7), ("q4", 0.6)]
@@ -272,16 +247,6 @@ def test_what_is_seen_settles_the_first_k_only_when_nothing_further_can_tie():
     assert is_settled(RANKED[:3], found, ANSWERS, 1)  # salt at .9, and what follows has .7 at most
     assert not is_settled(RANKED[:3], found, ANSWERS, 2)  # feet at .7, as the next question may have
     assert not is_settled(RANKED[:4], walk(RANKED[:4], ANSWERS), ANSWERS, 9)  # cuff is still to come
-
-
-def test_a_blend_by_hand():
-    through = [Match("salt", 0.9, "q1"), Match("feet", 0.6, "q3")]
-    # salt .5 * .9 + .5 * .2 (the least of the passages); tea and cuff have the least of the questions, .6.
-    found = blend(through, [("tea", 0.8), ("feet", 0.7), ("cuff", 0.2)], 0.5, ANSWERS)
-    assert [(match.passage, match.question) for match in found] == [
-        ("tea", ""), ("feet", "q3"), ("salt", "q1"), ("cuff", ""),
-    ]  # fmt: skip
-    assert [match.score for match in found] == pytest.approx([0.7, 0.65, 0.55, 0.4])
 
 
 def test_a_draw_has_the_mean_number_of_questions_per_passage_and_smaller_ones_lie_in_larger():
@@ -308,41 +273,23 @@ def unit(rows):
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def groups(spread):
-    """240 vectors around six directions, and the direction of each."""
-    random = np.random.default_rng(0)
-    centres, labels = np.linalg.qr(random.normal(size=(16, 6)))[0].T, np.arange(240) % 6
-    return unit(centres[labels] + spread * random.normal(size=(240, 16))), labels
-
-
 IDS = [f"q{number:03}" for number in np.random.default_rng(1).permutation(240)]
 
 
-def test_cells_are_the_groups_that_k_means_of_scikit_learn_finds():
-    vectors, labels = groups(0.1)
-    fitted = Prototypes(IDS, vectors, 6)
-    cell_of = {id: n for n, one in enumerate(fitted.prototypes) for id, _ in next(fitted.cells(one))}
-    cells = [cell_of[id] for id in IDS]
-    assert adjusted_rand_score(KMeans(6, n_init=10, random_state=0).fit_predict(vectors), cells) == 1.0
-    assert adjusted_rand_score(labels, cells) == 1.0
-
-
 def test_cells_are_asked_by_similarity_and_hold_each_question_once():
-    vectors, _ = groups(1.0)
-    fitted, same = Prototypes(IDS, vectors), Prototypes(IDS, vectors)
+    vectors = unit(np.random.default_rng(0).normal(size=(240, 16)))
+    fitted = Prototypes(IDS, vectors)
     assert len(fitted.prototypes) <= 15  # the square root of 240
     rows = {id: row for row, id in enumerate(IDS)}
     for query in vectors[:10]:
         cells = list(fitted.cells(query))
         assert sorted(id for cell in cells for id, _ in cell) == sorted(IDS)
-        assert [[id for id, _ in cell] for cell in cells] == [[id for id, _ in cell] for cell in same.cells(query)]
         for cell in cells:
             assert [value for _, value in cell] == sorted((value for _, value in cell), reverse=True)
             assert [value for _, value in cell] == pytest.approx(
                 [vectors[rows[id]] @ query for id, _ in cell], abs=1e-6
             )
         nearest = int(np.argmax(fitted.prototypes @ query))
-        assert cells[0] == next(Prototypes(IDS, vectors).cells(query))
         assert {int((fitted.prototypes @ vectors[rows[id]]).argmax()) for id, _ in cells[0]} == {nearest}
     equal = Prototypes(["e", "b", "d", "a", "c"], np.repeat(vectors[:1], 5, axis=0), 3)
     assert [[id for id, _ in cell] for cell in equal.cells(vectors[0])] == [["a", "b", "c", "d", "e"]]

@@ -110,15 +110,6 @@ def test_a_query_is_searched_once_and_new_ones_together(store):
     assert [k for _, k in again.asked] == [80, 6]  # those of this test
 
 
-def test_rankings_that_memory_has_no_room_for_come_from_the_store(store, monkeypatch):
-    monkeypatch.setattr("querywright.retrieval.replay.MOST_RANKINGS", 2)
-    inner = Listed()
-    replay = ReplayRetriever(inner, store=store, deepest=10)
-    for query in "abcabcabc":
-        replay.search([query], 3)
-    assert len(inner.asked) == 3
-
-
 @pytest.mark.parametrize("value", [b"{", b'[["p1"]]', b'[["gone", 1.0]]', b"[3]", b'[["p1", "high"]]', b"\xff"])
 def test_what_is_damaged_is_searched_again(value, store):
     inner = Listed()

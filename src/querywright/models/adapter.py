@@ -60,11 +60,7 @@ class PromptAdapter(JSONAdapter):
     def __call__(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Ask the LM and return one mapping of output fields a completion.
-
-        Raises:
-            AdapterParseError: Neither the answer nor its repair could be read.
-        """
+        """Ask the LM and return one mapping of output fields a completion."""
         first = self._variant(lm)
         try:
             return list(JSONAdapter.__call__(first, lm, dict(lm_kwargs), signature, demos, inputs))
@@ -75,11 +71,7 @@ class PromptAdapter(JSONAdapter):
     async def acall(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Ask the LM asynchronously.
-
-        Raises:
-            AdapterParseError: Neither the answer nor its repair could be read.
-        """
+        """Ask the LM asynchronously."""
         first = self._variant(lm)
         try:
             return list(await JSONAdapter.acall(first, lm, dict(lm_kwargs), signature, demos, inputs))

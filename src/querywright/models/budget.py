@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any, NamedTuple
 
 from querywright.errors import InputError, QuerywrightError
@@ -74,8 +73,6 @@ class Budget:
         self.name = name
         self._store = store or Store()
         self._remedy = remedy
-        self._lock = threading.Lock()
-        self._unsettled = Cost()
         self._store.execute(_BEGIN, name=name)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Budget:
@@ -83,23 +80,14 @@ class Budget:
 
     @property
     def spent(self) -> Spent:
-        """What was spent so far, by all who share it.
-
-        Raises:
-            LMStoreError: The count cannot be read, or is gone.
-        """
+        """What was spent so far, by all who share it."""
         rows, _ = self._execute(_READ)
         if not rows:
             raise LMStoreError(f"the count of the budget {self.name!r} is gone from {self._store!r}; run again")
         return Spent(*rows[0])
 
     def check(self) -> None:
-        """Make sure that no limit is reached; nothing is counted.
-
-        Raises:
-            LMBudgetError: One is.
-            LMStoreError: The count cannot be read.
-        """
+        """Make sure that no limit is reached; nothing is counted."""
         spent = self.spent
         for unit, limit in self.limits.items():
             if getattr(spent, unit) >= limit:
@@ -114,7 +102,6 @@ class Budget:
             LMBudgetError: A limit is reached; nothing was counted.
             LMStoreError: The count cannot be kept.
         """
-        self.settle(Cost())  # what could not be entered before counts too
         within = "".join(f" AND {unit} < :{unit}" for unit in self.limits)
         _, n_rows = self._execute(_RESERVE + within, **self.limits)
         if not n_rows:
@@ -122,22 +109,15 @@ class Budget:
             raise LMBudgetError(f"the budget {self.name!r} was spent and raised meanwhile; run again")
 
     def settle(self, cost: Cost) -> None:
-        """Enter what an attempt cost, once it ended; its call was counted by ``reserve``.
+        """Enter the tokens and dollars of an attempt, once it ended; its call was counted by ``reserve``.
 
-        What cannot be entered now is entered with the next attempt: the answer that it paid for is there.
-
-        Args:
-            cost: Its tokens and dollars count, nothing else.
+        What cannot be entered is told and goes uncounted: the answer that it paid for is there.
         """
-        with self._lock:
-            cost, self._unsettled = self._unsettled + cost, Cost()
         try:
             if cost.tokens or cost.dollars:
                 self._execute(_SETTLE, tokens=cost.tokens, dollars=cost.dollars)
         except LMStoreError as error:
-            _logger.warning("%s; it is tried again with the next call", error)
-            with self._lock:
-                self._unsettled += cost
+            _logger.warning("%s; what a call cost is not counted", error)
 
     def forget(self) -> None:
         """Remove the count, at the end of a run that nothing goes on from."""

@@ -47,13 +47,7 @@ class Limits:
 
 
 class CircuitBreaker:
-    """Counts the requests that failed in a row, and opens when the model is down; safe for many threads.
-
-    Args:
-        identity: Names the model in messages.
-        limits: When to stop.
-        clock: Seconds that only grow; replaced in tests.
-    """
+    """Counts the requests that failed in a row, and opens when the model is down; safe for many threads."""
 
     def __init__(self, identity: str, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._identity = identity
@@ -66,11 +60,7 @@ class CircuitBreaker:
         self._open_until = 0.0
 
     def admit(self) -> None:
-        """Let one attempt through.
-
-        Raises:
-            LMOutageError: The model is down.
-        """
+        """Let one attempt through."""
         with self._lock:
             if self._is_open and self._clock() < self._open_until:
                 count = self._failed_in_a_row
@@ -87,12 +77,7 @@ class CircuitBreaker:
             self._failed_in_a_row, self._is_open = 0, False
 
     def failed(self, error: Exception, *, transient: bool) -> None:
-        """Note that a request failed for good.
-
-        Args:
-            error: The last failure, free of keys.
-            transient: Whether the service failed; a request that is at fault itself says nothing about it.
-        """
+        """Note that a request failed for good; one that is at fault itself says nothing about the service."""
         incurable = isinstance(error, INCURABLE)
         if incurable or transient:
             with self._lock:

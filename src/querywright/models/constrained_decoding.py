@@ -131,21 +131,12 @@ def _text_rule(limit: int) -> str:
 
 
 def apostrophes(text: str) -> str:
-    """The text as a grammar lets it be written: it takes no quotation mark within a text.
-
-    Args:
-        text: Any.
-    """
+    """The text as a grammar lets it be written: it takes no quotation mark within a text."""
     return text.replace('"', "'")
 
 
 def ended(text: str, limit: int) -> str:
-    """The text, without the piece of a word at its end when its limit cut it.
-
-    Args:
-        text: Of ``limit`` characters at most.
-        limit: At which it was cut, if it is that long.
-    """
+    """The text, without the piece of a word at its end when its limit cut it."""
     if len(text) >= limit and " " in text.strip():
         text = text[: text.rstrip().rindex(" ")] if not text.endswith(" ") else text
     return text.strip()

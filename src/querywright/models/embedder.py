@@ -139,12 +139,7 @@ class Embedder:
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
-        """Put vectors that were made elsewhere into the store; those that are there already stay as they are.
-
-        Args:
-            texts: What was embedded.
-            vectors: float32 of shape (n, dimension), rows in the order of the texts, finite, each of length 1.
-            side: As of ``encode``.
+        """Put vectors that were made elsewhere, such as ``encode`` gives, into the store; those that are there stay.
 
         Raises:
             InputError: There is no store, or the vectors are no such rows.
@@ -290,10 +285,6 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
 def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | None:
     """The embedder that has an id; None where an id is not enough to have it, as that of a model in a folder.
 
-    Args:
-        identifier: The ``id`` of an embedder.
-        store: As of ``resolve_embedder``.
-
     Raises:
         ModelError: It is not installed.
     """
@@ -312,12 +303,7 @@ def _by_id(identifier: str) -> Embedder:
 
 
 def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
-    """The embedder with a store in front: itself when it has one, otherwise wrapped.
-
-    Args:
-        embedder: Any embedder.
-        home: The working folder whose store keeps the vectors of one without. Default: ``home()``.
-    """
+    """The embedder with a store in front: itself when it has one, otherwise wrapped."""
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
     sides: dict[Side, str] = {"query": "", "document": ""} if hasattr(embedder, "encode_query") else {}

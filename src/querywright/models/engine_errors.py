@@ -40,13 +40,7 @@ class NotStoredError(QuerywrightError, LMError):
 
 
 class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
-    """The prompt is too long.
-
-    Args:
-        n_tokens: Tokens of the prompt.
-        n_context: Tokens that the model was given.
-        n_answer: Tokens kept free for the answer.
-    """
+    """The prompt is too long."""
 
     def __init__(self, n_tokens: int, n_context: int, n_answer: int) -> None:
         text = str(PromptTooLongError(n_tokens, n_context, n_answer))

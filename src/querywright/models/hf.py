@@ -25,13 +25,7 @@ _TEMPLATE = "tokenizer.chat_template"
 
 
 class Base(NamedTuple):
-    """A model that can be trained, with its tokenizer.
-
-    Args:
-        model: The transformers model, in evaluation mode.
-        tokenizer: Its tokenizer; it has a padding token, and pads a causal model's prompts on the left.
-        kind: How it writes.
-    """
+    """A model in evaluation mode, its tokenizer, which has a padding token, and how it writes."""
 
     model: Any
     tokenizer: Any
@@ -44,8 +38,7 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
     Args:
         name: ``embedded``, a folder with a transformers model in it, or a name on the Hugging Face hub.
         dtype: Of its weights, as torch names it.
-        revision: Commit of a model of the hub; the name is then the hub's, also where a folder has it. Default None:
-            a folder, or the newest of the hub.
+        revision: Commit of a model of the hub. Default None: the newest.
 
     Raises:
         ModelError: It is missing, cannot be read, has no safetensors, or is a causal model without a chat template.
@@ -76,15 +69,7 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
 
 
 def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
-    """The tokenizer of a base model; one that names no padding token pads with its end token.
-
-    Args:
-        name: As ``load_base`` takes it.
-        revision: As ``load_base`` takes it.
-
-    Raises:
-        ModelError: It is missing or cannot be read.
-    """
+    """The tokenizer of a model that ``load_base`` takes; one that names no padding token pads with its end token."""
     limit_spinning()
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -112,11 +97,7 @@ def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
 
 
 def context_of(model: Any) -> int | None:
-    """Tokens that a model can go through at most; None where it counts places from one another, as T5 does.
-
-    Args:
-        model: Of transformers.
-    """
+    """Tokens that a model can go through at most; None where it counts places from one another, as T5 does."""
     if hasattr(model.config, "relative_attention_num_buckets"):
         return None
     lengths = (getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions"))
@@ -131,9 +112,6 @@ def encode(tokenizer: Any, kind: Kind, messages: Sequence[tuple[str, str]]) -> l
         kind: How its model writes. For a causal model the chat template frames the messages, and a last message of
             the assistant's is continued; for a sequence-to-sequence model their texts are joined by blank lines.
         messages: Role and content of each: ``system``, ``user`` or ``assistant``.
-
-    Raises:
-        ModelError: The model is causal and has no chat template, or its template refuses the messages.
     """
     texts = [(role, broken_up(tokenizer, content)) for role, content in messages]
     if kind == "seq2seq":
@@ -155,12 +133,7 @@ def encode(tokenizer: Any, kind: Kind, messages: Sequence[tuple[str, str]]) -> l
 
 
 def encode_completion(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of what a model is to write, its end token last.
-
-    Args:
-        tokenizer: Of ``load_base``.
-        text: The completion; control tokens in it are broken up.
-    """
+    """The tokens of what a model is to write, its end token last; control tokens in it are broken up."""
     tokens = list(tokenizer(broken_up(tokenizer, text), add_special_tokens=False).input_ids)
     return [*tokens, tokenizer.eos_token_id]
 
@@ -191,15 +164,8 @@ def _named(tokenizer: Any) -> str:
 
 
 def _place(name: str, revision: str | None) -> dict[str, Any]:
-    """Where a model is: the folder of that name, or else the name on the hub; the hub where a commit is given."""
+    """Where a model is: the folder of that name, or else the name on the hub."""
     folder = Path(name).expanduser()
-    if revision is not None and folder.is_dir():
-        from huggingface_hub import constants, snapshot_download  # transformers would take the folder
-
-        files = {"allow_patterns": ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"], "ignore_patterns": "*/*"}
-        local: Any = {**files, "local_files_only": constants.HF_HUB_OFFLINE}
-        name = snapshot_download(name, revision=revision, **local)
-        folder = Path(name)
     place = str(folder) if folder.is_dir() else name
     return {"pretrained_model_name_or_path": place, "revision": revision or "main", "trust_remote_code": False}
 

@@ -13,11 +13,6 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 def api_key(variable: str | None, *, what: str = "key", option: str = "--api-key-env") -> str | None:
     """The key in an environment variable, or None when none is named.
 
-    Args:
-        variable: Its name.
-        what: What the key is called in a message. Default key.
-        option: The option that names the variable. Default --api-key-env.
-
     Raises:
         InputError: The variable is not set, or empty.
     """

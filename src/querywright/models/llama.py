@@ -29,13 +29,7 @@ _NO_LOOPS: dict[str, Any] = {
 
 
 class Llama:
-    """A GGUF model, loaded.
-
-    Args:
-        path: The file.
-        context: Tokens of context, prompt and answer together.
-        threads: Threads of the whole.
-        adapter: The GGUF file of a LoRA adapter to apply, or None.
+    """A GGUF model, loaded, with the LoRA adapter of another file if one is given.
 
     Raises:
         RuntimeError: llama.cpp cannot load the file, or not the adapter for it.

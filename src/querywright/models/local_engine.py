@@ -28,11 +28,7 @@ _LAST_WAIT = 30.0  # seconds that the end of the process waits for a request und
 
 
 class LocalEngine(ABC):
-    """A DSPy engine for a model in this process. A subclass says how it is loaded, and how it answers.
-
-    Args:
-        identity: Names the model.
-    """
+    """A DSPy engine for a model in this process. A subclass says how it is loaded, and how it answers."""
 
     deterministic = True
     # A model that was taught writes the value of a choice too, but its prompts are those of one that was not.
@@ -71,7 +67,7 @@ class LocalEngine(ABC):
             LMModelError: The model cannot be loaded, or was loaded before this process was forked.
         """
         validate_request(request)
-        schema = _schema(request.config.response_format)
+        schema = schema_of(request.config.response_format)
         if self._model is not None and self._pid != os.getpid():
             raise LMModelError(
                 f"the model {self.identity} was loaded before this process was forked and cannot be used in it; "
@@ -104,7 +100,7 @@ def messages_of(request: Request) -> list[dict[str, str]]:
     return system + [{"role": m.role, "content": m.text or ""} for m in request.messages]
 
 
-def _schema(response_format: Mapping[str, Any] | None) -> Schema | None:
+def schema_of(response_format: Mapping[str, Any] | None) -> Schema | None:
     """The object schema of a response format, or None when any text or any JSON object will do."""
     if not response_format or response_format.get("type") in {"json_object", "text"}:
         return None

@@ -7,7 +7,6 @@ weights in another order. What an adapter adds to those weights is put into that
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,48 +27,30 @@ LORA_MODULES = {
 """The weights of a llama layer that an adapter can be for, by transformers' name, with llama.cpp's."""
 
 _TENSOR = re.compile(r"(?:base_model\.model\.)?model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.\w+)?\.weight")
-_UNKNOWN_HERE = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
 
 
 def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
-    """Write an adapter for llama.cpp, in half precision.
-
-    Args:
-        adapter: The folder with peft's ``adapter_config.json`` and its tensors in ``adapter.safetensors``.
-        target: The ``.gguf`` file to write.
-        base: The GGUF file of the llama model that the adapter is for.
+    """Write an adapter, the folder that ``save_weights`` wrote, for the llama model of a GGUF file, in half precision.
 
     Raises:
-        InputError: The adapter is of a kind that llama.cpp has no form for, or is not for that model.
+        InputError: It has weights for which llama.cpp has no place.
         OSError: It cannot be read or written.
     """
     from safetensors.numpy import load_file
 
     config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    refused = {key: config[key] for key in _UNKNOWN_HERE if config.get(key)}
-    plain = {"peft_type": "LORA", "bias": "none"}
-    refused |= {key: config[key] for key, value in plain.items() if config.get(key, value) != value}
-    if refused:
-        raise InputError(f"the adapter has {refused}, for which llama.cpp has no form; train a LoRA without it")
     tensors = _converted(load_file(adapter / "adapter.safetensors"), base)
-    # llama.cpp scales by alpha / rank; with rank-stabilised LoRA peft does by alpha / sqrt(rank).
-    alpha = float(config["lora_alpha"]) * (math.sqrt(config["r"]) if config.get("use_rslora") else 1.0)
 
     def keys(writer: Any) -> None:
         writer.add_type("adapter")
         writer.add_string("adapter.type", "lora")
-        writer.add_float32("adapter.lora.alpha", alpha)
+        writer.add_float32("adapter.lora.alpha", float(config["lora_alpha"]))
 
     write_gguf(target, "llama", keys, sorted(tensors.items()))
 
 
 def rows_for_llama(weights: Any, heads: int) -> Any:
-    """The rows of a query or key weight in llama.cpp's order.
-
-    Args:
-        weights: As transformers has them, one row an output.
-        heads: How many heads the rows are of.
-    """
+    """The rows of a query or key weight in llama.cpp's order."""
     halves = weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
     return halves.swapaxes(1, 2).reshape(weights.shape)
 
@@ -89,9 +70,4 @@ def _converted(tensors: Mapping[str, Any], base: Path) -> dict[str, Any]:
         if part == "b" and weight in heads:
             tensor = rows_for_llama(tensor, heads[weight])
         converted[f"blk.{match.group(1)}.{weight}.weight.lora_{part}"] = tensor.astype("float16").copy(order="C")
-    alone = [name for name in converted if name[:-1] + ("b" if name.endswith("a") else "a") not in converted]
-    if alone or not converted:
-        raise InputError(
-            f"the adapter has {alone[0] if alone else 'no tensor'!r} without its other half; it is not whole"
-        )
     return converted

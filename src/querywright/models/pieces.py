@@ -33,9 +33,6 @@ def heard_by(ear: Ear | None) -> Iterator[None]:
     """Inside the ``with`` block, in this thread and contexts copied from it, answers are heard as they are written.
 
     Only answers that are asked for there: one that is stored, or that another thread asked for, is not heard.
-
-    Args:
-        ear: Who listens, or None for nobody.
     """
     token = _ear.set(ear)
     try:
@@ -50,13 +47,7 @@ def listening() -> Ear | None:
 
 
 def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
-    """The response that the events of a stream make, its text told on the way; None where no stream was sent.
-
-    Args:
-        events: As an engine's ``stream`` gives them.
-        request: What they answer.
-        ear: Told of each piece of text; never of thoughts.
-    """
+    """The response that the events of a stream make, its text told on the way; None where no stream was sent."""
     stream = ResponseStream(events, request)
     begun = False
     try:
@@ -79,9 +70,6 @@ class FieldText:
     The field is a text among the keys of the first JSON object. What stands around the object, other fields, escapes
     and space at the ends of the text are left out. A field that is no text gives nothing, and one that is no valid JSON
     nothing from there on.
-
-    Args:
-        name: The field's name.
     """
 
     def __init__(self, name: str) -> None:

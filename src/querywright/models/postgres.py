@@ -31,9 +31,6 @@ def server_options(url: str) -> dict[str, Any]:
     Args:
         url: ``postgresql://user:password@host:port/database``; libpq's parameters may follow after ``?``. What is
             missing is taken from libpq's environment variables and password file.
-
-    Raises:
-        InputError: It is no such URL, or the driver is not installed.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -68,23 +65,14 @@ def server_options(url: str) -> dict[str, Any]:
 
 
 def session(options: dict[str, Any]) -> Any:
-    """A connection of its own, outside of transactions: what it locks is free when it, or its process, ends.
-
-    Args:
-        options: Of ``server_options``.
-    """
+    """A connection of its own, outside of transactions: what it locks is free when it, or its process, ends."""
     from psycopg import connect
 
     return connect(**options["connect_args"], autocommit=True)
 
 
 def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError:
-    """What a failure of the driver means, said without addresses and names.
-
-    Args:
-        error: The failure.
-        what: What is kept there. Default storage.
-    """
+    """What a failure of the driver means, said without addresses and names."""
     if type(error).__name__ == "ConnectionTimeout":
         reason = f"it does not answer within {CONNECT_SECONDS} seconds"
     else:

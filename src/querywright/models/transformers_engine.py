@@ -1,11 +1,12 @@
 """A rewriter as a DSPy engine: in llama.cpp where its base is the embedded model, else through transformers.
 
 Both see the same prompts. Through transformers a causal model writes the whole JSON object by itself, and what it wrote
-is read as leniently as any model's; a sequence-to-sequence model writes the fields in plain words (``plain_form``).
+is read as leniently as any model's; a sequence-to-sequence model writes the fields in plain words.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,10 +19,8 @@ from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
 from querywright.models.local_engine import LEAST_ROOM, MAX_TOKENS, LocalEngine, messages_of
 from querywright.models.openmp import limit_spinning
-from querywright.models.plain_form import as_json
-from querywright.models.response_parsing import text_response
-from querywright.models.rewriter_bases import find_base
-from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, read_json
+from querywright.models.response_parsing import as_json, text_response
+from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, find_base
 
 _REVISION = 2  # raised when the same request may have another answer
 _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "task_type", "bias", "fan_in_fan_out")
@@ -29,10 +28,6 @@ _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "tas
 
 def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None) -> LocalEngine:
     """The engine that a rewriter runs in.
-
-    Args:
-        rewriter: As ``read_rewriter`` gives it.
-        settings: How it runs in llama.cpp. Default: with the limits of texts that it was trained with.
 
     Raises:
         ModelError: Its base is not here, or settings are given that transformers has no use for.
@@ -48,10 +43,6 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
 
 def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
     """The model of a rewriter, its adapter attached, in evaluation mode.
-
-    Args:
-        rewriter: As ``read_rewriter`` gives it.
-        dtype: Of the base's weights, as torch names it.
 
     Raises:
         ModelError: Its base is not here, ``peft`` is not installed, or its files are no longer those that were read.
@@ -164,19 +155,15 @@ def _adapted(base: Base, rewriter: Rewriter) -> Any:
         from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     except ImportError as error:
         raise ModelError("a rewriter's adapter needs peft; run: pip install 'querywright[train]'") from error
-    content = read_json(rewriter.path / ADAPTER_CONFIG)
-    tensors = load_file(rewriter.path / ADAPTER)
-    try:
-        # What peft draws for an adapter is replaced at once; nobody else's draws may depend on it.
-        with quietly_adapting(), torch.random.fork_rng():
-            model = get_peft_model(base.model, LoraConfig(**{key: content[key] for key in _LORA if key in content}))
-            result = set_peft_model_state_dict(model, tensors)
-        strange = [key for key in result.missing_keys if "lora_" in key] + list(result.unexpected_keys)
-        if strange:
-            raise KeyError(strange[0])
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+    content = json.loads((rewriter.path / ADAPTER_CONFIG).read_bytes())
+    # What peft draws for an adapter is replaced at once; nobody else's draws may depend on it.
+    with quietly_adapting(), torch.random.fork_rng():
+        model = get_peft_model(base.model, LoraConfig(**{key: content[key] for key in _LORA if key in content}))
+        result = set_peft_model_state_dict(model, load_file(rewriter.path / ADAPTER))
+    strange = [key for key in result.missing_keys if "lora_" in key] + list(result.unexpected_keys)
+    if strange:
         raise ArtifactError(
-            f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: {error}; "
+            f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: {strange[0]}; "
             "train it again"
-        ) from error
+        )
     return model

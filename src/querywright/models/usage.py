@@ -125,8 +125,7 @@ _meters: ContextVar[tuple[Ledger, ...]] = ContextVar("querywright_meters", defau
 def waiting(*, ended: bool = False) -> Iterator[None]:
     """Enters the ``with`` block as waiting for a turn in every meter that is open in this context.
 
-    Args:
-        ended: Whether it has its turn instead: what else the meter meters waits for it, then, and for nobody else.
+    When the wait has ``ended``, what else the meter meters waits for this, and for nobody else.
     """
     with contextlib.ExitStack() as stack:
         for meter in _meters.get():
@@ -136,11 +135,7 @@ def waiting(*, ended: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
-    """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it.
-
-    Args:
-        ledger: Where it is entered as well. Default a new one.
-    """
+    """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it."""
     meter = ledger or Ledger()
     token = _meters.set((*_meters.get(), meter))
     try:

@@ -123,15 +123,9 @@ def near_pairs(
     percentile: float | None = None,
     most: int,
 ) -> tuple[Known, int]:
-    """The cells of at most ``most`` pairs of similar question and passage.
+    """The cells of at most ``most`` pairs of similar question and passage; their rows are vectors of length 1.
 
-    Args:
-        questions: A row of length 1 a question.
-        passages: A row of length 1 a passage.
-        without: Cells that are left out, such as that of a question and the passage it was written for.
-        threshold: The least similarity, -1 to 1. Default None.
-        percentile: Only the pairs above this percentile of all, 0 to below 100. Default None; with neither, all.
-        most: 1 or more.
+    The least similarity is a ``threshold``, or a ``percentile`` of all pairs but those of the cells in ``without``.
 
     Returns:
         Cells and cosine similarities, highest first, and how many the threshold or percentile admits.
@@ -171,12 +165,7 @@ def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integer
 def complete(known: Known, shape: Shape, *, rank: int, ridge: float, seed: int = 0) -> LowRank:
     """The matrix of a rank that comes nearest to the known cells, with a ridge.
 
-    Args:
-        known: At least one cell.
-        shape: Questions and passages.
-        rank: 1 or more.
-        ridge: Weight of the squares of both factors, for cells scaled to a variance of 1; above 0.
-        seed: Of the factors that it begins with. Default 0.
+    The ridge, above 0, is the weight of the squares of both factors, for cells scaled to a variance of 1.
 
     Source: alternating least squares with a ridge (Hastie et al., arXiv:1410.2596), which for a rank that is large
     enough minimises the error plus ridge times the nuclear norm. Begun with large ridges, whose factors begin the next.

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from querywright.data.types import Passage
-from querywright.errors import InputError, QuerywrightError
+from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.models.embedder import Progress
 from querywright.models.store import open_store
@@ -45,8 +45,6 @@ K1, B = 1.5, 0.75
 METHOD = "lucene"
 KIND = "bm25"
 PROGRESS_EVERY = 1000
-
-_logger = logging.getLogger(__name__)
 
 
 class BM25Retriever(HeldPassages):
@@ -149,20 +147,16 @@ class BM25Retriever(HeldPassages):
         return self.manifest.content_hash, self._rows
 
     def _opened_index(self, home: Path | None, progress: Progress | None) -> _Index:
-        """The index, from the store or built; where the store cannot be used it is in memory only."""
+        """The index, from the store or built."""
         content, passages = self._scored(home)
         content = json_digest([content, TOKENISER, METHOD, version("bm25s"), self.k1, self.b])
-        key, index = json_digest([type(self).__name__, self.name]), None  # one a collection: the last one used
-        try:
-            store = open_store(home)
-            index = _Index.read(store.get(KIND, key), content)
-            if index is None:
-                index = _built(passages, self.k1, self.b, progress)
-                store.delete_many(KIND, [key])
-                store.put(KIND, key, index.to_bytes(content))
-        except QuerywrightError as error:
-            _logger.warning("the BM25 index of %r cannot be kept and will be built again: %s", self.name, error)
-        return index or _built(passages, self.k1, self.b, progress)
+        key, store = json_digest([type(self).__name__, self.name]), open_store(home)  # one a collection: the last used
+        index = _Index.read(store.get(KIND, key), content)
+        if index is None:
+            index = _built(passages, self.k1, self.b, progress)
+            store.delete_many(KIND, [key])
+            store.put(KIND, key, index.to_bytes(content))
+        return index
 
 
 class ExpandedRetriever(BM25Retriever):

@@ -36,7 +36,6 @@ from querywright.retrieval.collection import (
     collection_folder,
     encoder_of,
     hold_published,
-    index_command,
     picked,
     read_passages,
 )
@@ -221,13 +220,7 @@ class ChromaRetriever(_Dense, HeldPassages):
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
         # Which of equal vectors Chroma finds first changes from build to build: fetch what may tie, then cut.
         found = self._index.query(rows, min(k + self.manifest.ties - 1, self.count), self.where)
-        try:
-            return [[(self._passages[id], score) for id, score in hits[:k]] for hits in found]
-        except KeyError as error:
-            raise CollectionError(
-                f"the index of the collection {self.name!r} knows {error}, which is no passage of it; "
-                f"run {index_command(self.name)}"
-            ) from error
+        return [[(self._passages[id], score) for id, score in hits[:k]] for hits in found]
 
 
 class ForeignChromaRetriever(_Dense, Shared):

@@ -114,10 +114,6 @@ def write_index(
 class ChromaIndex:
     """An open index that is only read; safe for threads, and for processes that are not forked from this one.
 
-    Args:
-        path: The directory.
-        name: The collection, for messages.
-
     Raises:
         CollectionError: When it cannot be opened.
     """
@@ -144,23 +140,13 @@ class ChromaIndex:
         self.close.atexit = False
 
     def query(self, vectors: Vectors, k: int, where: Mapping[str, Any] | None = None) -> list[list[tuple[str, float]]]:
-        """The nearest ids and their cosine similarities, best first, equal ones by id; one list a row.
-
-        Raises:
-            InputError: When Chroma does not understand ``where``.
-            CollectionError: In a forked process, or when the index cannot be read.
-        """
+        """The nearest ids and their cosine similarities, best first, equal ones by id; one list a row."""
         check_process()
         found = nearest(self._table, self.name, k, where, query_embeddings=vectors)
         return [[(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in hits] for hits in found]
 
     def ids(self, where: Mapping[str, Any]) -> set[str]:
-        """The ids that a filter admits.
-
-        Raises:
-            InputError: When Chroma does not understand it.
-            CollectionError: In a forked process, or when the index cannot be read.
-        """
+        """The ids that a filter admits."""
         check_process()
         with _chroma_errors(where, self.name):
             return set(self._table.get(where=dict(where), include=[])["ids"])
@@ -169,9 +155,6 @@ class ChromaIndex:
         """Looks at count and space, and searches for at most ``most`` passages by their own vectors.
 
         Passages with the same vector may stand for each other.
-
-        Raises:
-            CollectionError: When something does not fit.
         """
         check_process()
         with _chroma_errors(None, self.name):
@@ -200,11 +183,7 @@ class ChromaIndex:
 
 
 def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
-    """The index of a published generation.
-
-    Raises:
-        CollectionError: When it cannot be opened, or one of its files is missing or has other bytes.
-    """
+    """The index of a published generation."""
     place = folder / manifest.folder
     found = file_digests(place, manifest.index_files)
     wrong = [name for name, digest in manifest.index_files.items() if found.get(name) != digest]
@@ -221,10 +200,6 @@ def nearest(
 ) -> list[list[tuple[Any, ...]]]:
     """What is nearest in one of Chroma's collections to each of its ``query_embeddings`` or ``query_texts``: distance,
     id and what else is named; equal ones by id.
-
-    Raises:
-        InputError: When Chroma does not understand ``where``.
-        CollectionError: When it cannot be read.
     """
     with _chroma_errors(where, name):
         answer = table.query(n_results=k, where=where, include=["distances", *include], **asked)

@@ -151,11 +151,7 @@ def content_hash(passages: Iterable[Passage]) -> str:
 
 
 def read_manifest(folder: Path) -> Generation | None:
-    """The manifest of a collection, or None when there is none.
-
-    Raises:
-        CollectionError: When it is damaged or edited.
-    """
+    """The manifest of a collection, or None when there is none."""
     try:
         return Generation.read(folder / MANIFEST)
     except ValueError as error:
@@ -215,11 +211,7 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
 
 
 def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, dict[str, Passage]]:
-    """The published generation of a collection's folder and its passages by id, in the order of their ids.
-
-    Raises:
-        CollectionError: When there is no such collection, or it is damaged.
-    """
+    """The published generation of a collection's folder and its passages by id, in the order of their ids."""
     manifest, held = hold_published(folder, home)
     with held:
         return manifest, read_passages(folder / manifest.folder / PASSAGES, manifest)
@@ -235,11 +227,7 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> str:
 
 
 def read_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
-    """The passages of a generation by id, in the order of their ids, from the file that holds them.
-
-    Raises:
-        CollectionError: When the file is missing or is not the one that was published.
-    """
+    """The passages of a generation by id, in the order of their ids, from the file that holds them."""
     state = "missing"
     with suppress(FileNotFoundError), path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() == manifest.passages_sha256:
@@ -258,11 +246,7 @@ def _passage(line: bytes) -> Passage:
 
 
 def building(folder: Path, name: str, lock: str = "building.lock") -> AbstractContextManager[None]:
-    """Holds the right to build a collection in its folder, or with another lock to write the questions of one.
-
-    Raises:
-        CollectionError: At once, when another process or thread holds it.
-    """
+    """Holds the right to build a collection in its folder, or with another lock to write the questions of one."""
     busy = f"the collection {name!r} is being built by another process; wait until it is done and try again"
     return locked(folder / lock, CollectionError(busy))
 

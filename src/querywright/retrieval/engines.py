@@ -27,11 +27,7 @@ CollectionRetriever: TypeAlias = ChromaRetriever | BM25Retriever | HybridRetriev
 
 
 def check_engine(engine: str) -> Engine:
-    """The engine of that name.
-
-    Raises:
-        InputError: When there is none.
-    """
+    """The engine of that name."""
     for known in ENGINES:
         if known == engine:
             return known
@@ -96,9 +92,6 @@ def opened(retriever: object) -> Opened:
     """How a retriever is opened again; all None for one that is not of ours.
 
     Settings other than the usual ones are not told here: the fingerprint gives them away.
-
-    Args:
-        retriever: Any retriever, also one whose rankings are kept.
     """
     retriever = searched_by(retriever)
     if isinstance(retriever, ChromaRetriever | QuestionIndex):

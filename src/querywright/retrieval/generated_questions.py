@@ -96,11 +96,7 @@ class PassageRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PassageRecord:
-        """A record from ``to_json``.
-
-        Raises:
-            pydantic.ValidationError: It is none.
-        """
+        """A record from ``to_json``."""
         return _RECORD.validate_json(text)
 
     def passages(self) -> list[Passage]:
@@ -147,12 +143,7 @@ class _AnswerFile(Checksummed):
 
 
 def question_id(passage: str, text: str) -> str:
-    """The id of a question: the same for the same text about the same passage, whenever it is written.
-
-    Args:
-        passage: Id of the passage.
-        text: The question.
-    """
+    """The id of a question: the same for the same text about the same passage, whenever it is written."""
     return hashlib.sha256(json.dumps([passage, text], ensure_ascii=False).encode()).hexdigest()[:24]
 
 
@@ -172,11 +163,7 @@ def fill_command(name: str) -> str:
 
 
 def questions_folder(collection: str, home: Path | None = None) -> Path:
-    """The folder of the questions about a collection, whether it exists or not.
-
-    Raises:
-        InputError: When the name has a form that no collection may have, or is too long for that of the questions.
-    """
+    """The folder of the questions about a collection, whether it exists or not."""
     collection_folder(collection, home)
     longest = LONGEST_NAME - len(QUESTIONS_SUFFIX)
     if len(collection) > longest:
@@ -188,11 +175,7 @@ def questions_folder(collection: str, home: Path | None = None) -> Path:
 
 
 def read_records(folder: Path) -> dict[str, PassageRecord]:
-    """The records of a folder by the passage's id; empty when there are none.
-
-    Raises:
-        CollectionError: When a line is damaged.
-    """
+    """The records of a folder by the passage's id; empty when there are none."""
     records: dict[str, PassageRecord] = {}
     if not (folder / RECORDS).exists():
         return records
@@ -223,11 +206,7 @@ def publish_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Makes records the questions of a collection, the file and the index that is searched, and no others.
-
-    Raises:
-        CollectionError: When not one question is kept, or another process builds the index.
-    """
+    """Makes records the questions of a collection, the file and the index that is searched, and no others."""
     ordered = sorted(records, key=lambda record: record.passage)
     kept = [question for record in ordered for question in record.passages()]
     if not kept:
@@ -248,11 +227,7 @@ def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:
 
 
 def read_pairs(folder: Path) -> Sequence[AnswerPair]:
-    """The pairs of a folder in order of question and passage; none where there is no file.
-
-    Raises:
-        CollectionError: When the file is damaged or edited.
-    """
+    """The pairs of a folder in order of question and passage; none where there is no file."""
     try:
         stored = _AnswerFile.read(folder / ANSWERS)
     except ValueError as error:
@@ -288,20 +263,12 @@ def stored_answers(
 
 
 def open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> ChromaRetriever:
-    """The index of a collection's questions.
-
-    Raises:
-        CollectionError: There are none, they are damaged, or they were built with another embedder.
-    """
+    """The index of a collection's questions."""
     return ChromaRetriever(_published(name, home).name, embedder=embedder, home=home)
 
 
 def published_questions(name: str, home: Path | None) -> list[Passage]:
-    """The same questions without their index, in the order of their ids.
-
-    Raises:
-        CollectionError: There are none, or they are damaged.
-    """
+    """The same questions without their index, in the order of their ids."""
     return list(published_passages(_published(name, home), home)[1].values())
 
 

@@ -16,10 +16,6 @@ RRF_K = 60
 DEPTH = 100
 
 
-class _MissingError(InputError, AttributeError):
-    """None of the retrievers has what is asked for."""
-
-
 class HybridRetriever(Shared):
     """Fuses the lists of several retrievers by weighted reciprocal ranks.
 
@@ -102,20 +98,11 @@ class HybridRetriever(Shared):
             for one in self.retrievers:
                 if hasattr(one, name):
                     return getattr(one, name)
-            raise _MissingError(self._missing(name))
-        raise AttributeError(f"a hybrid has no {name!r}")
+        raise AttributeError(f"neither a hybrid nor one of its {len(self.retrievers)} retrievers has {name!r}")
 
     def __contains__(self, id: object) -> bool:
         holding: list[Any] = [one for one in self.retrievers if hasattr(one, "__contains__")]
-        if not holding:
-            raise InputError(self._missing("__contains__"))
         return any(id in one for one in holding)
-
-    def _missing(self, name: str) -> str:
-        return (
-            f"none of the {len(self.retrievers)} retrievers of this hybrid has {name!r}; "
-            "put one that has among them, such as a ChromaRetriever"
-        )
 
     def __repr__(self) -> str:
         return f"HybridRetriever({list(self.retrievers)!r}, weights={list(self.weights)!r})"

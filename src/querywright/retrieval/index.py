@@ -142,11 +142,7 @@ def build_collection(
 
 
 def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
-    """The passages by id; the same passage twice is one.
-
-    Raises:
-        DataError: When there is none, one cannot be stored, or one id has two contents; all problems at once.
-    """
+    """The passages by id; the same passage twice is one."""
     by_id: dict[str, Passage] = {}
     problems: list[str] = []
     for passage in passages:

@@ -77,17 +77,7 @@ class _Row(NamedTuple):
 def export_questions(collection: str, path: Path, home: Path | None = None) -> int:
     """Write all questions that were written for a collection, kept or not, in order of passages.
 
-    Args:
-        collection: Name of the collection whose passages the questions are about.
-        path: A file that ends in .parquet; an older one is replaced. Its folder is there.
-        home: The working folder. Default: ``querywright.home.home()``.
-
-    Returns:
-        Questions in the file.
-
-    Raises:
-        CollectionError: No questions were written for the collection.
-        InputError: The file cannot have this name.
+    The file ends in .parquet, and an older one is replaced; gives the number of questions in it.
     """
     import pandas as pd
 

@@ -66,13 +66,7 @@ class Matching:
 
 
 class Match(NamedTuple):
-    """A passage that was matched.
-
-    Args:
-        passage: Its id.
-        score: Higher is better.
-        question: Id of the question that led to it; empty where only its own text did.
-    """
+    """A passage (its id) that was matched, and the id of the question that led to it, empty where its own text did."""
 
     passage: str
     score: float
@@ -80,12 +74,7 @@ class Match(NamedTuple):
 
 
 class Answers:
-    """Which passages the questions that take part lead to.
-
-    Args:
-        passages: By question the ids of its passages, each once.
-        times: By passage its time (``time_of``); one that is missing is the oldest.
-    """
+    """Which passages the questions that take part lead to; a passage without a time (``time_of``) is the oldest."""
 
     def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
         self.passages = passages
@@ -105,9 +94,7 @@ class Answers:
 def time_of(date: object) -> float:
     """A date in seconds since 1970; minus infinity for one that cannot be read.
 
-    Args:
-        date: Such a number, or ISO text such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``, in UTC where it
-            names no zone.
+    It is such a number, or ISO text such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``, in UTC without a zone.
     """
     if isinstance(date, int | float) and not isinstance(date, bool):
         return float(date) if math.isfinite(date) else -math.inf

@@ -94,10 +94,6 @@ def kind_of(retriever: object) -> Kind:
 def check_queries(queries: Sequence[str], k: int) -> None:
     """Look at what a retriever was asked.
 
-    Args:
-        queries: Must be a sequence of texts, and not one text.
-        k: Must be 1 or more.
-
     Raises:
         InputError: When it is not.
     """

@@ -30,19 +30,12 @@ def terms(text: str) -> list[str]:
 
     A run of a script without spaces gives each pair of neighbours and each character, so that a query of one
     character finds it.
-
-    Args:
-        text: Any text.
     """
     return _terms(text, singles=True)
 
 
 def query_terms(text: str) -> list[str]:
-    """The words of a query: those of ``terms``, but a single character only where it stands alone.
-
-    Args:
-        text: Any text.
-    """
+    """The words of a query: those of ``terms``, but a single character only where it stands alone."""
     return _terms(text, singles=False)
 
 

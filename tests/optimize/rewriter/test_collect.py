@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from querywright.data.splits import Splits
-from querywright.errors import BudgetError
-from querywright.models.engine_errors import LMBudgetError
 from querywright.optimize.rewriter.collect import Collected, collect
 from querywright.optimize.rewriter.recipes import PAPER
 from querywright.optimize.rewriter.settings import Given, TrainSettings
@@ -39,7 +37,7 @@ def queries(found: Collected) -> list[tuple[str, list[str]]]:
 def teacher(make_engine: Any, make_lm: Any) -> Callable[..., Any]:
     """Makes an LM that writes by a function of the question's number and of the seed, None for the greedy one."""
 
-    def make(write: Callable[[int, int | None], str], before: Callable[[int], None] = lambda n: None) -> Any:
+    def make(write: Callable[[int, int | None], str]) -> Any:
         engine = make_engine()
         lock, scripted, engine.seen = threading.Lock(), type(engine).complete, []
 
@@ -50,7 +48,6 @@ def teacher(make_engine: Any, make_lm: Any) -> Callable[..., Any]:
                 if "thought" in json.dumps(config.response_format, default=str):
                     number = int(request.messages[-1].text.rsplit("number ", 1)[1].split("?")[0])
                     engine.seen.append((number, config.temperature or 0.0, config.seed))
-                    before(len(engine.seen))
                     engine.write = lambda asked: write(asked.number, config.seed)
                 return scripted(engine, request)
 
@@ -97,20 +94,3 @@ def test_a_right_answer_is_what_counts_where_answers_are_read(world: Any, teache
     given: dict[str, Any] = {"questions": questions, "reader": "short_answer", "reader_lm": lm}
     found = go(world, lm, 4, replace(SETTINGS, recipe=PAPER), **given)
     assert (queries(found), found.measure) == ([("q0", ["key of 0"]), ("q1", ["key of 1"])], "paper")
-
-
-def test_an_lm_out_of_budget_stops_it(world: Any, teacher: Any) -> None:
-    def before(n: int) -> None:
-        if n > 3:
-            raise LMBudgetError("spent")
-
-    with pytest.raises(BudgetError, match="spent"):
-        go(world, teacher(lambda n, seed: rrr(f"key of {n}"), before))
-
-
-def test_evidence_teaches_the_names_that_it_is_about(make_world: Any) -> None:
-    """Without titles there are no names, so the question and its options are all that can be tried."""
-    found = go(make_world("both"), "evidence", 3)
-    assert queries(found) == [(f"q{n}", [f"What of number {n}?"]) for n in range(3)]
-    assert {pair.source for pair in found.pairs} == {"evidence"}
-    assert (found.questions_kept, found.plain, found.best) == (3, 1.0, 1.0)

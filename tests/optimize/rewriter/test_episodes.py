@@ -10,11 +10,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import dspy
 import pytest
 
 from querywright.data.types import Label, Passage, Question
-from querywright.errors import BudgetError, InputError
+from querywright.errors import BudgetError
 from querywright.models.engine_errors import LMBudgetError
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.rewriter.episodes import Episode, Turn, run_episodes
@@ -161,36 +160,6 @@ def test_the_reader_answers_with_its_own_lm_and_a_question_that_fails_has_no_pre
     assert (found[1].queries, len(found[1].texts)) == ((), 1)
 
 
-def test_two_things_in_one_step_are_refused(world: Any) -> None:
-    from querywright.programs.base import MAX_PASSAGES, Plan, Technique
-    from querywright.programs.rag import RAG
-    from querywright.programs.steps import Use
-
-    class Inner(dspy.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one = dspy.Predict("question -> thought")
-            self.two = dspy.Predict("thought -> query")
-
-        def forward(self, question: str) -> Any:
-            return self.two(thought=self.one(question=question).thought)
-
-    class Odd(Technique):
-        NAME, TITLE, PAPER, LM_STAGES, KNOBS = "odd", "Odd", "none", 2, (MAX_PASSAGES,)
-
-        def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-            super().__init__(retriever, **knobs)
-            self.inner = Inner()
-
-        async def plan(self, question: str, options: Sequence[str]) -> Plan:
-            await Use(self.inner, question=question)
-            return Plan(())
-
-    answer = json.dumps({"thought": "t", "query": "q"})
-    with pytest.raises(InputError, match="one thing a step"):
-        run_episodes(RAG(Odd(world), None), world.questions[:1], lambda turns: [answer] * len(turns))
-
-
 EIFFEL = Question("q", "Where?", answer="Eiffel Tower in Paris", evidence={"b": Label.ENTAILED})
 CHOICE = Question("q", "Which?", ("Paris", "Rome"), "Paris")
 
@@ -234,7 +203,6 @@ def test_retrieval_gain_is_the_gain_over_the_plain_question_which_is_searched_on
     scored = reward.score(episodes)
     assert [(one.value, one.plain) for one in scored] == [(1.0, 0.0), (0.0, 0.0), (0.0, 0.0)]
     assert [one.reward for one in scored] == pytest.approx([1.0, 0.0, -0.1])
-    assert scored[2].parts == {"recall@5": 0.0, "unreadable": -0.1}
     reward.score(episodes)
     assert [query for query, _ in world.searches].count("What of number 0?") == 2  # the unreadable one's, and plain
     program, episodes = played(make_world("both"), [rrr("key of 0"), rrr("none of 0")])
@@ -266,26 +234,16 @@ def test_answer_gain_is_f1_less_that_of_the_answer_without_rewriting(
     assert (scored.reward, scored.value, scored.plain) == (1.0, 1.0, 0.0)
 
 
-def test_what_failed_or_is_not_labelled_is_nan_and_what_is_missing_is_said(
-    world: Any, make_engine: Any, make_lm: Any
-) -> None:
+def test_what_failed_or_is_not_labelled_is_nan(world: Any, make_engine: Any, make_lm: Any) -> None:
     program, (bare,) = played(world, [rrr("key of 1")], [replace(world.questions[1], evidence={})])
     failed = Episode(world.questions[0], (), (), None, "bug")
     scored = Reward(OURS, program).score([failed, bare])
     assert [math.isnan(one.reward) for one in scored] == [True, True]
     assert scored[0].plain == 0.0
-    read, lm = world.program("rrr"), make_lm()
-    for recipe, of, given, said in (
-        (SEED, program, {"lm": lm, "target": 9}, "there is no reader, or no LM"),
-        (PAPER, read, {}, "there is no reader, or no LM"),
-        (OURS, program, {"metric": "ndgc@10"}, "unknown metric"),
-        (SEED, read, {"lm": lm}, "length aimed at"),
-    ):
-        with pytest.raises(InputError, match=said):
-            Reward(recipe, of, **given)
 
     def before(n: int, asked: Any) -> None:
         raise LMBudgetError("spent")
 
+    reward = Reward(SEED, world.program("rrr"), lm=make_lm(make_engine(before=before)), target=20)
     with pytest.raises(BudgetError, match="spent"):  # an outage of the reader stops everything
-        Reward(SEED, read, lm=make_lm(make_engine(before=before)), target=20).plain_values(world.questions[:2])
+        reward.plain_values(world.questions[:2])

@@ -13,7 +13,7 @@ import pytest
 
 from querywright.errors import InputError
 from querywright.models.hf import Base
-from querywright.models.plain_form import as_json, plain_text
+from querywright.models.response_parsing import as_json, plain_text
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import HFPolicy, TrainingError
 from querywright.optimize.rewriter.settings import TrainSettings
@@ -161,35 +161,10 @@ def test_a_prompt_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert encoder.refused((1,), 65) is not None
 
 
-def test_an_adapter_is_written_as_peft_has_it(tmp_path: Path) -> None:
-    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    from querywright.models.hf import quietly_adapting
-
-    policy = make()
-    policy.save(tmp_path)
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert config["target_modules"] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
-    assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (4, 8, None)
-    tensors = load_file(tmp_path / "adapter.safetensors")
-    assert {str(one.dtype) for one in tensors.values()} == {"torch.float16"}
-    chosen = {name: config[name] for name in ("r", "lora_alpha", "target_modules")}
-    untaught = make(rank=None, moved=False).model
-    ids = torch.tensor([policy.prompt(PROMPTS[0])])
-    with torch.no_grad(), quietly_adapting():
-        taught, before = policy.model(ids).logits, untaught(ids).logits
-        taken = get_peft_model(untaught, LoraConfig(**chosen))
-        assert not set_peft_model_state_dict(taken, tensors).unexpected_keys
-        assert apart(taken(ids).logits, taught) < apart(before, taught) / 500
-
-
 def test_wrong_settings_are_refused_and_less_precise_numbers_are_much_like_the_others() -> None:
     for given, told in (({"dtype": "int8"}, "no dtype 'int8'"), ({"device": "abacus"}, "no device 'abacus'")):
         with pytest.raises(InputError, match=told):
             HFPolicy(Base(*TINY["tiny_causal"]()), rank=4, **{"device": "cpu"} | given)
-    with pytest.raises(InputError, match="another base model"):
-        make().set_parameters(make(rank=2).parameters())
     half, full = (make(moved=False, dtype=dtype) for dtype in ("bfloat16", "float32"))
     written = full.write(PROMPTS, seed=1, room=8)
     with torch.no_grad():

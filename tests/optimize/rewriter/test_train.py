@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from querywright.cli.main import run
-from querywright.data.splits import asked_of
+from querywright.data.splits import Splits, asked_of
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.files import locked
@@ -21,11 +19,18 @@ from querywright.models.rewriters import read_rewriter
 from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import TrainingError
+from querywright.optimize.rewriter.recipes import OURS
+from querywright.optimize.rewriter.settings import Given, TrainSettings
+from querywright.optimize.rewriter.train import Trained, train
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("peft")
-SMALL = runpy.run_path(str(Path(__file__).with_name("small_training.py")))
-small: Any = SMALL["small"]
+TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+RECIPE = replace(OURS, steps=2, batch=2, group=3, room=16, top_k=0, length_penalty=0.01, lr=0.01, temperature=0.5)
+SETTINGS = TrainSettings(
+    "rrr", recipe=RECIPE, metric="recall@5", candidates=2, epochs=1, warmup_batch=8, warmup_lr=0.01, least_pairs=4,
+    look_each=2, rank=2, device="cpu",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +40,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path) -> Any:
-    return small(folder)
+def splits(make_world: Any) -> Splits:
+    questions = make_world(size=24).questions
+    return Splits(questions[:16], questions[16:20], questions[20:])
+
+
+@pytest.fixture(scope="module")
+def small(folder: Path, splits: Splits, make_world: Any, make_engine: Any, make_lm: Any) -> Any:
+    """Trains in the folder, two steps of each stage with a random model of four layers; the same name goes on."""
+
+    def write(asked: Any) -> str:  # a key word for three questions of four
+        query = f"{'other' if asked.number % 4 == 3 else 'key'} of {asked.number}"
+        return json.dumps({"thought": "look it up", "queries": [query]})
+
+    def run(name: str = "run", progress: Any = None, **changes: Any) -> Trained:
+        given: dict[str, Any] = {"splits": splits, "retriever": make_world(size=24), "collection": "small"}
+        given |= {"teacher": make_lm(make_engine(write=write))}
+        given |= {key: changes.pop(key) for key in list(changes) if key in Given.__slots__}
+        settings, place = replace(SETTINGS, base=str(base), **changes), folder / name
+        return train(settings, Given(**given), out=place / "out", work=place / "work", progress=progress)
+
+    base = TINY["save_tiny"](folder / "tiny")
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(small: Any) -> Any:
+    return small()
 
 
 def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
@@ -46,7 +76,7 @@ def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
     names = ["no rewriting", "teacher", "untrained", "warmed up", "trained"]
     assert [arm["arm"] for arm in card["test"]["arms"]] == names
     assert card["test"]["arms"][1]["metrics"]["recall@5"]["value"] == 0.75
-    assert card["stages"]["collect"] == {"questions": 16, "teacher": "scripted/teacher", "collected": 12}
+    assert card["stages"]["collect"] == {"questions": 16, "teacher": "scripted/model", "collected": 12}
     assert (card["stages"]["warmup"]["steps"], card["stages"]["reinforce"]["steps"]) == (2, 2)
     assert card["standing"]["dev"]["verdict"] == "no gain shown"
     assert (card["data"]["train"]["n"], card["recipe"]["length_penalty"]) == (16, 0.01)
@@ -73,7 +103,9 @@ def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
         pytest.param("measuring: trained", {"collect", "warm-up", "reinforce"}, marks=pytest.mark.slow),
     ],
 )
-def test_a_training_that_was_ended_in_any_stage_goes_on(folder: Path, trained: Any, what: str, done: set[str]) -> None:
+def test_a_training_that_was_ended_in_any_stage_goes_on(
+    folder: Path, small: Any, trained: Any, what: str, done: set[str]
+) -> None:
     name, said = f"ended-{what.split()[-1]}", list[str]()
 
     def progress(now: str, *of: int) -> None:
@@ -82,68 +114,49 @@ def test_a_training_that_was_ended_in_any_stage_goes_on(folder: Path, trained: A
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        small(folder, name, progress)
+        small(name, progress)
     assert not (folder / name / "out").exists()
     before = len(said)
-    made = small(folder, name, progress)
+    made = small(name, progress)
     assert not done & set(said[before:])
     assert made.card["stages"]["collect"] == trained.card["stages"]["collect"]
     assert made.card["stages"]["warmup"]["before"] == pytest.approx(trained.card["stages"]["warmup"]["before"])
     assert len(read_lines(made.folder / "curve.jsonl")) == 8
 
 
-def test_a_training_that_is_done_costs_nothing_and_its_folder_is_its_own(folder: Path, trained: Any) -> None:
+def test_a_training_that_is_done_costs_nothing_and_its_folder_is_its_own(
+    folder: Path, small: Any, trained: Any
+) -> None:
     said, adapter = list[str](), (trained.folder / "adapter.safetensors").read_bytes()
-    again = small(folder, progress=lambda what, done, total: said.append(what))
+    again = small(progress=lambda what, done, total: said.append(what))
     assert again.card["stages"] == trained.card["stages"]
     assert not {"warm-up", "reinforce", "collect"} & set(said)
     assert (again.folder / "adapter.safetensors").read_bytes() == adapter
     with pytest.raises(InputError, match=r"another training \(recipe differ\); .*--work"):
-        small(folder, recipe=replace(SMALL["RECIPE"], lr=0.5))
+        small(recipe=replace(RECIPE, lr=0.5))
     with locked(folder / "run" / "work" / "training.lock"), pytest.raises(InputError, match="another process trains"):
-        small(folder)
+        small()
 
 
-def test_what_ends_a_training_is_said(folder: Path) -> None:
+def test_what_ends_a_training_is_said(folder: Path, small: Any, splits: Splits) -> None:
     (folder / "taken" / "work").mkdir(parents=True)
     (folder / "taken" / "work" / "pairs.jsonl").write_text("")
     with pytest.raises(InputError, match="'work' holds files of something else"):
-        small(folder, "taken")
+        small("taken")
     with pytest.raises(InputError, match=r"needs 40 train pairs or more, but there are 11: 29 more"):
-        small(folder, "little", least_pairs=40)
+        small("little", least_pairs=40)
     with pytest.raises(InputError, match="there is no dev question: 1 more is needed"):
-        small(folder, "none", splits=SMALL["SPLITS"]._replace(dev=[]))
+        small("none", splits=splits._replace(dev=[]))
     assert not (folder / "none").exists()  # a folder is not taken by what can never be trained
-    recipe = replace(SMALL["RECIPE"], length_penalty=0.0, steps=12)
+    recipe = replace(RECIPE, length_penalty=0.0, steps=12)
     with pytest.raises(TrainingError, match=r"in 10 steps the rewards of a question's samples were all alike"):
-        small(folder, "constant", recipe=recipe, stages=("reinforce",))
+        small("constant", recipe=recipe, stages=("reinforce",))
     with pytest.raises(TrainingError, match=r"loss .* is nan.*--warmup-lr.*--work"):
-        small(folder, "nan", warmup_lr=1e30)
+        small("nan", warmup_lr=1e30)
     assert not any((folder / name / "out").exists() for name in ("little", "constant", "nan"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [0, 8])
-def test_a_full_disk_leaves_nothing_half_written(folder: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    name, left, sync = f"disk-{after}", after, os.fsync
-
-    def full(descriptor: int) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        small(folder, name)
-    monkeypatch.undo()
-    assert not (folder / name / "out").exists()
-    assert not list((folder / name / "work").rglob("*.tmp"))
-    assert small(folder, name).card["stages"]["warmup"]["steps"] == 2
-
-
-def test_one_adapter_learns_several_techniques_of_several_collections(folder: Path) -> None:
+def test_one_adapter_learns_several_techniques_of_several_collections(small: Any) -> None:
     def pairs(technique: str, data: str, numbers: range) -> list[Pair]:
         asked = [Question(f"q{n}", f"What of number {n} of {data}?") for n in numbers]
         return [
@@ -153,14 +166,14 @@ def test_one_adapter_learns_several_techniques_of_several_collections(folder: Pa
         ]  # fmt: skip
 
     given = [*pairs("rrr", "small", range(8)), *pairs("hcqr", "others", range(8, 24))]
-    made = small(folder, "several", stages=("warmup",), pairs=given, teacher=None)
+    made = small("several", stages=("warmup",), pairs=given, teacher=None)
     assert read_rewriter(made.folder).techniques == ("hcqr", "rrr")
     assert made.card["stages"]["warmup"]["given"] == {"hcqr, others": 16, "rrr, small": 8}
     readme = (made.folder / "README.md").read_text(encoding="utf-8")
     assert "A rewriter for `hcqr`, `rrr` (chosen by `rrr`) on the base model" in readme
     # what is only given is not learnt, and aims at no length
-    recipe = replace(SMALL["RECIPE"], steps=1)
-    made = small(folder, "given", stages=("reinforce",), recipe=recipe, pairs=given[8:])
+    recipe = replace(RECIPE, steps=1)
+    made = small("given", stages=("reinforce",), recipe=recipe, pairs=given[8:])
     assert (made.card["techniques"], made.card["recipe"]["length_penalty"]) == (["rrr"], 0)
     said = "there were no pairs of rrr, so the length penalty had no target and was left out"
     assert said in made.card["guards"]["warnings"]
