@@ -13,6 +13,7 @@ import pytest
 
 from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.budget import Budget
+from querywright.models.engine_errors import LMStoreError
 from querywright.models.store import Store
 from querywright.models.usage import Cost, Ledger, metered
 
@@ -102,6 +103,16 @@ def test_a_cost_that_cannot_be_entered_is_told_and_stops_nothing(store, monkeypa
     monkeypatch.setattr(store, "execute", lambda *_, **__: (_ for _ in ()).throw(QuerywrightError("disk full")))
     budget.settle(Cost(input_tokens=10))
     assert "disk full; what a call cost is not counted" in caplog.text
+
+
+def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
+    store = Store(tmp_path / "store.sqlite")
+    budget = Budget(store, "study", calls=2)
+    store.close()
+    store.path.write_bytes(b"no database " * 500)
+    with pytest.raises(LMStoreError, match="the count of the budget 'study' is gone"):
+        budget.reserve()
+    store.close()
 
 
 def test_a_limit_below_nothing_is_refused():

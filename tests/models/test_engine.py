@@ -114,6 +114,40 @@ def test_a_stored_answer_is_the_answer(store):
     assert guard("another", store=store).complete(request()) == first
 
 
+@pytest.fixture
+def full(store):
+    """Lets the store take nothing more, or takes that back."""
+
+    def let(is_full):
+        pages = store.transact(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar())
+        most = pages if is_full else 1_000_000
+        store.transact(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {most}").close())
+
+    return let
+
+
+def test_an_answer_that_the_store_cannot_take_is_used_and_stored_when_there_is_room(store, full, caplog):
+    long = ["one " * 2000, "two " * 2000, "three " * 2000]
+    engine = guard(*long, store=store)
+    full(True)
+    assert [engine.complete(request(text)).text for text in ("a", "b", "a", "b")] == [*long[:2], *long[:2]]
+    assert (engine.ledger.total.calls, engine.ledger.total.saved) == (2, 2)
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 1
+    assert "disk is full" in said[0]
+    assert "free some space" in said[0]
+    assert store.count("lm") == 0
+    full(False)
+    assert engine.complete(request("c")).text == long[2]
+    assert store.count("lm") == 3
+    again = guard("none of these", store=store)
+    assert [again.complete(request(text)).text for text in "abc"] == long
+    full(True)
+    engine = guard("four " * 2000, store=store)
+    engine.complete(request("d"))
+    assert len(caplog.records) == 2
+
+
 def test_a_draw_is_never_stored_and_a_seeded_sample_is(store):
     engine = guard("a", "b", "c", "d", store=store)
     draws = [engine.complete(request(temperature=0.7)).text for _ in range(2)]

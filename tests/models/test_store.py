@@ -70,11 +70,21 @@ print(sorted(store.get_many("lm", keys).items()))
     store.close()
 
 
-def test_a_damaged_file_is_said_with_the_remedy(store):
+@pytest.mark.parametrize("damage", [b"", b"this is no database" * 300, None])
+def test_a_damaged_file_costs_its_content_not_the_run(tmp_path, caplog, damage):
+    path = tmp_path / "store.sqlite"
+    store = Store(path)
+    store.put_many("lm", {str(number): bytes(1000) for number in range(100)})
     store.close()
-    store.path.write_bytes(b"this is no database" * 300)
-    with pytest.raises(QuerywrightError, match=r"store\.sqlite cannot be used .* If it is damaged, delete it"):
-        store.get("lm", "1")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:2048] + b"\xff" * (len(whole) - 2048) if damage is None else damage)
+    assert store.get("lm", "1") is None
+    store.put("lm", "1", b"again")
+    assert store.get("lm", "1") == b"again"
+    if damage != b"":  # SQLite takes an empty file for a new database
+        assert (tmp_path / "store.sqlite.damaged-1").exists()
+        assert "store.sqlite.damaged-1" in caplog.text
+    store.close()
 
 
 OTHERS = "(SELECT value FROM querywright_entries WHERE key = 'b')"
@@ -202,12 +212,14 @@ def test_what_is_not_to_be_kept_is_given_and_forgotten(store):
     assert store.get_or_compute("lm", "key", lambda: b"never made") == b"whole"
 
 
-def test_what_cannot_be_written_is_given_with_a_warning(store, monkeypatch, caplog):
+def test_what_cannot_be_written_is_held_until_it_can(store, monkeypatch, caplog):
     with monkeypatch.context() as full:
         full.setattr(store, "put_many", lambda *_: (_ for _ in ()).throw(QuerywrightError("disk full")))
         assert store.get_or_compute("lm", "a", lambda: b"first") == b"first"
+        assert store.get_or_compute("lm", "a", lambda: b"again") == b"first"
     assert (store.count("lm"), "disk full" in caplog.text) == (0, True)
-    assert store.get_or_compute("lm", "a", lambda: b"again") == b"again"
+    store.get_or_compute("lm", "b", lambda: b"")
+    assert store.get_many("lm", ["a", "b"]) == {"a": b"first", "b": b""}
 
 
 def test_threads_with_other_keys_do_not_wait(store):

@@ -1,8 +1,8 @@
 """A database of answers, vectors and rankings that were computed once, shared by threads, processes and hosts.
 
 A SQLite file by default, PostgreSQL by its URL. A key is written once: the first writer wins, so that every later
-reader sees the same bytes. Each value carries a checksum; one that is damaged is computed again. Values are bytes
-(UTF-8 JSON, raw float32); nothing is ever unpickled.
+reader sees the same bytes. Each value carries a checksum; a value or a file that is damaged costs its recomputation,
+not the run. Values are bytes (UTF-8 JSON, raw float32); nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -37,6 +37,7 @@ KEYS_PER_SELECT = 500
 POLL_SECONDS = 0.05
 """How often a process looks whether the one that makes a value is done."""
 
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _BUDGETS = """CREATE TABLE IF NOT EXISTS querywright_budgets (
@@ -109,7 +110,8 @@ class Store:
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._leases: Any = None  # the descriptor of a file, or a session of the server
-        self._pid = 0
+        self._held: dict[tuple[str, str], bytes] = {}
+        self._inode = self._pid = 0
         self.transact(lambda connection: None)
 
     def __repr__(self) -> str:
@@ -157,7 +159,7 @@ class Store:
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
-        return self.get_many(kind, [key]).get(key)
+        return self.get_many(kind, [key]).get(key) or self._held.get((kind, key))
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
@@ -179,7 +181,7 @@ class Store:
 
         Whoever asks for a key that is being made waits for it, in other threads and in other processes with the same
         database. An error of ``make`` is raised in all threads that wait. A value that the database cannot take, as on
-        a full disk, is given and not kept, with a warning.
+        a full disk, is held in memory until it can.
 
         Args:
             kind: What the value is.
@@ -198,10 +200,7 @@ class Store:
             if value is None:
                 value = make()
                 if keep is None or keep(value):
-                    try:
-                        self.put(kind, key, value)
-                    except QuerywrightError as error:
-                        _logger.warning("%s. Until then what is computed is not kept", error)
+                    self._put_or_hold(kind, key, value)
             return value
 
     @contextmanager
@@ -240,6 +239,17 @@ class Store:
             self._leases.close()
         self._leases = None
 
+    def _put_or_hold(self, kind: str, key: str, value: bytes) -> None:
+        try:
+            self.put(kind, key, value)
+            for held, earlier in list(self._held.items()):
+                self.put(*held, earlier)
+                self._held.pop(held, None)
+        except QuerywrightError as error:
+            if not self._held:
+                _logger.warning("%s. Until then what is computed is in memory, and lost where this run ends", error)
+            self._held[kind, key] = value
+
     def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
         """The rows that a statement of SQL gives, and how many it changed, as one transaction.
 
@@ -258,7 +268,7 @@ class Store:
         return self.transact(run)
 
     def transact(self, operation: Callable[[Connection], _T]) -> _T:
-        """What an operation gives, run as one transaction.
+        """What an operation gives, run as one transaction; a damaged file is set aside once on the way.
 
         Args:
             operation: Takes a SQLAlchemy connection to the database.
@@ -268,11 +278,16 @@ class Store:
         """
         from sqlalchemy.exc import SQLAlchemyError
 
-        try:
-            with self._turn, self._opened().begin() as connection:
-                return operation(connection)
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            cause: Any = getattr(error, "orig", None) or error
+        cause: Any = None
+        with self._turn:
+            for is_last in (False, True):
+                try:
+                    with self._opened().begin() as connection:
+                        return operation(connection)
+                except (SQLAlchemyError, sqlite3.Error) as error:
+                    cause = getattr(error, "orig", None) or error
+                if is_last or not self._set_aside(cause):
+                    break
         raise self._unusable(cause)  # outside of the handler: a driver's error may name an address
 
     def close(self) -> None:
@@ -314,12 +329,11 @@ class Store:
         engine = create_engine(url, poolclass=StaticPool, connect_args=options, hide_parameters=True)
         event.listen(engine, "connect", prepare)
         try:
-            with ExitStack() as created:
-                if self.path is not None:  # processes create it one after another
-                    self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    created.enter_context(locked(_beside(self.path, ".lock"), seconds=BUSY_SECONDS))
+            with self._exclusive():
+                if self.path is not None:
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
                     self.path.chmod(0o600)
+                    self._inode = self.path.stat().st_ino
                 with engine.begin() as connection:
                     for statement in (_ENTRIES.format(bytes="BLOB"), _BUDGETS):
                         connection.execute(_sql(statement))
@@ -330,12 +344,36 @@ class Store:
             raise
         return engine
 
+    def _set_aside(self, error: BaseException) -> bool:
+        """Move a damaged file away, unless another process has already done so; whether to go on with a fresh one."""
+        if self.path is None or (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF not in _DAMAGED:
+            return False
+        self.close()
+        with self._exclusive():
+            if not self.path.exists() or self.path.stat().st_ino != self._inode:
+                return True
+            number = 1
+            while (aside := _beside(self.path, f".damaged-{number}")).exists():
+                number += 1
+            self.path.rename(aside)
+            for ending in ("-wal", "-shm"):
+                _beside(self.path, ending).unlink(missing_ok=True)
+        _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
+        return True
+
+    def _exclusive(self) -> AbstractContextManager[None]:
+        """The lock under which processes create, open and replace the file."""
+        if self.path is None:
+            return nullcontext()
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return locked(_beside(self.path, ".lock"), seconds=BUSY_SECONDS)
+
     def _unusable(self, error: BaseException) -> QuerywrightError:
         if self._server is not None:
             return unreachable(error, "store")
         return QuerywrightError(
-            f"the store {self.path} cannot be used ({error}); free some space, allow writing there, or name another "
-            "folder in QUERYWRIGHT_HOME. If it is damaged, delete it: what was in it is computed again"
+            f"the store {self.path} cannot be used ({error}); free some space or allow writing there, "
+            "or name another folder in QUERYWRIGHT_HOME"
         )
 
 
