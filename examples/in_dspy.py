@@ -23,7 +23,8 @@ class Careful(dspy.Module):
 
 
 def main() -> None:
-    program = Careful(as_module(querywright.load("artifacts/hcqr-sample")))
+    # An optimizer asks what nobody recorded, so the program is given an LM that answers: name yours here.
+    program = Careful(as_module(querywright.load("artifacts/hcqr-sample", lm="embedded")))
     print([name for name, _ in program.named_predictors()])
 
     # Optimizers of DSPy see the predictors inside; what they make of them is an artifact again.
@@ -31,7 +32,7 @@ def main() -> None:
     tuner = dspy.BootstrapFewShot(metric=lambda example, made, trace=None: made.answer is not None)
     tuned = tuner.compile(program, trainset=train)
     save_module("artifacts/hcqr-careful", tuned.rag)
-    print(querywright.load("artifacts/hcqr-careful")(QUESTION, OPTIONS).answer)
+    print(querywright.load("artifacts/hcqr-careful", lm="embedded")(QUESTION, OPTIONS).answer)
 
 
 if __name__ == "__main__":
