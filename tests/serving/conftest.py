@@ -26,7 +26,7 @@ from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 from querywright.serving import ServeSettings, make_app
 from querywright.serving.logging import LOGGER, JsonLines
-from querywright.serving.server import Server, bound
+from querywright.serving.server import Server, listening
 
 TOKEN = "a-token-for-the-tests-only"
 
@@ -143,9 +143,9 @@ class Running:
         self.expected: list[dict[str, Any]] = []  # of what nobody expects
         started = threading.Event()
         self.server = Server(app, settings, lambda url: started.set())
-        listening = bound("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self.server.run, args=([listening],), daemon=True)
+        heard = listening("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{heard.getsockname()[1]}"
+        self._thread = threading.Thread(target=self.server.run, args=([heard],), daemon=True)
         self._handler = logging.StreamHandler(self.logs)
         self._handler.setFormatter(JsonLines(questions=settings.log_questions))
         logging.getLogger(LOGGER).addHandler(self._handler)

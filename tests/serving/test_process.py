@@ -136,35 +136,6 @@ def test_it_serves_reloads_and_stops_when_what_is_under_way_is_answered(
     assert not any("colour?" in json.dumps(line) or TOKEN in json.dumps(line) for line in served.lines)
 
 
-def test_sighup_while_it_loads_loads_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any], scripted: Any
-) -> None:
-    from querywright.serving import ServeSettings, server
-
-    def load(name: str, before: Any) -> Any:
-        if before is None:
-            os.kill(os.getpid(), signal.SIGHUP)
-        loads.append(before)
-        return program
-
-    def started(url: str) -> None:
-        threading.Thread(target=end).start()
-
-    def end() -> None:
-        deadline = time.monotonic() + 20
-        while len(loads) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    loads: list[Any] = []
-    program = make(scripted)
-    before = signal.getsignal(signal.SIGHUP)
-    monkeypatch.setattr(server, "loader", lambda settings: load)
-    server.serve(ServeSettings((tmp_path / "a",), port=0), on_start=started)
-    assert loads == [None, program]
-    assert signal.getsignal(signal.SIGHUP) == before
-
-
 @pytest.mark.slow
 def test_grace_ends_and_a_second_signal_ends_at_once(tmp_path: Path, lm: Any, start: Callable[..., Served]) -> None:
     go = threading.Event()

@@ -63,15 +63,7 @@ _RULES: tuple[tuple[type[Exception], int, str, str], ...] = (
 
 
 class RequestError(HTTPException):
-    """A request that is answered with an error.
-
-    Args:
-        status: One of ``STATUSES``.
-        kind: A word for programs.
-        message: A sentence for people.
-        retry_after: Seconds after which another try may succeed; 0 where none will.
-        headers: Further headers.
-    """
+    """A request that is answered with an error: a word for programs, a sentence for people."""
 
     def __init__(
         self, status: int, kind: str, message: str, *, retry_after: float = 0, headers: Mapping[str, str] | None = None

@@ -38,11 +38,7 @@ def _type_name(error: traceback.TracebackException) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """Formats every record as one JSON object.
-
-    Args:
-        questions: Whether messages of foreign loggers, which may hold a question, are written.
-    """
+    """Formats every record as one JSON object; messages of foreign loggers may hold a question."""
 
     def __init__(self, *, questions: bool = False) -> None:
         super().__init__()
@@ -70,10 +66,6 @@ def write_logs(stream: IO[str] | None = None, *, questions: bool = False) -> Non
     """Send all logs of this process to a stream as JSON lines; for a process that only serves.
 
     It is called again once all libraries are imported, of which some bring handlers of their own.
-
-    Args:
-        stream: Default standard output.
-        questions: Whether questions may be in them. Default False.
     """
     logging.raiseExceptions = False  # where nobody reads the log any more, nobody reads tracebacks about it either
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)

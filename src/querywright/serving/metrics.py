@@ -12,11 +12,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 
 class ServerMetrics:
-    """Counters of one server, in a registry of their own.
-
-    Args:
-        routes: The addresses that are told apart; any other counts as ``other``, so that nobody can make up labels.
-    """
+    """Counters of one server; an address that is none of its routes counts as ``other``: nobody makes up labels."""
 
     def __init__(self, routes: Iterable[str]) -> None:
         self.registry = CollectorRegistry()

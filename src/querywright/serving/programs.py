@@ -51,14 +51,7 @@ class Served:
 
 
 class Programs:
-    """Programs by name. Who took one keeps it until the end of its question, whatever is loaded meanwhile.
-
-    Args:
-        programs: The first states, in order.
-        load: Loads one again, in a thread; None where nothing can be loaded again.
-        metrics: Counts reloads.
-        log_questions: Whether messages of unexpected failures are logged.
-    """
+    """Programs by name. Who took one keeps it until the end of its question, whatever is loaded meanwhile."""
 
     def __init__(
         self, programs: Mapping[str, LoadedProgram], load: Load | None, metrics: ServerMetrics, *, log_questions: bool
@@ -84,12 +77,6 @@ class Programs:
         """Load every artifact again and put all of them in the places of those before, or none.
 
         Who asks while one is under way waits for the next one, together with all others who do.
-
-        Returns:
-            Name, and the versions before and after, of each.
-
-        Raises:
-            RequestError: One cannot be loaded; the programs before go on.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._in_turn())

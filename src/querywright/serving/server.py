@@ -8,7 +8,7 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -50,36 +50,21 @@ def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = N
     """
     if not settings.names():
         raise InputError("there is nothing to serve; name at least one artifact")
-    with _hangups() as hangups, bound(settings.host, settings.port) as listening:
+    with listening(settings.host, settings.port) as heard:
         load = loader(settings)
         programs: dict[str, LoadedProgram] = {}
         for name in settings.names():
             programs[name] = load(name, next(iter(programs.values()), None))
-        server = Server(make_app(programs, settings, load=load), settings, on_start, hangups)
-        with _told(settings.host, settings.port):  # another may have been bound as well, and listen by now
-            listening.listen(_BACKLOG)
-        server.run([listening])
+        server = Server(make_app(programs, settings, load=load), settings, on_start)
+        server.run([heard])
     if server.force_exit:
         raise KeyboardInterrupt
 
 
 class Server(uvicorn.Server):
-    """uvicorn with our way to stop.
+    """uvicorn with our way to stop, and an application of ``make_app``."""
 
-    Args:
-        app: From ``make_app``.
-        settings: Of the server.
-        on_start: Called with the address once it listens. Default: nobody is told.
-        hangups: Has something in it where SIGHUP came before there was a loop to hear it. Default: none came.
-    """
-
-    def __init__(
-        self,
-        app: Any,
-        settings: ServeSettings,
-        on_start: Callable[[str], None] | None = None,
-        hangups: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, app: Any, settings: ServeSettings, on_start: Callable[[str], None] | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -100,15 +85,12 @@ class Server(uvicorn.Server):
         self._service: Service = app.state.service
         self._settings = settings
         self._on_start = on_start
-        self._hangups = hangups
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept."""
         await super().startup(sockets)
-        if _is_main():
+        if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._load_again)
-        if self._hangups:
-            self._load_again()
         host, port = (sockets or [])[0].getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         log_event("listening", url=url, artifacts={one.name: one.version for one in self._service.programs})
@@ -134,47 +116,15 @@ class Server(uvicorn.Server):
         self._reload = asyncio.ensure_future(reload())
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket bound to an address before anything is loaded, which takes longer; nobody connects until it listens.
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens; who connects before the artifacts are loaded waits for them.
 
     Raises:
         InputError: The address is none, or is taken.
     """
-    with _told(host, port):
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6 and socket.has_dualstack_ipv6():
-                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # :: takes IPv4 as well
-            made.bind(address)
-        except OSError:
-            made.close()
-            raise
-        return made
-
-
-@contextlib.contextmanager
-def _told(host: str, port: int) -> Generator[None, None, None]:
     try:
-        yield
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # :: takes IPv4 as well
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port or --host") from None
-
-
-@contextlib.contextmanager
-def _hangups() -> Generator[list[int], None, None]:
-    """Those that come, which would end the process; later the server's loop hears them instead."""
-    heard: list[int] = []
-    if not _is_main():
-        yield heard
-        return
-    before = signal.signal(signal.SIGHUP, lambda sig, frame: heard.append(sig))
-    try:
-        yield heard
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP")

@@ -19,13 +19,7 @@ T = TypeVar("T")
 
 
 class Work:
-    """Lets so many questions be under way, so many wait, and gives up what nobody waits for.
-
-    Args:
-        concurrency: Questions under way at a time.
-        waiting: Questions that may wait.
-        deadline: Seconds that one may take, waiting included.
-    """
+    """Lets so many questions be under way, so many wait, and gives up what nobody waits for, or takes too long."""
 
     def __init__(self, concurrency: int, waiting: int, deadline: float) -> None:
         self._semaphore = asyncio.Semaphore(concurrency)
@@ -74,13 +68,7 @@ class Work:
         events: AsyncGenerator[tuple[str, Any], None],
         failed: Callable[[BaseException], RequestError],
     ) -> Response:
-        """Server-sent events as they come. A failure before anything was sent is raised, a later one is an event.
-
-        Args:
-            receive: Tells when the client is gone.
-            events: Names and data of what is sent; closed at the end, whatever happens.
-            failed: Makes the error that is sent of a failure, and remembers it for the log.
-        """
+        """Server-sent events as they come. A failure before anything was sent is raised, a later one is an event."""
         ready: asyncio.Queue[bytes | None] = asyncio.Queue()
 
         async def make() -> None:
