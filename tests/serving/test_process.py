@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -182,21 +181,3 @@ def test_what_cannot_be_served_is_told(
 
     assert run(["serve", str(tmp_path), *arguments]) == 2
     assert named in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
-    tmp_path: Path, lm: Any, start: Callable[..., Served]
-) -> None:
-    from querywright.watching import read_traffic
-
-    file = tmp_path / "traffic.jsonl"
-    write(tmp_path / "colour")
-    served = start(lm.url, str(tmp_path / "colour"), "--record", str(file))
-    with file.with_name(".traffic.jsonl.lock").open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert served.client.post("/ask", json={"question": "Which colour?"}).json()["answer"] == "blue"
-        assert file.read_bytes() == b""
-    served.tell(signal.SIGINT)
-    assert served.end()[0] == 0
-    assert [one.question for one in read_traffic(file)] == ["Which colour?"]

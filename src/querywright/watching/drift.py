@@ -349,14 +349,7 @@ def _lacking(n: int, m: int) -> str:
 
 
 def newcombe(a: float, n: int, b: float, m: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Interval of the difference a - b of two shares, from Wilson's intervals of each.
-
-    Args:
-        a: Share of n.
-        n: 1 or more.
-        b: Share of m.
-        m: 1 or more.
-        confidence: Between 0 and 1. Default 0.95.
+    """Interval of the difference a - b of two shares of n and m, from Wilson's intervals of each.
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, method 10.
     """
@@ -379,13 +372,6 @@ def recorded_now(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Exchange]:
     """Ask a program some questions now, and give what a watcher would have recorded.
-
-    Args:
-        ask: The program, or its ``retrieve``.
-        questions: Questions (``data.types.Question``).
-        artifact: Id of the program.
-        threads: Questions under way at a time. Default 4.
-        progress: Called with what is being done, how much is done, and how much there is.
 
     Raises:
         OutageError: The LM failed too often in a row.

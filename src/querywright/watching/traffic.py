@@ -1,8 +1,7 @@
 """Recorded traffic: one JSON line a question, written by ``JsonLines`` and read back by ``read_traffic``.
 
-A line is written whole or not at all, from any number of threads and processes, while a lock file is held; where
-others hold it for a second, in a single write without it. A line that was written outlives its process, and a loss of
-power only when the system has put it on the disk.
+A line is written whole or not at all, from any number of threads and processes, while a lock file is held. A line that
+was written outlives its process, and a loss of power only when the system has put it on the disk.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ HASHED = "sha256:"
 """Begins what stands in the place of a text that was not kept."""
 MAX_BYTES = 64 << 20
 KEPT_FILES = 10
-LOCK_SECONDS = 1.0
+LOCK_SECONDS = 5.0
+"""So long a line waits for others that are being written; then it is lost."""
 SALT_BYTES = 32
 
 
@@ -116,25 +116,13 @@ class JsonLines:
         return json.dumps(kept, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
     def _append(self, line: bytes) -> None:
-        if self.path.exists() and not self.path.is_file():  # such as /dev/stdout
-            self._write(line)
-            return
-        try:
-            with locked(self._lock, seconds=LOCK_SECONDS):
-                size = self.path.stat().st_size if self.path.exists() else 0
-                if self._max_bytes is not None and size > 0 and size + len(line) >= self._max_bytes:
-                    with suppress(OSError):  # where it cannot be put aside it goes on growing
-                        self._put_aside()
-                self.path.touch(mode=0o600)
-                append_line(self.path, line, durable=False)  # whoever asked a question waits for no disk
-        except TimeoutError:  # somebody holds the lock for good
-            self._write(line)
-
-    def _write(self, line: bytes) -> None:
-        """Append a line in one write."""
-        with open(self.path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            if file.write(line + b"\n") <= len(line):
-                raise OSError("a part of the line was written")
+        with locked(self._lock, seconds=LOCK_SECONDS):
+            size = self.path.stat().st_size if self.path.exists() else 0
+            if self._max_bytes is not None and size > 0 and size + len(line) >= self._max_bytes:
+                with suppress(OSError):  # where it cannot be put aside it goes on growing
+                    self._put_aside()
+            self.path.touch(mode=0o600)
+            append_line(self.path, line, durable=False)  # whoever asked a question waits for no disk
 
     def _put_aside(self) -> None:
         for number in range(self._keep - 1, -1, -1):
