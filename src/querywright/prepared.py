@@ -185,7 +185,7 @@ def prepare(
     embedder: Any = "embedded",
     engine: str = "dense",
     reader: str | None = "auto",
-    max_passages: int = 5,
+    max_passages: int | None = 5,
     knobs: Mapping[str, Any] | None = None,
     metrics: Metrics = (),
     judges: Sequence[str | Path] = (),
@@ -210,8 +210,8 @@ def prepare(
         engine: What techniques search with that neither name an engine nor have one of their own.
         reader: Name of the reader of techniques; ``auto`` chooses between options where all questions have them; None
             or ``none`` for retrieval alone.
-        max_passages: The budget of techniques whose knobs name no other: passages given to the reader at most, 1 to 50.
-            Default 5.
+        max_passages: The budget of techniques whose knobs name no other: passages given to the reader at most, 1 to 50;
+            None for each technique's own. Default 5.
         knobs: Values for every technique that has the knob.
         metrics: Names as ``judged_metrics`` takes them, and functions; or metrics by name. Default: accuracy, and by
             evidence where it is labelled.
@@ -234,7 +234,7 @@ def prepare(
     check_engine(engine)
     check_reader(reader)
     knobs = knobs or {}
-    shared = {MAX_PASSAGES.name: max_passages, **knobs}
+    shared = {**({} if max_passages is None else {MAX_PASSAGES.name: max_passages}), **knobs}
     named = _named_arms(arms, engine, shared, writer_lm)
     is_given = bool(named)
     if not named:
@@ -475,7 +475,7 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
 
 
 def _tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    if not callable(getattr(retriever, "passages", None)):
+    if not any(question.evidence for question in asked) or not callable(getattr(retriever, "passages", None)):
         return
     held = {passage.id for passage in retriever.passages()}
     check_labels(asked, held)

@@ -102,11 +102,10 @@ def test_collections(cli, wrong, questions, collection, server, passages):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("", "--technique", "plain"), ["the question is empty"]),
-        (("  \n", "--technique", "plain"), ["the question is empty"]),
-        ((QUESTION, "--technique", "plain", "--option", "salt"), ["only one --option", "'salt'", "at least two"]),
-        ((QUESTION, "--technique", "plain", "--option", "salt", "--option", " "), ["--option is empty"]),
-        ((QUESTION, "--technique", "plain", "--option", "salt", "--option", "salt "), ["'salt' is given twice"]),
+        (("  \n", "--technique", "plain"), ["a question must be a text that is not empty"]),
+        ((QUESTION, "--technique", "plain", "--option", "salt"), ["two or more distinct texts", "['salt']"]),
+        ((QUESTION, "--technique", "plain", "--option", "salt", "--option", " "), ["texts that are not empty"]),
+        ((QUESTION, "--technique", "plain", "--option", "salt", "--option", "salt "), ["distinct", "'salt', 'salt'"]),
         ((QUESTION,), ["--artifact", "--technique"]),
         ((QUESTION, "--technique", "plain", "--verify"), ["--verify", "--artifact"]),
     ],

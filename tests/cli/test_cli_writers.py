@@ -125,7 +125,7 @@ def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("ask", QUESTION, "--technique", "plain", "--collection", "tiny"), "plain asks no LM before"),
+        (("ask", QUESTION, "--technique", "plain", "--collection", "tiny"), "nothing here asks an LM"),
         (
             ("evaluate", "questions.jsonl", "--technique", "plain", "--collection", "tiny"),
             "nothing here asks an LM before it reads",

@@ -54,8 +54,10 @@ def ask(
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.
     """
+    from querywright.programs.base import checked_options
+
     options = list(option)
-    _check(question, options)
+    checked_options(question, options or None)
     before = _before(history)
     if artifact is not None:
         given = {
@@ -73,24 +75,10 @@ def ask(
     elif technique is None:
         raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
-        program = _technique(technique, collection, options, reader or "auto", search, helpers, lm, output.home)
+        asked = (technique, collection, question, options, reader or "auto")
+        program = _technique(*asked, search, helpers, lm, output.home)
     found = program(question, options or None, **before)
     emit(output.as_json, _as_data(found), lambda: _show(found, trace))
-
-
-def _check(question: str, options: list[str]) -> None:
-    if not question.strip():
-        raise InputError("the question is empty; write it in quotes after ask")
-    texts = [text.strip() for text in options]
-    if len(texts) == 1:
-        raise InputError(
-            f"only one --option is given: {options[0]!r}; give at least two, or none for a question without options"
-        )
-    if not all(texts):
-        raise InputError("an --option is empty; give each its text")
-    for text in texts:
-        if texts.count(text) > 1:
-            raise InputError(f"the --option {text!r} is given twice; options must differ")
 
 
 def _before(history: str) -> dict[str, Any]:
@@ -127,6 +115,7 @@ def _compiled(
 def _technique(
     technique: str,
     collection: str | None,
+    question: str,
     options: list[str],
     reader: str,
     search: opt.SearchOptions,
@@ -135,39 +124,24 @@ def _technique(
     home: Path | None,
 ) -> Asked:
     """The program, open; everything given is checked before."""
-    from querywright import named
-    from querywright.models.rewriters import rewriter_of
+    from querywright.data.types import Question
     from querywright.optimize.dspy_context import asking
-    from querywright.programs import make_program, technique_class
+    from querywright.prepared import prepare
+    from querywright.programs import technique_class
 
-    engine = search.engine_of(technique)
-    named.check_reranker(technique, helpers.reranker)
-    named.check_writer(technique, helpers.writer.writer_lm)
-    named.check_reader(reader)
-    kind = technique_class(technique)
-    knobs = named.knob_values(technique, search.knobs)
-    searches = kind.SEARCHES != "0"
-    if searches and collection is None:
-        raise InputError(f"{technique} searches; name a collection with --collection")
-    if not options and (kind.NEEDS_OPTIONS or reader == "multiple_choice"):
-        what = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice"
+    engine, compares = search.engine_of(technique), technique_class(technique).NEEDS_OPTIONS
+    if not options and (compares or reader == "multiple_choice"):
+        what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
-    if reader == "auto":
-        reader = "multiple_choice" if options else "short_answer"
-    workspace = lm.open(home)
-    writer = workspace.writer(helpers.writer.given)
-    named.tell_unlearnt(rewriter_of(writer), [technique], note)
-    program = make_program(
-        technique,
-        workspace.retriever(str(collection), search.embedder, engine) if searches else None,
-        reader=None if reader == "none" else reader,
-        reranker=named.open_reranker(helpers.reranker),
-        writer_lm=writer,
-        **knobs,
-    )
+    ready = prepare(
+        [technique], [Question("asked", question, tuple(options))], workspace=lambda: lm.open(home),
+        retriever=collection, embedder=search.embedder, engine=engine, reader=reader, max_passages=None,
+        knobs=search.knobs, reranker=helpers.reranker, writer_lm=helpers.writer.given, scores=False, tell=note,
+    )  # fmt: skip
+    (program,) = ready.programs.values()
 
     def call(question: str, given: list[str] | None, **before: Any) -> Any:
-        with asking(workspace.lm):
+        with asking(ready.workspace.lm):
             return program(question=question, options=given, **before)
 
     return call
