@@ -15,7 +15,6 @@ from querywright.models import rewriters
 from querywright.models.response_parsing import text_response
 from querywright.models.rewriters import Rewriter, read_rewriter
 from querywright.programs import make_program
-from querywright.workspace import Workspace
 
 small_rewriter = runpy.run_path(str(Path(__file__).parents[1] / "small_rewriter.py"))["small_rewriter"]
 QUESTION = "What is said about bread and ready meals?"
@@ -233,31 +232,19 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
         monkeypatch.setattr(rewriters, "read_rewriter", lambda path: read_rewriter(path).model_copy(update=changed))
 
     made: list[tuple[Any, ...]] = []
-    searched: list[str] = []
-    retriever_of = Workspace.retriever
 
-    def program(technique: str, retriever: Any, **knobs: Any) -> Any:
-        made.append((technique, retriever, knobs))
-        return make_program(technique, retriever, **knobs)
-
-    def retriever(workspace: Workspace, collection: str, embedder: str, engine: str) -> Any:
-        searched.append(engine)
-        return retriever_of(workspace, collection, embedder, engine)
+    def program(technique: str, retriever: Any, writer_lm: Any = None, **knobs: Any) -> Any:
+        made.append((technique, retriever.kind, knobs))
+        return make_program(technique, retriever, writer_lm=writer_lm, **knobs)
 
     monkeypatch.setattr(programs, "make_program", program)
-    monkeypatch.setattr(Workspace, "retriever", retriever)
     command = ("rewriter", "evaluate", trained.path, questions, "--collection", collection, "--limit", "2", "--json",
         "--metric", "hit", "--engine", "bm25", *server.lm)  # fmt: skip
     told("qb_rag", "rrr")  # what it learnt to ask of passages is no technique's search
     found = cli(*command)
     assert found.status == 0, found.err
     assert [arm["arm"] for arm in found.data["arms"]] == ["no rewriting", "rrr, openai/scripted", "rrr, mine"]
-    assert [(technique, knobs) for technique, _, knobs in made] == [
-        ("plain", {"max_passages": 2}),
-        ("rrr", {"max_passages": 2}),
-    ]
-    assert made[0][1] is made[1][1]
-    assert searched == ["bm25"]
+    assert made == [(technique, "lexical", {"max_passages": 2}) for technique in ("plain", "rrr", "rrr")]
     assert cli(*command, "--knob", "max_passages=1").status == 0
     assert made[-1][2] == {"max_passages": 1}
     told("qb_rag")

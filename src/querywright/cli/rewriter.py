@@ -353,11 +353,10 @@ def evaluate_command(
     """
     from querywright.models.rewriters import read_rewriter
     from querywright.named import knob_values, tell_unlearnt
-    from querywright.optimize.evaluate import evaluate
+    from querywright.optimize.comparison import compare
     from querywright.optimize.judging import judged_metrics
     from querywright.optimize.results import NO_REWRITING
     from querywright.optimize.rewriter.evaluation import METRICS
-    from querywright.optimize.significance import against
     from querywright.optimize.tables import table_rows
     from querywright.programs import make_program, technique_class
 
@@ -377,28 +376,31 @@ def evaluate_command(
     knobs = [knob_values(name, search.knobs) if search.knobs else learnt.get(name, {}) for name in names]
     passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
     workspace = lm.open(output.home)
-    trained = opt.LMOptions(f"rewriter:{path}").beside(workspace)
-    arms: dict[str, list[Any]] = {}
+    writers = {lm.lm or "embedded": None, rewriter.name: opt.LMOptions(f"rewriter:{path}").beside(workspace)}
+    arms: list[Any] = []
+    comparisons: list[Any] = []
     with progress() as update:
-        for one in dict.fromkeys(engines):
-            retriever = workspace.retriever(collection, search.embedder, one)
-            plain = NO_REWRITING if len(set(engines)) == 1 else f"{NO_REWRITING}, {one}"
-            asks = [(plain, make_program("plain", retriever, max_passages=passages), workspace.lm)]
-            for name, searched, values in zip(names, engines, knobs, strict=True):
-                if searched == one:
-                    program = make_program(name, retriever, **{**values, "max_passages": passages})
-                    asks.append((f"{name}, {lm.lm or 'embedded'}", program, workspace.lm))
-                    asks.append((f"{name}, {rewriter.name}", program, trained))
-            arms[plain] = [
-                evaluate(program, asked, lm=asked_lm, name=arm, metrics=metrics, threads=run.threads, progress=update)
-                for arm, program, asked_lm in asks
-            ]
-    every = [arm for found in arms.values() for arm in found]
-    comparisons = [one for plain, same in arms.items() for one in against(same, plain)]
+        for engine in dict.fromkeys(engines):
+            retriever = workspace.retriever(collection, search.embedder, engine)
+            plain = NO_REWRITING if len(set(engines)) == 1 else f"{NO_REWRITING}, {engine}"
+            programs = {plain: make_program("plain", retriever, max_passages=passages)} | {
+                f"{name}, {called}": make_program(
+                    name, retriever, writer_lm=writer, **{**values, "max_passages": passages}
+                )
+                for name, searched, values in zip(names, engines, knobs, strict=True)
+                if searched == engine
+                for called, writer in writers.items()
+            }
+            compared = compare(
+                programs, asked, lm=workspace.lm, baseline=plain, references=False, metrics=metrics,
+                threads=run.threads, progress=update,
+            )  # fmt: skip
+            arms += compared.arms
+            comparisons += compared.comparisons
 
     title, notes = f"{rewriter.name} on {len(asked)} questions", [one.sentence for one in comparisons]
-    found = {"arms": [arm.to_json() for arm in every], "comparisons": [one.to_json() for one in comparisons]}
-    shown = partial(show_table, title, table_rows(every), notes=notes)
+    found = {"arms": [arm.to_json() for arm in arms], "comparisons": [one.to_json() for one in comparisons]}
+    shown = partial(show_table, title, table_rows(arms), notes=notes)
     emit(output.as_json, found, shown, cost=workspace.cost_line())
 
 
