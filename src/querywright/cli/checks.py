@@ -12,14 +12,7 @@ PROBE_BYTES = 1 << 20
 
 
 def check_folder(target: Path, option: str, mark: str = "manifest.json", what: str = "artifact") -> None:
-    """Raise when a folder of ours could not be written there, before anything is spent.
-
-    Args:
-        target: The folder; it need not be there. One that holds anything is one that we wrote.
-        option: The option that named it.
-        mark: The file by which ours is known.
-        what: What is written.
-    """
+    """Raise when a folder could not be written there; one that holds anything is ours, which its mark tells."""
     if target.is_dir():
         if not (target / mark).is_file() and any(target.iterdir()):
             raise InputError(f"{target.name!r} exists and is no {what}; give another folder with {option}")
@@ -29,13 +22,7 @@ def check_folder(target: Path, option: str, mark: str = "manifest.json", what: s
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
-    """Raise when a file could not be written there, before anything is spent.
-
-    Args:
-        target: The file; it need not be there.
-        option: The option that named it.
-        parents: Whether its folder is made when it is missing. Default False.
-    """
+    """Raise when a file could not be written there; its folder must be there unless parents are made."""
     if target.is_dir():
         raise InputError(f"{target.name!r} is a folder; give a file with {option}")
     if not parents and not target.absolute().parent.is_dir():
@@ -47,12 +34,7 @@ def check_file(target: Path, option: str, *, parents: bool = False) -> None:
 
 
 def check_place(target: Path, option: str) -> None:
-    """Raise when a megabyte cannot be written beside a file or folder, or in the nearest folder above that is there.
-
-    Args:
-        target: The file or folder; it need not be there.
-        option: The option that named it.
-    """
+    """Raise when a megabyte cannot be written beside a file or folder, or in the nearest folder above that is there."""
     folder = next(one for one in target.absolute().parents if one.exists())
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

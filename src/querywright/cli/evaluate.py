@@ -120,13 +120,7 @@ def compare_command(
 
 @dataclass(slots=True)
 class Bench:
-    """Arms and judges of one command, checked and open.
-
-    Args:
-        given: What the command was given.
-        ready: The arms, questions and metrics.
-        guidelines: What the judge of coverage holds answers against, filled in before anything is compared.
-    """
+    """Arms and judges of one command, checked and open; guidelines are filled in before anything is compared."""
 
     given: Given
     ready: Prepared
@@ -134,11 +128,7 @@ class Bench:
 
     @classmethod
     def open(cls, source: str, named: Iterable[Any], given: Given, *, jointly: bool | None = None) -> Bench:
-        """Check, read and open all that a command was given.
-
-        Raises:
-            InputError: Something cannot be used.
-        """
+        """Check, read and open all that a command was given."""
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.prepared import prepare
 
@@ -160,12 +150,7 @@ class Bench:
         return cls(given, ready, guidelines)
 
     def compare(self, *, baseline: str | None = None, references: bool = True) -> Compared:
-        """Run the arms; guidelines that a judge needs are written first.
-
-        Args:
-            baseline: What every arm is held against. Default: plain, else the first.
-            references: Whether closed book and oracle evidence stand beside them.
-        """
+        """Run the arms; guidelines that a judge needs are written first."""
         from querywright.optimize.comparison import compare
 
         ready = self.ready

@@ -63,18 +63,7 @@ def index(
 def build(
     collection: str, passages: Sequence[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
 ) -> Any:
-    """Build a collection, with progress.
-
-    Args:
-        collection: Its name.
-        passages: What is put into it.
-        output: The working folder.
-        embedder: The embedder's name.
-        prune: Remove other passages.
-
-    Returns:
-        What ``build_collection`` reports.
-    """
+    """Build a collection, with progress; gives what ``build_collection`` reports."""
     from querywright.retrieval.index import build_collection
 
     with progress() as update:

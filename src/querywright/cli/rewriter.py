@@ -71,13 +71,7 @@ class RewriteOptions:
     reader: opt.Name = "auto"
 
     def settings(self, search: opt.SearchOptions, threads: int, **training: Any) -> TrainSettings:
-        """The settings of a training, or of the collection for one; everything is checked.
-
-        Args:
-            search: Knobs.
-            threads: Questions under way at a time.
-            training: What only a training is set to.
-        """
+        """The settings of a training, or of the collection for one; everything is checked."""
         from querywright.metrics.dspy_metrics import metric_named
         from querywright.named import check_reader, knob_values
         from querywright.optimize.rewriter.evaluation import DEEPEST
@@ -104,22 +98,11 @@ class RewriteOptions:
         asked: list[Question],
         splits: Splits,
         search: opt.SearchOptions,
-        lm: opt.LMOptions,
         *,
         teaches: bool = True,
         **more: Any,
     ) -> Given:
-        """What a training or a collection works with.
-
-        Args:
-            workspace: Opens collections and LMs.
-            asked: All questions.
-            splits: Their parts.
-            search: Embedder and engine.
-            lm: Its limit of calls is also the teacher's.
-            teaches: Whether the base is its own teacher where it can be and none is named.
-            more: What only a training has.
-        """
+        """What a training or a collection works with; the base teaches itself where it can and none is named."""
         from querywright.named import reader_for
         from querywright.optimize.rewriter.settings import EVIDENCE, Given
         from querywright.programs.qb_rag import QBRAG
@@ -245,7 +228,6 @@ def train_command(
         asked,
         splits,
         search,
-        lm,
         teaches=collects and study is None,
         pairs=[pair for file in training.pairs for pair in read_pairs(file)],
         study=study,
@@ -305,7 +287,7 @@ def collect_command(
     asked = data.questions(questions)
     splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
     workspace = lm.open(output.home)
-    given = rewrites.given(workspace, asked, splits, search, lm)
+    given = rewrites.given(workspace, asked, splits, search)
     with progress() as update:
         found = collect(settings, given, progress=update)
     write_pairs(save_to, found.pairs)

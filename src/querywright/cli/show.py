@@ -47,14 +47,7 @@ def one_line(text: str) -> str:
 
 
 def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
-    """A line on standard output, wrapped at spaces; nothing in it is taken for markup.
-
-    Args:
-        text: The line; it may have more than one.
-        style: Of all of it.
-        indent: Spaces before it.
-        hang: Spaces more before all lines but the first.
-    """
+    """A line on standard output, wrapped at spaces; nothing in it is taken for markup. All but its first line hang."""
     width = max(NARROWEST_TEXT, out.width - indent - hang)
     for number, line in enumerate(Text(clean(text), style=style).wrap(out, width)):
         line.rstrip()
@@ -69,12 +62,8 @@ def note(text: str, *, style: str = "") -> None:
 def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False) -> None:
     """Print values by name, a line each; what stands in a mapping or a list of mappings is set in below its name.
 
-    Where a value takes more lines, those stand deeper than its name, so that none of them passes for one of ours.
-
-    Args:
-        facts: The values; a value is text, a number, a list, a mapping or None.
-        indent: Spaces before each line.
-        lines: Whether a value keeps its own lines.
+    Where a value takes more lines, those stand deeper than its name, so that none of them passes for one of ours. A
+    value keeps its own lines only where that is wanted.
     """
     for name, value in facts.items():
         inner = value if isinstance(value, (list, tuple)) else [value]
@@ -104,14 +93,8 @@ def written(value: Any) -> str:
 def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Collection[str] = ()) -> None:
     """A table, one mapping a row, its columns in the order of the first.
 
-    Where it is wider than the terminal it becomes several tables with the same first column; a number is never cut
-    or wrapped.
-
-    Args:
-        title: Stands above it.
-        rows: Texts by column.
-        notes: Lines below it.
-        breaks: Columns at which a table that does not fit is divided first.
+    Where it is wider than the terminal it becomes several tables with the same first column, divided at the columns
+    ``breaks`` first; a number is never cut or wrapped.
     """
     say(title, style="bold")
     for columns in fit(rows, out.width, breaks):
@@ -158,14 +141,7 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
 
 
 def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:
-    """Print data as JSON where that was asked for; else what a person reads.
-
-    Args:
-        as_json: Whether it was.
-        data: Plain data.
-        shown: Prints it for a person. Default: its values by name.
-        cost: A line for a person on what it cost, below it. Default none.
-    """
+    """Print data as JSON where that was asked for; else what a person reads: its values by name, or what is shown."""
     if as_json:
         print_json(data)
         return

@@ -26,12 +26,7 @@ DETAILS = (
 
 @contextlib.contextmanager
 def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> Iterator[Callable[[Snapshot], None]]:
-    """Says how far a study is: a bar on a terminal, else a line a trial at most every few seconds.
-
-    Args:
-        console: Where. Default standard error.
-        every: Seconds between two lines where that is no terminal.
-    """
+    """Says how far a study is: a bar on a terminal, else a line a trial at most every few seconds."""
     if not console.is_terminal:
         last: tuple[int, float] | None = None
 

@@ -30,18 +30,7 @@ def holds_files(folder: Path) -> bool:
 
 
 def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
-    """The rows of the file in the folder that holds what is wanted.
-
-    Args:
-        folder: A folder for which :func:`holds_files` is true.
-        name: What it is called in places and messages.
-        kind: What is wanted.
-        split: Which of several files or judgements. Default None: the only one.
-        problems: Gets a line for each row that cannot be read.
-
-    Raises:
-        DataError: There is no such file, or more than one.
-    """
+    """The rows of the file in the folder, for which :func:`holds_files` is true, that holds what is wanted."""
     judgements: dict[Path, str] = {}
     if kind == "questions" and (folder / QRELS).is_dir():
         judgements = {path: path.name.split(".")[0] for path in _files(folder / QRELS)}
@@ -72,10 +61,6 @@ def label_of(grade: int, positive: Collection[int]) -> Label:
     it that it answers: the lowest is USEFUL, the others are ENTAILED. Where it has one positive grade alone, its
     judges said no more than that the passage answers, and it is ENTAILED. 0 and less, which TREC has for spam, is
     NOT_USEFUL.
-
-    Args:
-        grade: Any whole number.
-        positive: The positive grades of the set.
     """
     if grade <= 0:
         return Label.NOT_USEFUL

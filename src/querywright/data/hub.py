@@ -51,17 +51,7 @@ def names_of(kind: Kind) -> str:
 
 
 def dataset_rows(name: str, config: str | None, *, kind: Kind, split: str | None) -> Iterator[Row]:
-    """The rows of a dataset.
-
-    Args:
-        name: A name in :data:`RECIPES`, a name on the hub, or the path of a dataset folder.
-        config: Its configuration. Default None: the recipe's, or the only one.
-        kind: What is wanted of it.
-        split: Its split. Default None: the recipe's, or the only one.
-
-    Raises:
-        DataError: It cannot be loaded, has several splits and none is named, or does not hold what is wanted.
-    """
+    """The rows of a dataset of :data:`RECIPES`, of the hub, or in a folder; its only configuration or split."""
     recipe = RECIPES.get(name)
     if recipe is None:
         yield from _config_rows(name, config, split)

@@ -124,10 +124,6 @@ def sampled(judged: Sequence[Judged], per_question: int | None) -> list[Judged]:
 
     Those with the smallest SHA-256 of what is shown: the same ones whatever else is there, and without regard to
     their labels, so that each label keeps its share but for chance.
-
-    Args:
-        judged: Any cases.
-        per_question: 1 or more, or None for all.
     """
     check_limit(per_question)
     places: dict[str, list[tuple[str, int]]] = {}

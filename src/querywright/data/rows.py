@@ -45,16 +45,7 @@ class Answer(NamedTuple):
 
 
 class Table:
-    """The column names of one source and the problems found in it.
-
-    Args:
-        guesses: For each of our names, the column names that are tried in order.
-        columns: The user's mapping from our names to theirs; it replaces the guesses of that name.
-        public: Our names that the user may map.
-
-    Raises:
-        DataError: The mapping uses a name that is not ours.
-    """
+    """The column names of one source and the problems found in it; a user's mapping replaces guesses of its names."""
 
     def __init__(
         self, guesses: Mapping[str, tuple[str, ...]], columns: Mapping[str, str] | None, public: tuple[str, ...]
@@ -74,11 +65,7 @@ class Table:
         return Record(row, self)
 
     def raise_problems(self, source: str, n_rows: int) -> None:
-        """Raise everything that was found; a column that is nowhere is told once, and not for each row.
-
-        Raises:
-            DataError: There was a problem, or no row at all.
-        """
+        """Raise everything that was found; a column that is nowhere is told once, and not for each row."""
         if not n_rows and not self.problems:
             raise DataError(f"{source}: found no rows; expected at least one")
         nowhere = {field: line for field in (*self.mapped, *self.absent) if (line := self._nowhere(field))}
@@ -104,12 +91,7 @@ class Table:
 
 
 class Record:
-    """One row: its cells by our names, checked as they are taken.
-
-    Args:
-        row: The row.
-        table: Its source's columns; gets the problems.
-    """
+    """One row: its cells by our names, checked as they are taken; problems go to its table."""
 
     def __init__(self, row: Row, table: Table) -> None:
         self.place, self.values, self.table = row.place, row.values, table

@@ -37,12 +37,7 @@ def name_of(source: Source) -> str:
 def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
     """The rows of a source, one at a time, without looking at what they mean.
 
-    Args:
-        source: Rows (each a dict or a ``dspy.Example``), the path of a file or folder, ``sample``,
-            ``hf:NAME[:CONFIG]``, or a name with a slash that is no existing file.
-        kind: What is wanted, where a source holds both.
-        split: The split of a dataset or folder; refused for what has none.
-        problems: Gets a line for each row that cannot be read; the rows behind it still come.
+    A row that cannot be read is a problem; the rows behind it still come. A split is refused where there are none.
 
     Raises:
         DataError: The source does not exist, has no known format, or has no such split.

@@ -93,11 +93,6 @@ def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> l
     """The questions that stand in none of the splits, in the order of their places, each once.
 
     Questions are the same by id, or by text, options and history, as ``marks`` tells.
-
-    Args:
-        questions: All of them.
-        splits: What was made of them with ``sizes``.
-        seed: Of the splits. Default 0.
     """
     used = {mark for part in splits for question in part for mark in marks(question)}
     left = []
@@ -110,21 +105,13 @@ def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> l
 
 
 def marks(question: Question) -> set[tuple[str, ...]]:
-    """What makes a question the same as another: its id, or its text, options and history.
-
-    Args:
-        question: Any question.
-    """
+    """What makes a question the same as another: its id, or its text, options and history."""
     text = " ".join(question.question.casefold().split())
     return {("id", question.id), ("text", text, *sorted(question.options), *question.history)}
 
 
 def asked_of(question: Question) -> str:
-    """A hash of what is asked, text, options and history, by which questions are the same whatever their ids are.
-
-    Args:
-        question: Any question.
-    """
+    """A hash of what is asked, text, options and history, by which questions are the same whatever their ids are."""
     (text,) = (mark for mark in marks(question) if mark[0] == "text")
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()[:16]
 

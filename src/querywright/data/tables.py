@@ -33,13 +33,7 @@ def format_of(name: str) -> tuple[str, bool]:
 
 
 def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
-    """The rows of a file, one at a time, without looking at what they mean.
-
-    Args:
-        path: A file whose name has one of the known suffixes.
-        name: What the file is called in places and messages.
-        problems: Gets a line for each row that cannot be read; the rows behind it still come.
-    """
+    """The rows of a file, one at a time; a row that cannot be read is a problem, and those behind it still come."""
     suffix, compressed = format_of(path.name)
     try:
         if suffix == ".parquet":
