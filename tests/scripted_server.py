@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -179,3 +180,29 @@ def _answer(
         "choices": [{"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": finish_reason}],
         "usage": counted if usage is None else usage,
     }
+
+
+def prompt(body: dict[str, Any], role: str) -> str:
+    """What was sent under a role, in one text."""
+    texts = []
+    for message in body["messages"]:
+        if message["role"] == role:
+            content = message["content"]
+            texts.append(content if isinstance(content, str) else "".join(part["text"] for part in content))
+    return "\n".join(texts)
+
+
+def fill_in(body: dict[str, Any]) -> str:
+    """An answer in the form asked for: the choice that the passages mention first, else the first one."""
+    asked = prompt(body, "user").lower()
+    answer: dict[str, Any] = {}
+    for name, form in re.findall(r"^- (\w+):? ?(.*)$", prompt(body, "system"), re.MULTILINE):
+        if "one of " in form:
+            choices = json.loads("[" + form.partition("one of ")[2].replace(" | ", ",") + "]")
+            said = asked.partition("passages:")[2].partition("question:")[0]
+            places = {one: said.find(one.lower()) for one in choices}
+            answer[name] = min((one for one in choices if places[one] >= 0), key=places.__getitem__, default=choices[0])
+        else:
+            words = " ".join(asked.split()[-8:])
+            answer[name] = [words] if "list of texts" in form else words
+    return json.dumps(answer)

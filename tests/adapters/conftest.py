@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import runpy
 import socket
 from collections.abc import Callable, Iterator
@@ -41,24 +39,8 @@ class Flat:
         return np.tile(np.asarray([[1, 0]], dtype=np.float32), (len(texts), 1))
 
 
-def fill_in(body: dict[str, Any]) -> str:
-    """The fields that the prompt names: the choice whose words the prompt's end holds, else the question's words."""
-    said = {
-        message["role"]: message["content"]
-        if isinstance(message["content"], str)
-        else "".join(part["text"] for part in message["content"])
-        for message in body["messages"]
-    }
-    asked = said["user"].lower()
-    answer: dict[str, Any] = {}
-    for name, form in re.findall(r"^- (\w+):? ?(.*)$", said["system"], re.MULTILINE):
-        if "one of " in form:
-            choices = json.loads("[" + form.partition("one of ")[2].replace(" | ", ",") + "]")
-            answer[name] = max(choices, key=lambda one: asked.partition("options:")[0].count(one.lower()))
-        else:
-            words = " ".join(re.findall(r"\w+", asked.rpartition("question:")[2])[:8])
-            answer[name] = [words] if "list of texts" in form else words
-    return json.dumps(answer)
+SCRIPTED = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))
+fill_in = SCRIPTED["fill_in"]
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     passages = [Passage(key, text, key.title(), {"source": "cards"}) for key, text in CARDS.items()]
     build_collection("sample", passages, embedder=Flat(), home=home)
     retriever = BM25Retriever("sample", home=home)
-    server = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))["ScriptedServer"]([fill_in])
+    server = SCRIPTED["ScriptedServer"]([fill_in])
     lm = resolve_lm("openai/scripted", api_base=server.url, api_key=KEY)
     for name, technique, reader, options in (
         ("hcqr-sample", "hcqr", "multiple_choice", OPTIONS),

@@ -56,10 +56,11 @@ class WordModel:
         return rows
 
 
-SCRIPTED = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))["ScriptedServer"]
+SCRIPTED = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))
+prompt, fill_in = SCRIPTED["prompt"], SCRIPTED["fill_in"]
 
 
-class ScriptedServer(SCRIPTED):  # type: ignore[valid-type,misc]
+class ScriptedServer(SCRIPTED["ScriptedServer"]):  # type: ignore[misc]
     """An OpenAI-compatible server that fills in the fields which the prompt names, or refuses, and takes its time."""
 
     def __init__(self) -> None:
@@ -86,32 +87,6 @@ class ScriptedServer(SCRIPTED):  # type: ignore[valid-type,misc]
     @property
     def lm(self) -> list[str]:
         return ["--lm", "openai/scripted", "--api-base", self.address, "--api-key-env", "SCRIPTED_KEY"]
-
-
-def prompt(body: dict[str, Any], role: str) -> str:
-    """What was sent under a role, in one text."""
-    texts = []
-    for message in body["messages"]:
-        if message["role"] == role:
-            content = message["content"]
-            texts.append(content if isinstance(content, str) else "".join(part["text"] for part in content))
-    return "\n".join(texts)
-
-
-def fill_in(body: dict[str, Any]) -> str:
-    """An answer in the form asked for: the choice that the passages mention first, else the first one."""
-    asked = prompt(body, "user").lower()
-    answer: dict[str, Any] = {}
-    for name, form in re.findall(r"^- (\w+):? ?(.*)$", prompt(body, "system"), re.MULTILINE):
-        if "one of " in form:
-            choices = json.loads("[" + form.partition("one of ")[2].replace(" | ", ",") + "]")
-            said = asked.partition("passages:")[2].partition("question:")[0]
-            places = {one: said.find(one.lower()) for one in choices}
-            answer[name] = min((one for one in choices if places[one] >= 0), key=places.__getitem__, default=choices[0])
-        else:
-            words = " ".join(asked.split()[-8:])
-            answer[name] = [words] if "list of texts" in form else words
-    return json.dumps(answer)
 
 
 @pytest.fixture

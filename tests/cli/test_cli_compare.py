@@ -1,16 +1,10 @@
-"""``querywright compare``: results question by question, a report, and a run that goes on where it was killed."""
+"""``querywright compare``: results question by question, and a report."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -149,34 +143,3 @@ def test_without_a_reader_or_a_metric_of_what_is_right_there_is_no_diagnosis(com
     done = compared("plain", "--metric", "decision_useful", "--limit", "2", "--json")
     assert done.data["diagnosis"] is None, done.err
     assert any("no diagnosis, which needs accuracy or exact_match" in note for note in done.data["notes"])
-
-
-@pytest.mark.slow
-def test_a_comparison_that_is_killed_goes_on_to_the_same_table(cli, collection, questions, server):
-    """Killed with -9 again and again at moments of its own, in processes of its own."""
-    kills = int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "2"))
-    arms = ("plain@bm25", "multi_query@bm25", "step_back@bm25")
-
-    def command(out):
-        given = ("compare", *arms, "--baseline", "plain@bm25", "--engine", "bm25", "--threads", "2", "--out", out)
-        return [*given, "--data", str(questions), "--collection", collection, *server.lm]
-
-    moments = random.Random(7)
-    server.delay = 0.02
-    for _ in range(kills):
-        process = subprocess.Popen([sys.executable, "-m", "querywright", *command("killed")], stderr=subprocess.DEVNULL)
-        before = len(server.requests)
-        while process.poll() is None and len(server.requests) == before:
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
-    done = cli(*command("killed"))
-    assert done.status == 0, done.err
-    asked = Counter(json.dumps(request, sort_keys=True) for request in server.requests)
-    assert sum(count - 1 for count in asked.values()) <= 2 * kills  # under way when it was killed: one a thread
-    calls = len(server.requests)
-    assert cli(*command("whole")).status == 0
-    assert len(server.requests) == calls  # all answers are known
-    assert told("killed/results.parquet") == told("whole/results.parquet")

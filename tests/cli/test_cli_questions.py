@@ -1,16 +1,10 @@
-"""``querywright questions`` and ``testset``: builds that go on where they were killed, and searches through them."""
+"""``querywright questions`` and ``testset``: builds that go on where they stopped, and searches through them."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
-import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -134,36 +128,6 @@ def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server):
 def test_a_mistake_is_said_before_anything_is_asked(wrong, collection, server, monkeypatch, arguments, message):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert message in wrong(*arguments, *server.lm)
-
-
-@pytest.mark.slow
-def test_a_build_that_is_killed_goes_on_to_the_same_records(build, server, folder):
-    """Killed with -9 again and again at moments of its own, in processes of its own."""
-    kills = int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "2"))
-    server.delay = 0.015 * kills  # so that the last one finds something to interrupt
-    command = ["questions", "build", "tiny", "--num-questions", "10", "--threads", "2", *server.lm]
-    moments = random.Random(7)
-    for _ in range(kills):
-        process = subprocess.Popen([sys.executable, "-m", "querywright", *command], stderr=subprocess.DEVNULL)
-        before = len(server.requests)
-        while process.poll() is None and len(server.requests) == before:
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
-        assert all(len(record.questions) == 10 for record in read_records(folder).values())
-    server.delay = 0.0
-    assert build("--threads", "2").status == 0
-    asked_for = Counter(json.dumps(request, sort_keys=True) for request in server.requests)
-    assert len(asked_for) == 6 * 12
-    assert sum(asked_for.values()) - len(asked_for) <= 2 * kills  # calls under way when their process was killed
-    killed = (folder / RECORDS).read_bytes()
-    shutil.rmtree(folder)
-    calls = len(server.requests)
-    assert build("--threads", "2").status == 0
-    assert len(server.requests) == calls  # all answers are known
-    assert (folder / RECORDS).read_bytes() == killed
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
-import time
 
 import pytest
 
@@ -129,27 +127,6 @@ def test_sqlite_is_for_one_process(cli, study_file, studies, server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_study_that_is_killed_again_and_again_finds_the_same(
-    cli, dependent, undisturbed, studies, server, the_very_same, tmp_path
-):
-    file, out = dependent(), tmp_path / "out"
-    whole = undisturbed(file)
-    kills, moments = int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "3")), random.Random(3)
-    server.delay = 0.03
-    for _ in range(kills):
-        command, before = studies.Command("run", file, "--out", out), len(server.requests)
-        studies.wait_for(lambda command=command, before=before: not command.runs or len(server.requests) > before)
-        time.sleep(moments.uniform(0, 1.5))
-        command.kill()
-        assert command.end().status in (-signal.SIGKILL, 0)
-    server.delay = 0.0
-    done = cli("study", "run", file, "--out", out)
-    assert done.status == 0, done.err
-    the_very_same(out, whole)
-    assert studies.asked_twice(server.requests) <= 2 * kills  # one a thread
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ctrl_c_ends_all_workers_and_the_command_that_it_names_goes_on(
     workers, cli, independent, undisturbed, studies, server, same, tmp_path
@@ -209,22 +186,6 @@ def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_
     assert studies.asked_twice(server.requests) == 0
     assert studies.snapshot(out).spent.calls == len(server.requests)
     same(out, whole)
-
-
-@pytest.mark.slow
-def test_two_runs_of_one_folder_are_two_workers_and_can_be_looked_at(
-    cli, independent, undisturbed, studies, server, same, tmp_path
-):
-    whole = undisturbed(independent("whole"))
-    file, out = independent(), tmp_path / "out"
-    server.delay = 0.05
-    both = [studies.Command("run", file, "--out", out) for _ in range(2)]
-    both[0].wait_for(lambda: len(server.requests) >= 5)
-    assert cli("study", "status", out, "--json").data["trials"]["running"] >= 1
-    assert [command.end().status for command in both] == [0, 0]
-    assert studies.asked_twice(server.requests) == 0
-    same(out, whole)
-    assert studies.outcomes(out) == 1
 
 
 @pytest.mark.slow

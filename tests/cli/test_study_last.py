@@ -7,9 +7,7 @@ import json
 import pytest
 
 import querywright
-from querywright.optimize.study import holdout
 from querywright.optimize.study.engine import snapshot
-from querywright.optimize.study.select import choose
 
 SHOWN = {"optimizer": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
 BEST = "step_back compiled"
@@ -116,22 +114,6 @@ def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_rea
     saved = {one.parent.name: json.loads(one.read_text()) for one in (out / "artifacts").glob("*/program.json")}
     demos = {name: len(one["predictors"]["reader.predict"]["demos"]) for name, one in saved.items()}
     assert demos == {"recommended": 1, "runner-up": 1, "front-2": 0}
-
-
-@pytest.mark.slow
-def test_no_rewriting_of_another_reader_is_no_measure_of_a_gain(cli, two_readers, monkeypatch, tmp_path):
-    """As where no rewriting with the reader of the best arm has no result."""
-    monkeypatch.setattr(holdout, "choose", lambda trials, *more: choose(trials[1:], *more))
-    out = tmp_path / "out"
-    done = cli("study", "run", two_readers(trials=3), "--out", out)
-    assert done.status == 0, done.err
-    outcome = snapshot(out).outcome
-    assert outcome["recommended"] == BEST
-    assert outcome["arms"]["no rewriting"]["reader"] == "multiple_choice"
-    compared = {(one["arm"], one["other"]) for one in outcome["comparisons"] if one["family"] == "technique"}
-    assert compared == set()
-    assert outcome["verdict"] == "no gain shown"
-    assert "nothing is said of a gain with short_answer" in outcome["sentence"]
 
 
 @pytest.mark.slow

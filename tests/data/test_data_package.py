@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from importlib import resources
 
 import pytest
@@ -57,3 +58,36 @@ def test_import_is_light():
     code = f"import sys, querywright.data\nsys.exit(', '.join(set({heavy}) & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+N_OPTIONS = 4
+
+
+def entailed(question):
+    return [card_id for card_id, label in question.evidence.items() if label is Label.ENTAILED]
+
+
+def test_size_options_and_labels_of_the_sample():
+    sample = load_sample()
+    assert len(sample.passages) >= 190
+    assert len(sample.questions) >= 230
+    for question in sample.questions:
+        assert len({option.casefold() for option in question.options}) == len(question.options) == N_OPTIONS
+        assert question.answer in question.options
+        assert 1 <= len(entailed(question)) <= 3, question.id
+    for texts in ([q.question for q in sample.questions], [p.text for p in sample.passages]):
+        assert len(set(texts)) == len(texts)
+    assert all(passage.title for passage in sample.passages)
+    assert {passage.id for passage in sample.passages} == {id for one in sample.questions for id in entailed(one)}
+
+
+def test_right_options_are_told_by_neither_place_nor_length():
+    sample = load_sample()
+    from scipy.stats import chisquare
+
+    places = Counter(question.options.index(question.answer) for question in sample.questions)
+    counts = [places[place] for place in range(N_OPTIONS)]
+    assert chisquare(counts).pvalue > 0.05, counts
+    assert all(0.2 <= count / len(sample.questions) <= 0.3 for count in counts), counts
+    longest = [one for one in sample.questions if len(one.answer) > sorted(map(len, one.options))[-2]]
+    assert len(longest) / len(sample.questions) < 0.35

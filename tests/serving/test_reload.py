@@ -73,33 +73,6 @@ def test_who_asks_while_one_is_under_way_shares_the_next(run, make, scripted):
     assert len(loads) == 2
 
 
-def test_no_request_is_lost_while_programs_are_replaced(run, make, scripted):
-    marks = iter(MARKS)
-    server = run(load=lambda name, before: make(scripted, mark=next(marks)))
-    ended = threading.Event()
-
-    def ask(worker):
-        found, number = [], worker * 1000
-        while not ended.is_set():
-            found.append((number, server.ask(number)))
-            number += 1
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        workers = [pool.submit(ask, worker) for worker in range(8)]
-        swaps = []
-        for _ in MARKS:
-            before = len(scripted.asked)
-            server.wait_for(lambda before=before: len(scripted.asked) > before + 8)
-            swaps.append(server.client.post("/reload").status_code)
-        ended.set()
-        answers = [one for worker in workers for one in worker.result()]
-    assert swaps == [200] * len(MARKS)
-    assert all(answer.status_code == 200 for _, answer in answers)
-    assert all(answer.json()["answer"] == f"answer {number}" for number, answer in answers)
-    assert {answer.json()["version"][0] for _, answer in answers} >= set("abcde")
-
-
 # Real artifacts.
 
 
