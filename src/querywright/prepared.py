@@ -72,14 +72,10 @@ class Prepared:
     """What is ready to be asked.
 
     Args:
-        workspace: Working folder and LM.
-        reader: The reader of the arms that bring none.
-        questions: What is asked.
-        metrics: By name.
+        reader: Of the arms that bring none.
         lacks: What the metrics that cannot be scored do without, by their names.
         notes: What is said below the table.
-        reranker: Scores passages, for techniques that rerank.
-        retrievers: Open retrievers by engine.
+        retrievers: By engine.
         programs: By the names of their arms.
     """
 
@@ -121,13 +117,8 @@ class _Arm:
     """What can be asked, once all is open: a technique that was named, or an artifact, or a program that is there.
 
     Args:
-        kind: Its technique.
         reader: The name of a reader of its own; None where it takes that of all arms, or has none.
-        engine: What a technique that was named searches with.
-        knobs: Values of its knobs.
         writer: What writes in place of the LM; beside an artifact, of its own writer.
-        path: Folder of an artifact.
-        artifact: What is in it.
         given: A technique, or one with its reader.
     """
 
@@ -201,32 +192,13 @@ def prepare(
 ) -> Prepared:
     """Check, read and open all that was named.
 
-    Args:
-        arms: What is compared, see the head of this module; none for those that fit the questions.
-        questions: What is asked, as ``read_questions`` takes it.
-        workspace: Opens working folder and LM, once the names are checked and the questions are read.
-        retriever: A collection's name, a retriever, or any callable that searches.
-        embedder: What the collection was built with.
-        engine: What techniques search with that neither name an engine nor have one of their own.
-        reader: Name of the reader of techniques; ``auto`` chooses between options where all questions have them; None
-            or ``none`` for retrieval alone.
-        max_passages: The budget of techniques whose knobs name no other: passages given to the reader at most, 1 to 50;
-            None for each technique's own. Default 5.
-        knobs: Values for every technique that has the knob.
-        metrics: Names as ``judged_metrics`` takes them, and functions; or metrics by name. Default: accuracy, and by
-            evidence where it is labelled.
-        judges: Judges that score as well, by name or by the path of a saved one.
-        judge_lm: Opens the LM of the judges, of which that of usefulness scores where no other is named. Default: that
-            of the workspace.
-        guidelines: What the judge of coverage holds answers against; they may be filled in later.
-        threads: Questions under way at a time; judgements are so many too, and 8 at least.
-        reranker: A cross-encoder, or its name or path, for techniques that rerank.
-        writer_lm: What techniques and artifacts that ask an LM before they read ask in place of that of the
-            workspace: any LM, its name or a rewriter's folder.
-        reading: ``columns``, ``limit`` and ``split`` of the questions.
-        jointly: Whether every question takes all of its helpful passages. Default: as the data says.
-        scores: Whether something is to be scored, or only searched. Default True.
-        tell: Says what a user should know meanwhile.
+    What is given is as ``querywright.compare`` has it, but for this. Without arms there are those that fit the
+    questions. ``workspace`` opens the working folder and the LM once the names are checked and the questions are read,
+    and ``judge_lm`` the LM of the judges, of which that of usefulness scores where no other is named.
+    ``max_passages=None`` leaves each technique its own number. ``guidelines``, for the judge of coverage, may be filled
+    in later. ``reading`` holds ``columns``, ``limit``, ``split`` and ``labels`` of the questions; ``jointly`` says
+    whether each of them takes all of its helpful passages, where the data does not. Without ``scores`` nothing is
+    measured, only searched.
 
     Raises:
         InputError: Something cannot be used; it names what, and what may be given.
@@ -291,14 +263,7 @@ def prepare(
 
 
 def opened(workspace: Workspace, retriever: Any, embedder: Any, engine: str) -> Any:
-    """A retriever of that engine.
-
-    Args:
-        workspace: Where collections are.
-        retriever: A collection's name, a retriever over one, or anything that searches.
-        embedder: What a collection that is named was built with.
-        engine: The engine.
-    """
+    """A retriever of that engine: of a collection's name, of a retriever over one, or of anything that searches."""
     if isinstance(retriever, str):
         return workspace.retriever(retriever, embedder, engine)
     found: Any = as_retriever(retriever)

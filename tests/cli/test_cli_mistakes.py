@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -201,20 +198,6 @@ def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong,
         says(wrong(*evaluate[:-1], "--home", place), f"{place!r} cannot be made", "--home")
     assert (Path("full") / "notes.txt").read_text() == "mine"
     assert not Path("new").exists()
-
-
-@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_full_or_read_only_folder_is_named_before_anything_is_asked(
-    wrong, questions, collection, server, monkeypatch, reason
-):
-    def refused(*_, **__):
-        raise OSError(reason, os.strerror(reason))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    fixed = (questions, "--collection", collection, *server.lm)
-    says(wrong("compile", "hcqr", *fixed, "--out", "deep/in/new"), "'new'", os.strerror(reason), "--out", "make room")
-    says(wrong("evaluate", *fixed, "--rows", "rows.jsonl"), "'rows.jsonl'", os.strerror(reason), "--rows")
-    assert not Path("deep").exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from querywright.errors import InputError
-
-PROBE_BYTES = 1 << 20
 
 
 def check_folder(target: Path, option: str, mark: str = "manifest.json", what: str = "artifact") -> None:
@@ -34,13 +31,10 @@ def check_file(target: Path, option: str, *, parents: bool = False) -> None:
 
 
 def check_place(target: Path, option: str) -> None:
-    """Raise when a megabyte cannot be written beside a file or folder, or in the nearest folder above that is there."""
+    """Raise when nothing can be written beside a file or folder, or in the nearest folder above that is there."""
     folder = next(one for one in target.absolute().parents if one.exists())
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(PROBE_BYTES))
-    except OSError as error:
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InputError(
-            f"{target.name!r} cannot be written into {folder.name or os.fspath(folder)!r}: {error.strerror}; "
-            f"give another place with {option}, or make it writable or make room. Nothing was asked yet"
-        ) from error
+            f"{target.name!r} cannot be written into {folder.name or os.fspath(folder)!r}; give another place with "
+            f"{option}, or make it writable. Nothing was asked yet"
+        )

@@ -270,13 +270,10 @@ def _write(
 
 
 def _write_rows(path: Path, compared: Compared) -> None:
-    try:
-        with path.open("w", encoding="utf-8", errors="replace") as file:
-            for one in compared.arms:
-                for row in one.rows:
-                    file.write(json.dumps({"arm": one.name, **row.to_json()}, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise InputError(
-            f"{path.name!r} could not be written: {error.strerror}; the results above stand, and the same command "
-            "with another --rows asks nothing again"
-        ) from error
+    from querywright.files import writing
+
+    stands = "the results above stand, and the same command asks nothing again"
+    with writing(f"{path.name!r}", stands, "--rows"), path.open("w", encoding="utf-8", errors="replace") as file:
+        for one in compared.arms:
+            for row in one.rows:
+                file.write(json.dumps({"arm": one.name, **row.to_json()}, ensure_ascii=False) + "\n")
