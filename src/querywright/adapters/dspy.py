@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from querywright.adapters.common import GivenProgram, opened
-from querywright.errors import InputError
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -31,14 +30,12 @@ class ProgramModule(dspy.Module):
     knobs. Copies share LM and retriever.
 
     Args:
-        loaded: The loaded program.
-        outer_lm: Whether it asks the LM of the DSPy settings around it instead of its own.
+        loaded: The loaded program, whose LM it asks.
     """
 
-    def __init__(self, loaded: LoadedProgram, *, outer_lm: bool = False) -> None:
+    def __init__(self, loaded: LoadedProgram) -> None:
         super().__init__()
         self.program = copy.deepcopy(loaded.program)
-        self.outer_lm = outer_lm
         # Out of sight of DSPy, and the same in every copy.
         self._origin: Callable[[], LoadedProgram] = lambda: loaded
 
@@ -70,12 +67,11 @@ class ProgramModule(dspy.Module):
             return await self.program.acall(question=question, options=given, history=history)
 
     def _settings(self) -> Any:
-        """The DSPy settings of a call: those around it, its trace included, but our adapter and mostly our LM."""
-        lm = {} if self.outer_lm else {"lm": self.origin.lm}
-        return dspy.context(adapter=PromptAdapter(), **lm)
+        """The DSPy settings of a call: those around it, its trace included, but our adapter and our LM."""
+        return dspy.context(adapter=PromptAdapter(), lm=self.origin.lm)
 
 
-def as_module(program: GivenProgram, *, outer_lm: bool = False, frozen: bool = False) -> ProgramModule:
+def as_module(program: GivenProgram, *, frozen: bool = False) -> ProgramModule:
     """A program as a module for a larger one.
 
     Watchers of the loaded program are told nothing of what the module is asked; where questions have to be recorded,
@@ -83,11 +79,9 @@ def as_module(program: GivenProgram, *, outer_lm: bool = False, frozen: bool = F
 
     Args:
         program: The path of an artifact, or a loaded program; it stays as it is.
-        outer_lm: Whether it asks the LM of the DSPy settings around it, an optimizer's teacher included, instead of
-            its own. Default False.
         frozen: Whether optimizers of the larger program leave it as it is. Default False.
     """
-    module = ProgramModule(opened(program), outer_lm=outer_lm)
+    module = ProgramModule(opened(program))
     module._compiled = frozen
     return module
 
@@ -96,7 +90,6 @@ def save_module(
     path: str | Path,
     module: ProgramModule,
     *,
-    lm: Any = None,
     asked: Sequence[Question] = (),
     threads: int = 4,
 ) -> ArtifactManifest:
@@ -105,18 +98,13 @@ def save_module(
     Args:
         path: The artifact's folder.
         module: As the optimizer left it.
-        lm: The LM that it was tuned for. Default: the one that it asks, which is its own, or with ``outer_lm`` that of
-            the DSPy settings around this call.
         asked: Golden questions, asked now and replayed by ``querywright.load(path, verify=True)``. Default none.
         threads: Questions under way at a time.
 
     Raises:
-        InputError: It asks the LM around it, and there is none.
         ArtifactError: It cannot be written.
     """
-    used = lm if lm is not None else dspy.settings.lm if module.outer_lm else module.origin.lm
-    if used is None:
-        raise InputError("the module asks the LM of the DSPy settings, which have none here; give lm=")
+    lm = module.origin.lm
     program = copy.deepcopy(module.program)
     for _, predictor in program.named_predictors():
         # An optimizer also shows whole training examples, with fields that a predictor does not have.
@@ -126,9 +114,9 @@ def save_module(
         "program.md",
         name=Path(path).resolve().name,
         program=program,
-        made=f", tuned inside a larger DSPy program on {today()} for the LM `{used.model}`. It began as the artifact "
+        made=f", tuned inside a larger DSPy program on {today()} for the LM `{lm.model}`. It began as the artifact "
         f"{origin.id}.",
         **dict.fromkeys(("sentence", "said", "tested", "sentences"), ()),
     )
     made = {"tuned_in": "a larger DSPy program", "began_as": origin.digest}
-    return save_program(path, program, lm=used, asked=asked, threads=threads, made=made, card=card)
+    return save_program(path, program, lm=lm, asked=asked, threads=threads, made=made, card=card)

@@ -111,8 +111,6 @@ def stats(
     /,
     *,
     embedder: opt.Name = "embedded",
-    sample: opt.Count = 1000,
-    seed: opt.Integer = 0,
     output: opt.Output = opt.Output(),
 ) -> None:
     """Say how many questions are kept, which passages have none, how near they lie, and what they cost.
@@ -122,13 +120,11 @@ def stats(
     Args:
         collection: Name of a collection that was built.
         embedder: embedded, or a sentence-transformers name or path.
-        sample: Questions whose similarities are looked at, about.
-        seed: Of the choice of these questions.
     """
     from querywright.optimize.question_stats import question_stats
 
     embeds = output.embedder(embedder)
-    found = question_stats(collection, embedder=embeds, home=output.folder, size=sample, seed=seed)
+    found = question_stats(collection, embedder=embeds, home=output.folder)
     bare = found["bare"]
     emit(output.as_json, found, lambda: show_facts({**found, "bare": f"{len(bare)}: {', '.join(bare[:SHOWN])}"}))
 

@@ -139,12 +139,9 @@ class TrainingOptions:
         lr: Of the reinforcement; else the recipe's.
         batch: Questions a step; else the recipe's.
         group: Samples a question; else the recipe's.
-        look_each: Steps between looks at dev.
-        patience: Looks without a better one before it ends.
         rank: Of the adapter.
         full: Train all weights, and no adapter.
         device: cpu, cuda:0, or auto: a GPU if there is one.
-        dtype: auto, float32 or bfloat16.
         work: Where the work is kept, and taken up again. Default: in the working folder, named as --out.
     """
 
@@ -157,12 +154,9 @@ class TrainingOptions:
     lr: Number | None = None
     batch: opt.Count | None = None
     group: opt.Count | None = None
-    look_each: opt.Count = 20
-    patience: opt.Count = 5
     rank: opt.Count = 16
     full: opt.Flag = False
     device: opt.Name = "auto"
-    dtype: opt.Name = "auto"
     work: opt.Folder | None = None
 
     def settings(self, rewrites: RewriteOptions, search: opt.SearchOptions, threads: int) -> TrainSettings:
@@ -170,7 +164,7 @@ class TrainingOptions:
         from querywright.optimize.rewriter.settings import check_stages
 
         changes = {name: getattr(self, name) for name in ("steps", "lr", "batch", "group")}
-        same = ("epochs", "warmup_lr", "look_each", "patience", "device", "dtype")
+        same = ("epochs", "warmup_lr", "device")
         return rewrites.settings(
             search,
             threads,

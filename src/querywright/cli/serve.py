@@ -39,8 +39,6 @@ class Limits:
         deadline: From request to answer; then 504.
         grace: For requests under way when it is stopped.
         max_body: Of a request.
-        max_question: Characters of a question.
-        max_options: Options of a question.
     """
 
     concurrency: opt.Count = _DEFAULTS.concurrency
@@ -51,8 +49,6 @@ class Limits:
     deadline: Seconds = _DEFAULTS.deadline
     grace: Seconds = _DEFAULTS.grace
     max_body: Annotated[int, Parameter(metavar="BYTES", validator=Number(gte=1))] = _DEFAULTS.max_body
-    max_question: opt.Count = _DEFAULTS.max_question
-    max_options: Annotated[int, Parameter(metavar="N", validator=Number(gte=2))] = _DEFAULTS.max_options
 
 
 def serve(

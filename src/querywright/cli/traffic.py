@@ -73,7 +73,6 @@ def drift_command(
     *,
     artifact: opt.Folder,
     against: Annotated[str, Parameter(metavar="QUESTIONS")],
-    retrieval_only: opt.Flag = False,
     data: opt.DataOptions = opt.DataOptions(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
@@ -90,7 +89,6 @@ def drift_command(
         traffic: The file that a JsonLines watcher wrote.
         artifact: The program that was asked.
         against: What it was compiled on, as compile takes it, asked now; or a file of earlier traffic.
-        retrieval_only: Ask no reader; what it would say is not compared.
     """
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import load
@@ -102,10 +100,10 @@ def drift_command(
     theirs: list[Exchange] | None = None
     asked: list[Any] = []
     if is_traffic(against):
-        if retrieval_only or data != opt.DataOptions():
+        if data != opt.DataOptions():
             raise InputError(
-                "--retrieval-only, --column, --limit and --split are of questions, but "
-                f"{Path(against).name!r} is recorded traffic; leave them out"
+                f"{Path(against).name!r} is recorded traffic, and --column, --limit and --split are of questions; "
+                "leave them out"
             )
         theirs = _of(Path(against), manifest.id)
     else:
@@ -120,7 +118,7 @@ def drift_command(
     )  # fmt: skip
     cost = None
     if theirs is None:
-        reads = not retrieval_only and any(one.answer is not None for one in ours)
+        reads = any(one.answer is not None for one in ours)
         theirs, cost = _asked_now(program, asked, reads=reads, threads=run.threads)
     found = find_drift(ours, theirs, embed=getattr(program.program.technique.retriever, "embed", None))
     emit(output.as_json, found.to_json(), lambda: _show(found, traffic.name, Path(against).name))

@@ -48,7 +48,6 @@ class JsonLines:
         questions: Whether texts are kept. False: a hash of each question, option, query and answer stands in its place.
             Equal texts of one file have equal hashes, and no hash can be guessed at without the salt, which lies
             beside the file (``.salt``) and should not travel with it.
-        passages: Whether the ids of the passages are kept. Their number always is.
         max_bytes: Size at which the file becomes ``.1``, what was ``.1`` becomes ``.2``, and so on; None for never.
         keep: How many of those are kept; the oldest is deleted.
         redact: Applied to every text and to every value of the metadata before anything else is done with it. When it
@@ -63,7 +62,6 @@ class JsonLines:
         path: str | Path,
         *,
         questions: bool = True,
-        passages: bool = True,
         max_bytes: int | None = MAX_BYTES,
         keep: int = KEPT_FILES,
         redact: Callable[[str], str] | None = None,
@@ -73,7 +71,7 @@ class JsonLines:
         if keep < 1:
             raise InputError(f"keep must be 1 or more files, but got {keep}")
         self.path, self.lost = Path(path).absolute(), 0
-        self._passages, self._max_bytes, self._keep = passages, max_bytes, keep
+        self._max_bytes, self._keep = max_bytes, keep
         self._redact = redact or (lambda text: text)
         self._lock = self.path.with_name(f".{self.path.name}.lock")
         self._counting, self._failing = threading.Lock(), False
@@ -110,8 +108,6 @@ class JsonLines:
             "answer": None if exchange.answer is None else self._text(exchange.answer),
             "metadata": {key: self._redact(value) for key, value in exchange.metadata.items()},
         }
-        if not self._passages:
-            kept |= {"passages": None, "support": None}
         # Half of a surrogate pair is no text in any encoding: a question mark stands in its place.
         return json.dumps(kept, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
