@@ -52,14 +52,7 @@ _SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "dige
 """What ``mlflow.pyfunc.load_model(uri, model_config={...})`` may set."""
 
 
-def log_artifact_folder(
-    program_path: str | Path,
-    *,
-    name: str = "program",
-    input_example: Mapping[str, Any] | None = None,
-    registered_model_name: str | None = None,
-    tags: Mapping[str, Any] | None = None,
-) -> ModelInfo:
+def log_artifact_folder(program_path: str | Path, *, name: str = "program", **options: Any) -> ModelInfo:
     """Log an artifact as a model of the active run, which ``mlflow.pyfunc.load_model`` and ``load_logged`` load.
 
     The model is the artifact's own files and the name of this module: no pickle is written or read. The collection that
@@ -68,9 +61,8 @@ def log_artifact_folder(
     Args:
         program_path: The artifact's folder.
         name: The model's name. Default ``program``.
-        input_example: ``question`` and ``options``. Default: the artifact's first golden question.
-        registered_model_name: A name in the model registry. Default: it is not registered.
-        tags: Tags of the model.
+        options: Further ones of ``mlflow.pyfunc.log_model``, such as ``registered_model_name`` and ``tags``; the
+            ``input_example`` is by default the artifact's first golden question.
 
     Raises:
         ArtifactError: The artifact is missing, damaged or edited.
@@ -85,12 +77,10 @@ def log_artifact_folder(
             loader_module=__name__,
             data_path=str(copied),
             signature=SIGNATURE,
-            input_example=dict(input_example or _example(artifact)),
             pip_requirements=[f"querywright[mlflow]=={__version__}"],
             metadata={"technique": manifest.technique, "lm": manifest.lm, "digest": manifest.digest},
             model_config=dict(_SETTINGS),
-            registered_model_name=registered_model_name,
-            tags=None if tags is None else dict(tags),
+            **{"input_example": _example(artifact), **options},
         )
     return logged
 

@@ -357,10 +357,10 @@ def newcombe(a: float, n: int, b: float, m: int, *, confidence: float = CONFIDEN
     return a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
 
 
-def detectable(n: int, m: int, *, alpha: float, power: float = 0.8) -> float:
-    """The shift of a mean, in standard deviations, that is found with this power."""
+def detectable(n: int, m: int, *, alpha: float) -> float:
+    """The shift of a mean, in standard deviations, that is found four times in five."""
     normal = NormalDist()
-    return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) * math.sqrt(1 / n + 1 / m)
+    return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(0.8)) * math.sqrt(1 / n + 1 / m)
 
 
 def recorded_now(
