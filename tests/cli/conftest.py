@@ -123,6 +123,18 @@ def cli(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     return call
 
 
+@pytest.fixture
+def ok(cli: Callable[..., Result]) -> Callable[..., Result]:
+    """Runs a command in this process that must succeed."""
+
+    def call(*arguments: object, **options: Any) -> Result:
+        done = cli(*arguments, **options)
+        assert done.status == 0, done.out + done.err
+        return done
+
+    return call
+
+
 def write_lines(path: Path, rows: list[Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path

@@ -54,9 +54,8 @@ def address(server):
     return ["--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
 
 
-def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, address, tmp_path):
-    shown = cli("artifact", "show", artifact, width=160)
-    assert shown.status == 0, shown.err
+def test_a_compiled_program_is_shown_checked_and_compared(ok, cli, artifact, address, tmp_path):
+    shown = ok("artifact", "show", artifact, width=160)
     for text in (
         "made: ", "LM: openai/scripted", "collection: tiny", "On test, met once", "no rewriting", "Prompts",
         "reader.predict", "How it was made", "seed: ", "versions: chromadb",
@@ -64,8 +63,7 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, address
         assert text in shown.out
     card = cli("artifact", "show", artifact, "--json").data
     assert (card["collection"], bool(card["scores"])) == ("tiny", True)
-    checked = cli("artifact", "verify", artifact, *address, width=160)
-    assert checked.status == 0, checked.out + checked.err
+    checked = ok("artifact", "verify", artifact, *address, width=160)
     assert "ok: collection: tiny, embedder " in checked.out
     assert "ok: golden answer 3: " in checked.out
     assert cli("artifact", "verify", artifact, *address, "--json").data["ok"] is True
@@ -94,9 +92,8 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, address
     assert cli("artifact", "show", other).status == 2
 
 
-def test_a_compiled_program_goes_to_another_machine(cli, artifact, address, tmp_path):
-    packed = cli("artifact", "pack", artifact, "--out", "made.qw", width=160)
-    assert packed.status == 0, packed.err
+def test_a_compiled_program_goes_to_another_machine(ok, cli, artifact, address, tmp_path):
+    packed = ok("artifact", "pack", artifact, "--out", "made.qw", width=160)
     digest = f"sha256:{hashlib.sha256(Path('made.qw').read_bytes()).hexdigest()}"
     for text in ("the collection tiny (6 passages)", digest):
         assert text in packed.out
@@ -142,7 +139,7 @@ def test_nothing_of_a_hostile_artifact_steers_the_terminal(command, cli, hostile
 
 
 def test_no_secret_and_no_name_of_the_machine_is_in_what_is_saved(
-    cli, server, questions, collection, tmp_path, monkeypatch
+    ok, cli, server, questions, collection, tmp_path, monkeypatch
 ):
     """Planted in every place from which a path, a user, a host or a key could come."""
     place = tmp_path / PLACE
@@ -155,11 +152,10 @@ def test_no_secret_and_no_name_of_the_machine_is_in_what_is_saved(
     data = Path(shutil.copy(questions, place / "questions.jsonl"))
     monkeypatch.chdir(place)
     assert getpass.getuser() == USER
-    made = cli(
+    ok(
         "compile", "hcqr", data, "--collection", collection, "--out", place / "saved", "--sizes", "3,4,4", "--trials",
         "2", "--lm", "openai/scripted", "--api-base", server.address, "--api-key-env", "PLANTED_KEY",
     )  # fmt: skip
-    assert made.status == 0, made.err
     assert cli("artifact", "pack", "saved", "--out", place / "saved.qw").status == 0
     contents = {path.name: path.read_bytes() for path in [*(place / "saved").iterdir(), place / "saved.qw"]}
     with zipfile.ZipFile(place / "saved.qw") as archive:
@@ -189,25 +185,22 @@ def longest(monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid"])
-def test_ask_on_each_engine(cli, collection, server, engine):
-    asked = cli(
+def test_ask_on_each_engine(ok, collection, server, engine):
+    asked = ok(
         "ask", QUESTION, "--technique", "plain", "--collection", collection, "--engine", engine,
         "--knob", "max_passages=2", "--json", *OPTIONS, *server.lm,
     )  # fmt: skip
-    assert asked.status == 0, asked.err
     assert (asked.data["answer"], asked.data["passages"][0]["id"]) == ("salt", "p-salt")
 
 
-def test_compile_on_an_engine_and_ask_what_was_compiled(cli, collection, questions, server):
-    made = cli(
+def test_compile_on_an_engine_and_ask_what_was_compiled(ok, cli, collection, questions, server):
+    ok(
         "compile", "plain", questions, "--collection", collection, "--engine", "hybrid", "--out", "artifacts/hybrid",
         "--sizes", "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
     )  # fmt: skip
-    assert made.status == 0, made.err
     manifest = json.loads(Path("artifacts/hybrid/manifest.json").read_text())
     assert (manifest["engine"], manifest["collection"], manifest["reranker"]) == ("hybrid", collection, None)
-    asked = cli("ask", QUESTION, "--artifact", "artifacts/hybrid", "--verify", *OPTIONS, *server.lm)
-    assert asked.status == 0, asked.err
+    ok("ask", QUESTION, "--artifact", "artifacts/hybrid", "--verify", *OPTIONS, *server.lm)
     # The engine of --engine is that of techniques; an artifact opens its own.
     done = cli(
         "evaluate", questions, "--artifact", "artifacts/hybrid", "--technique", "plain", "--collection", collection,
@@ -216,20 +209,17 @@ def test_compile_on_an_engine_and_ask_what_was_compiled(cli, collection, questio
     assert [arm["arm"] for arm in done.data["arms"]] == ["plain", "hybrid"]
 
 
-def test_a_reranker_orders_what_was_found_and_is_saved(cli, collection, questions, server, longest):
+def test_a_reranker_orders_what_was_found_and_is_saved(ok, collection, questions, server, longest):
     fixed = ("--collection", collection, "--reranker", "some/longest", "--json", *server.lm)
-    asked = cli("ask", QUESTION, "--technique", "rerank", *OPTIONS, *fixed)
-    assert asked.status == 0, asked.err
+    asked = ok("ask", QUESTION, "--technique", "rerank", *OPTIONS, *fixed)
     lengths = [len(passage["title"]) + len(passage["text"]) for passage in asked.data["passages"]]
     assert lengths == sorted(lengths, reverse=True)
     assert len(lengths) > 2
     compiles = ("compile", "rerank", questions, "--out", "artifacts/r", "--sizes", "3,4,4", "--trials", "2")
-    made = cli(*compiles, *fixed)
-    assert made.status == 0, made.err
+    ok(*compiles, *fixed)
     manifest = json.loads(Path("artifacts/r/manifest.json").read_text())
     assert manifest["reranker"] == (LongestFirst.id if manifest["technique"] == "rerank" else None)
-    asked = cli("ask", QUESTION, "--artifact", "artifacts/r", *OPTIONS, *server.lm)
-    assert asked.status == 0, asked.err
+    asked = ok("ask", QUESTION, "--artifact", "artifacts/r", *OPTIONS, *server.lm)
 
 
 GUARD = """

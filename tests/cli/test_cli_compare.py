@@ -81,11 +81,10 @@ def test_a_question_has_a_deadline_where_one_is_set(cli, collection, questions, 
     assert (wrong.status, "--deadline" in wrong.err) == (2, True)
 
 
-def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(cli, artifact, questions, server, write):
+def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(ok, cli, artifact, questions, server, write):
     assert cli("index", "other", write("other.jsonl", [{"id": "x", "text": "Nothing to the point."}])).status == 0
-    done = cli("compare", "plain", artifact, "--data", questions, "--collection", "other", "--out", "results",
+    done = ok("compare", "plain", artifact, "--data", questions, "--collection", "other", "--out", "results",
                "--limit", "6", "--json", *server.lm)  # fmt: skip
-    assert done.status == 0, done.err
     found = {name: {id for row in told() if row["arm"] == name for id in row["passages"]} for name in ("plain", "made")}
     assert found["plain"] == {"x"}
     assert found["made"]

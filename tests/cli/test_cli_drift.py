@@ -96,20 +96,17 @@ def test_too_few_questions_cost_nothing_and_wrong_input_is_status_2(ask, drift, 
     assert len(server.requests) == asked
 
 
-def test_labelled_traffic_is_compiled_and_evaluated_as_it_is(ask, cli, collection, server, rows, write):
+def test_labelled_traffic_is_compiled_and_evaluated_as_it_is(ask, ok, collection, server, rows, write):
     right = {row["question"]: row for row in rows}
     labels = [
         {"id": one.id, "answer": right[one.question]["answer"], "evidence": list(right[one.question]["evidence"])}
         for one in ask("traffic.jsonl", [*rows, rows[0]])
     ]
     file = write("labels.jsonl", [*labels, {"id": "unknown", "feedback": "up"}])
-    done = cli("traffic", "questions", "traffic.jsonl", "--labels", file, "--out", "new.jsonl")
-    assert done.status == 0, done.err
+    done = ok("traffic", "questions", "traffic.jsonl", "--labels", file, "--out", "new.jsonl")
     said = "new.jsonl: 18 questions from 20 labels (1 of a question that had one), 18 with an answer, 18 with"
     assert said in " ".join(done.out.split())
     assert "left out: labels.jsonl line 20: there is no exchange 'unknown'" in done.err
     given = ("--collection", collection, "--json", *server.lm)
-    made = cli("compile", "plain", "new.jsonl", "--out", "again", "--sizes", "4,4,4", "--trials", "2", *given)
-    assert made.status == 0, made.err
-    made = cli("evaluate", "new.jsonl", "--technique", "plain", *given)
-    assert made.status == 0, made.err
+    ok("compile", "plain", "new.jsonl", "--out", "again", "--sizes", "4,4,4", "--trials", "2", *given)
+    ok("evaluate", "new.jsonl", "--technique", "plain", *given)

@@ -60,10 +60,9 @@ def test_list(cli):
     assert all(len(line) <= 80 for line in shown.out.splitlines())
 
 
-def test_calibrate_shows_table_figures_and_sentence(cli, data, server, sent, perfect):
+def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perfect):
     server.reply = lambda body: "hm" if "passage 3 of 1." in sent(body) else perfect(body)
-    done = cli("judge", "calibrate", data, *BARE, *server.lm)
-    assert done.status == 0, done.err
+    done = ok("judge", "calibrate", data, *BARE, *server.lm)
     for place, label in enumerate(LABELS):
         row = re.search(rf"^ *{label} +(\d+) +(\d+) +(\d+)", done.out, re.MULTILINE)
         numbers = [int(number) for number in row.groups()]
@@ -80,10 +79,9 @@ def test_calibrate_shows_table_figures_and_sentence(cli, data, server, sent, per
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
 
-def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice(cli, folder, server, perfect):
+def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice(ok, cli, folder, server, perfect):
     server.reply = perfect
-    first = cli("judge", "calibrate", folder, "--json", *server.lm)
-    assert first.status == 0, first.err
+    first = ok("judge", "calibrate", folder, "--json", *server.lm)
     assert "judged by usefulness_without_answer" in first.err
     assert first.data["table"] == [[12, 0, 0], [0, 6, 0], [0, 0, 6]]
     assert cli("judge", "calibrate", folder, "--json", *server.lm).data == first.data
@@ -92,14 +90,13 @@ def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice
     assert len(server.requests) == 24
 
 
-def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(cli, write, server, perfect):
+def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(ok, cli, write, server, perfect):
     server.reply = perfect
     rows = [{"question": f"What of {q}?", "passage": f"Code {grade}, passage {arm} of {q}.", "label": LABELS[grade],
              "second_label": LABELS[0 if q == 7 else grade], "arms": arm}
             for q in range(8) for arm, grade in (("plain", 0), ("hyde", 2 * (q < 6)), ("hcqr", 1))]  # fmt: skip
     command = ("judge", "calibrate", write("arms.jsonl", rows), *BARE, *server.lm)
-    done = cli(*command)
-    assert done.status == 0, done.err
+    done = ok(*command)
     flat = " ".join(done.out.split())
     assert "value second person" in flat
     for said in (
@@ -115,10 +112,9 @@ def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(
     )
 
 
-def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(cli, folder, server, collection, rows, write, perfect):
+def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, server, collection, rows, write, perfect):
     server.reply = perfect
-    saved = cli("judge", "calibrate", folder, "--out", "judges/plain", *server.lm)
-    assert saved.status == 0, saved.err
+    saved = ok("judge", "calibrate", folder, "--out", "judges/plain", *server.lm)
     assert saved.out.splitlines()[-1] == "judge: judges/plain/judge.json"
     server.reply = lambda body: says("USEFUL")
     for row in rows:
@@ -126,8 +122,7 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(cli, folder, server
     command = ("evaluate", write("bare.jsonl", rows), "--collection", collection, "--technique", "plain",
                "--reader", "none", "--limit", "2", "--knob", "max_passages=2", "--judge", "judges/plain", "--json",
                *server.lm)  # fmt: skip
-    done = cli(*command)
-    assert done.status == 0, done.err
+    done = ok(*command)
     assert done.data["arms"][0]["metrics"]["judged_useful_without_answer"]["value"] == 1
     (said,) = [line for line in done.data["notes"] if line.startswith("judged_useful_without_answer")]
     assert "by openai/scripted: kappa 1.00 [1.00, 1.00], agreement 100 % against people on 6 questions (n = 24)" in said
@@ -138,14 +133,13 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(cli, folder, server
 
 
 @pytest.mark.slow
-def test_compile_keeps_what_helps_and_says_what_it_is_worth(cli, write, server, sent, perfect):
+def test_compile_keeps_what_helps_and_says_what_it_is_worth(ok, cli, write, server, sent, perfect):
     def at_random(body):
         return says(random.Random(sent(body)).choice(LABELS))
 
     server.reply = lambda body: perfect(body) if sent(body).count("Code ") > 1 else at_random(body)
     data = write("many.jsonl", cases(32, 5))
-    done = cli("judge", "compile", data, *BARE, "--out", "judges/tuned", *server.lm)
-    assert done.status == 0, done.err
+    done = ok("judge", "compile", data, *BARE, "--out", "judges/tuned", *server.lm)
     flat = " ".join(done.out.split())
     assert re.search(r"chosen on dev: [36] demonstrations", flat)
     assert "the demonstrations bring the judge nearer to people: difference in kappa" in flat
@@ -160,7 +154,7 @@ def test_compile_keeps_what_helps_and_says_what_it_is_worth(cli, write, server, 
     assert set(as_json.data) == {"chosen", "dev", "before", "after", "differences", "n"}
 
 
-def test_guidelines_are_frozen_for_every_arm_and_run(cli, collection, questions, server, sent):
+def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, server, sent):
     def reply(body):
         text = sent(body)
         if "golden_answer:" in text.partition("with these fields")[2].partition("question")[0]:
@@ -172,12 +166,11 @@ def test_guidelines_are_frozen_for_every_arm_and_run(cli, collection, questions,
         return '{"answer": "juice", "golden_answer": "One. Two."}'
 
     def judged(name="points.json"):
-        done = cli(
+        done = ok(
             "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
             "--reader", "short_answer", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json",
             *server.lm,
         )  # fmt: skip
-        assert done.status == 0, done.err
         return [arm["metrics"]["judged_guideline"]["value"] for arm in done.data["arms"]]
 
     server.reply = reply

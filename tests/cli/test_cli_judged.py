@@ -131,16 +131,14 @@ def test_what_does_not_fit_is_said_before_anything_is_asked(given, said, compile
     assert said in " ".join(done.err.split())
 
 
-def test_a_study_is_decided_by_a_judge_and_says_so(cli, study_file, unlabelled, judge, server, tmp_path):
+def test_a_study_is_decided_by_a_judge_and_says_so(ok, study_file, unlabelled, judge, server, tmp_path):
     file = study_file("judged", questions=str(unlabelled), sizes=[3, 6, 6], objectives=["judged_useful"], trials=4)
     spec = yaml.safe_load(file.read_text())
     spec |= {"judge_lm": "openai/strong", "judge_api_base": judge.address, "judge_api_key_env": "SCRIPTED_KEY"}
     file.write_text(yaml.safe_dump(spec))
-    checked = cli("study", "check", file, "--json")
-    assert checked.status == 0, checked.err
+    checked = ok("study", "check", file, "--json")
     most = next(one for one in checked.data["stages"] if one["name"] == "judges")["calls"]
-    done = cli("study", "run", file, "--out", "studies/judged", "--json")
-    assert done.status == 0, done.err
+    done = ok("study", "run", file, "--out", "studies/judged", "--json")
     assert 0 < len(judge.requests) <= most
     assert done.data["costs"]["judges"]["calls"] == len(judge.requests)
     assert done.data["spent"]["calls"]["made"] == len(judge.requests) + len(server.requests)

@@ -82,17 +82,16 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     assert len(server.requests) == asked
 
 
-def test_a_program_is_compiled_on_labels_that_a_person_corrected(cli, label, server, bare, collection, tmp_path, write):
+def test_a_program_is_compiled_on_labels_that_a_person_corrected(ok, label, server, bare, collection, tmp_path, write):
     assert label("--depth", "2").status == 0
     made = read(tmp_path / "labels.jsonl")
     write("labels.jsonl", [one | {"label": "USEFUL"} if n % 4 == 0 else one for n, one in enumerate(made)])
     del server.reply
     server.reply = type(server)().reply
-    done = cli(
+    done = ok(
         "compile", "rag_fusion", bare, "--collection", collection, "--out", "made", "--labels", "labels.jsonl",
         "--sizes", "3,4,4", "--trials", "2", "--knob", "max_passages=2", "--json", *server.lm,
     )  # fmt: skip
-    assert done.status == 0, done.err
     assert done.data["objective"] == "decision_useful"
 
 

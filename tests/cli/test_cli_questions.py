@@ -177,10 +177,9 @@ def test_processes_make_the_records_of_threads_to_the_byte(build, cli, passages,
     assert (questions_folder("tiny", other) / RECORDS).read_bytes() == by_threads
 
 
-def test_questions_written_by_people_are_imported_and_exported(cli, collection):
+def test_questions_written_by_people_are_imported_and_exported(ok, cli, collection):
     def done(*arguments):
-        found = cli("questions", *arguments)
-        assert found.status == 0, found.err
+        found = ok("questions", *arguments)
         return found
 
     rows = {"passage": ["p-juice", "p-feet"], "question": ["What first?", "What each evening?"], "mine": [1, 2]}
@@ -225,19 +224,17 @@ def asked(indexed):
     return indexed({topic: [text] for topic, text in WRITTEN.items()})
 
 
-def test_a_technique_searches_through_questions_and_brings_its_engine(cli, asked, questions, server):
+def test_a_technique_searches_through_questions_and_brings_its_engine(ok, cli, asked, questions, server):
     fixed = ("--collection", asked, "--reader", "none", *server.lm)
-    done = cli("ask", QUESTION, "--technique", "qb_rag", "--json", *fixed)
-    assert done.status == 0, done.err
+    done = ok("ask", QUESTION, "--technique", "qb_rag", "--json", *fixed)
     assert (done.data["passages"][0]["id"], len(done.data["passages"])) == ("p-salt", 4)
     assert done.data["steps"][0]["given"]["through"]["p-salt"] == WRITTEN["salt"]
     traced = cli("ask", QUESTION, "--technique", "qb_rag", "--trace", *fixed)
     assert f"p-salt through: {WRITTEN['salt']}" in " ".join(traced.out.split())
-    done = cli(
+    done = ok(
         "evaluate", questions, "--technique", "qb_rag", "--technique", "plain", "--technique", "plain@questions",
         "--technique", "qb_rag:match=hybrid,weight=1", "--json", *fixed,
     )  # fmt: skip
-    assert done.status == 0, done.err
     arms = {arm["arm"]: arm["metrics"]["recall"]["value"] for arm in done.data["arms"]}
     assert arms["plain"] == arms["qb_rag:match=hybrid,weight=1"] == 1.0
     assert arms["qb_rag"] == arms["plain@questions"] == pytest.approx(4 / 6)  # two topics have no question
@@ -245,9 +242,7 @@ def test_a_technique_searches_through_questions_and_brings_its_engine(cli, asked
 
 
 @pytest.mark.parametrize(("technique", "sizes"), [("qb_rag", "3,6,6"), ("plain", "3,4,4")])
-def test_it_is_compiled_against_plain_retrieval_and_loaded_again(
-    cli, asked, questions, server, write, technique, sizes
-):
+def test_it_is_compiled_against_plain_retrieval_and_loaded_again(ok, asked, questions, server, write, technique, sizes):
     if technique == "qb_rag":  # it wins where questions are asked in the words of those that were written
         options = ["salt", "feet", "juice", "cuff"]
         questions = write("asked.jsonl", [
@@ -255,17 +250,15 @@ def test_it_is_compiled_against_plain_retrieval_and_loaded_again(
              "evidence": {f"p-{topic}": "ENTAILED"}}
             for topic, text in WRITTEN.items() for n in range(8)
         ])  # fmt: skip
-    made = cli(
+    ok(
         "compile", "qb_rag", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", sizes,
         "--trials", "3", "--threads", "2", "--knob", "max_passages=1", "--json", *server.lm,
     )  # fmt: skip
-    assert made.status == 0, made.err
     manifest = json.loads(Path("artifacts/q/manifest.json").read_text())
     expected = (technique, {"plain": "dense", "qb_rag": "questions"}[technique], asked)
     assert (manifest["technique"], manifest["engine"], manifest["collection"]) == expected
-    done = cli("ask", f"7: {WRITTEN['feet']}", "--artifact", "artifacts/q", "--verify", "--option", "salt", "--option",
+    done = ok("ask", f"7: {WRITTEN['feet']}", "--artifact", "artifacts/q", "--verify", "--option", "salt", "--option",
                "feet", "--json", *server.lm)  # fmt: skip
-    assert done.status == 0, done.err
     assert (done.data["passages"][0]["id"] == "p-feet") or technique == "plain"
 
 
@@ -286,10 +279,9 @@ def tested(indexed, server, sent):
     return indexed({word: [f"{one} is said of {word}?" for one in ("What", "How much")] for word in WORDS})
 
 
-def test_a_set_of_reworded_questions_is_evaluated_and_made_again(cli, tested, server):
+def test_a_set_of_reworded_questions_is_evaluated_and_made_again(ok, cli, tested, server):
     rephrase = ("testset", "rephrase", tested, "--number", "4", *server.lm, "--out")
-    made = cli(*rephrase, "sets/re.jsonl")
-    assert made.status == 0, made.err
+    made = ok(*rephrase, "sets/re.jsonl")
     assert "kept: 4" in made.out
     assert "questions: sets/re.jsonl; card: sets/re.card.json" in made.err
     assert "the index does not tell which LM wrote it" in made.err
@@ -302,11 +294,10 @@ def test_a_set_of_reworded_questions_is_evaluated_and_made_again(cli, tested, se
     assert len(server.requests) == requests
 
 
-def test_new_questions_are_judged_by_another_lm(cli, tested, server):
+def test_new_questions_are_judged_by_another_lm(ok, cli, tested, server):
     judge = ("--judge-lm", "openai/judge", "--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
     command = ("testset", "out-of-distribution", tested, "--out", "new.jsonl", *server.lm, *judge)
-    made = cli(*command, "--json")
-    assert made.status == 0, made.err
+    made = ok(*command, "--json")
     assert (made.data["kept"], made.data["asked"], made.data["judge"]) == (6, 6, "openai/judge")
     assert sum(body["model"] == "judge" for body in server.requests) == 6
     assert "6 questions, not 99: the index gives no more" in cli(*command, "--number", "99").err

@@ -26,10 +26,9 @@ FEET = "What is said about Look at both feet every evening?"
 OPTIONS = ("--option", "salt", "--option", "feet")
 
 
-def test_ask_a_technique(cli, collection, server):
+def test_ask_a_technique(ok, cli, collection, server):
     command = ("ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, *server.lm)
-    asked = cli(*command, "--knob", "max_passages=2", "--trace")
-    assert asked.status == 0, asked.err
+    asked = ok(*command, "--knob", "max_passages=2", "--trace")
     lines = asked.out.splitlines()
     assert lines[0] == "answer: feet"
     assert [line for line in lines if line[:1].isdigit()] == [
@@ -63,12 +62,11 @@ def test_what_is_printed_of_a_passage_cannot_steer_the_terminal(cli, write, serv
     assert not any(sign in asked.out for sign in "\x1b\x07\x9b")
 
 
-def test_evaluate_holds_every_arm_against_plain(cli, collection, questions, server):
-    done = cli(
+def test_evaluate_holds_every_arm_against_plain(ok, collection, questions, server):
+    done = ok(
         "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
         "--technique", "hcqr", "--knob", "max_passages=1", "--limit", "6", "--rows", "rows.jsonl", "--json", *server.lm,
     )  # fmt: skip
-    assert done.status == 0, done.err
     assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain", "hcqr"]
     bare, plain = (arm["metrics"] for arm in done.data["arms"][:2])
     assert [plain[name]["value"] for name in ("accuracy", "decision_useful")] == [1.0, 1.0]
@@ -91,15 +89,14 @@ def write_grounded(body):
     return json.dumps({"answer": answer, "passage_numbers": [1, 9], "passages_hold_the_answer": "yes"})
 
 
-def test_a_grounded_reader_is_held_against_labelled_evidence(cli, collection, questions, server):
+def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection, questions, server):
     server.reply = write_grounded
     command = (
         "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
         "--knob", "max_passages=2", "--metric", "accuracy", "--metric", "joint_passage_f1",
         "--limit", "6", "--rows", "rows.jsonl", "--json", *server.lm,
     )  # fmt: skip
-    done = cli(*command, "--reader", "grounded")
-    assert done.status == 0, done.err
+    done = ok(*command, "--reader", "grounded")
     found = [{key: one["value"] for key, one in arm["metrics"].items()} for arm in done.data["arms"]]
     assert found == [{"accuracy": value, "joint_passage_f1": value} for value in (0.0, 1.0)]
     assert done.data["arms"][0]["cost"]["calls"] == 0
@@ -115,20 +112,18 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(cli, collection, qu
     assert asked.out.startswith("answer: It is about salt.\nrests on: p-salt\n")
 
 
-def test_arms_of_artifacts_and_what_is_the_base(cli, questions, server, artifact):
+def test_arms_of_artifacts_and_what_is_the_base(ok, questions, server, artifact):
     shutil.copytree(artifact, "other/made")
     given = ("--technique", "closed_book", "--artifact", artifact, "--artifact", "other/made", "--limit", "2")
-    done = cli("evaluate", questions, *given, "--json", *server.lm)
-    assert done.status == 0, done.err
+    done = ok("evaluate", questions, *given, "--json", *server.lm)
     assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "made", "other/made"]
     assert {one["other"] for one in done.data["comparisons"]} == {"closed_book"}  # the first, where plain is none
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_table_is_whole_at_every_width_and_a_second_run_asks_nothing(cli, collection, questions, server, width):
+def test_the_table_is_whole_at_every_width_and_a_second_run_asks_nothing(ok, cli, collection, questions, server, width):
     command = ("evaluate", questions, "--collection", collection, "--limit", "3", *server.lm)
-    done = cli(*command, width=width)
-    assert done.status == 0, done.err
+    done = ok(*command, width=width)
     assert all(len(line) <= width for line in done.out.splitlines())
     assert "…" not in done.out
     rows = [line for line in done.out.splitlines() if line.startswith("closed_book ")]
@@ -142,17 +137,16 @@ def test_the_table_is_whole_at_every_width_and_a_second_run_asks_nothing(cli, co
     assert [arm["cost"]["calls"] for arm in again] == [0, 0, 0]
 
 
-def test_a_judge_is_named_and_said_to_be_uncalibrated(cli, collection, rows, server, write):
+def test_a_judge_is_named_and_said_to_be_uncalibrated(ok, collection, rows, server, write):
     for row in rows:
         del row["evidence"]
     del rows[0]["options"]
     source = write("unlabelled.jsonl", rows[:2])
-    done = cli(
+    done = ok(
         "evaluate", source, "--collection", collection, "--reader", "short_answer", "--json",
         "--judge-lm", "openai/judge", "--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY",
         *server.lm,
     )  # fmt: skip
-    assert done.status == 0, done.err
     assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain"]
     assert set(done.data["arms"][1]["metrics"]) == {"accuracy", "judged_useful"}
     assert done.data["arms"][1]["metrics"]["judged_useful"]["value"] == 1.0  # the script says ENTAILED
@@ -161,7 +155,7 @@ def test_a_judge_is_named_and_said_to_be_uncalibrated(cli, collection, rows, ser
     assert {sent["model"] for sent in server.requests} == {"scripted", "judge"}
 
 
-def test_a_limit_of_calls_ends_with_3_and_the_next_run_goes_on(cli, outside, questions, server):
+def test_a_limit_of_calls_ends_with_3_and_the_next_run_goes_on(ok, outside, questions, server):
     command = ("evaluate", questions, "--technique", "closed_book", "--limit", "6", "--threads", "3", "--json")
     server.delay = 0.5  # the third question meets the limit while two are under way: what these answer is kept
     stopped = outside(*command, "--max-calls", "2", *server.lm)
@@ -169,8 +163,7 @@ def test_a_limit_of_calls_ends_with_3_and_the_next_run_goes_on(cli, outside, que
     assert "--max-calls" in stopped.err
     assert len(server.requests) == 2
     server.delay = 0.0
-    done = cli(*command, "--max-calls", "4", *server.lm)
-    assert done.status == 0, done.err
+    done = ok(*command, "--max-calls", "4", *server.lm)
     assert done.data["arms"][0]["cost"]["saved"] == 2
     assert len(server.requests) == 6
 
@@ -243,19 +236,17 @@ def test_ctrl_c_ends_a_process_whose_main_thread_does_not_notice():
     assert err.startswith("stopped; ")
 
 
-def test_compile_saves_shows_and_is_loaded(cli, artifact, server, questions):
+def test_compile_saves_shows_and_is_loaded(ok, artifact, server, questions):
     asked = len(server.requests)
     address = ("--api-base", server.address, "--api-key-env", "SCRIPTED_KEY")  # of the artifact's own LM
     for extra in (server.lm, ("--verify", *server.lm), address):
-        loaded = cli("ask", FEET, "--artifact", artifact, *OPTIONS, "--json", *extra)
-        assert loaded.status == 0, loaded.err
+        loaded = ok("ask", FEET, "--artifact", artifact, *OPTIONS, "--json", *extra)
         assert loaded.data["answer"] == "feet"
     assert len(server.requests) <= asked + 3  # golden answers came from the store
-    again = cli(
+    again = ok(
         "compile", "hcqr", questions, "--collection", "tiny", "--out", artifact,
         "--sizes", "3,4,4", "--trials", "2", "--threads", "2", *server.lm,
     )  # fmt: skip
-    assert again.status == 0, again.err
     assert "LM calls: 0 made" in again.out
     assert all(len(line) <= 80 for line in again.out.splitlines())
     assert again.out.rstrip().endswith(f"artifact: {artifact}")

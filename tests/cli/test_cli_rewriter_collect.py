@@ -102,7 +102,7 @@ def test_what_cannot_be_collected_is_said_at_once(collect: Any, server: Any, opt
     assert Path("mine.txt").read_text() == "mine\n"
 
 
-def test_the_evidence_teaches_names_and_options_without_an_lm(cli: Any, write: Any, server: Any) -> None:
+def test_the_evidence_teaches_names_and_options_without_an_lm(ok: Any, cli: Any, write: Any, server: Any) -> None:
     """The titles of passages stand in every question; options tell what the question itself does not."""
     passages = [{"id": f"p{n}", "title": f"Thing{n} (x)", "text": f"word{n} what is it"} for n in range(20)]
     asked = [
@@ -111,12 +111,11 @@ def test_the_evidence_teaches_names_and_options_without_an_lm(cli: Any, write: A
         for n in range(20)
     ]  # fmt: skip
     assert cli("index", "things", write("things.jsonl", passages)).status == 0
-    done = cli(
+    done = ok(
         "rewriter", "collect", write("asked.jsonl", asked), "--collection", "things", "--metric", "recall@1",
         "--sizes", "4,3,3", "--teacher", "evidence", "--engine", "bm25", "--knob", "max_passages=1",
         "--out", "a.jsonl", "--json",
     )  # fmt: skip
-    assert done.status == 0, done.err
     pairs = read_pairs(Path("a.jsonl"))
     assert (done.data["answered"], len(pairs), server.requests) == (4, 4, [])
     assert {pair.source for pair in pairs} == {"evidence"}
@@ -126,12 +125,11 @@ def test_the_evidence_teaches_names_and_options_without_an_lm(cli: Any, write: A
 
 
 def test_what_was_asked_of_passages_is_for_the_writer_of_questions(
-    cli: Any, write: Any, rows: list[dict[str, Any]], collection: str, server: Any
+    ok: Any, cli: Any, write: Any, rows: list[dict[str, Any]], collection: str, server: Any
 ) -> None:
     asked = write("asked.jsonl", rows)
     call = ("rewriter", "collect", asked, "--collection", collection, "--technique", "qb_rag", "--sizes", "4,3,3")
-    done = cli(*call, "--teacher", "evidence", "--out", "a.jsonl", width=200)
-    assert done.status == 0, done.err
+    done = ok(*call, "--teacher", "evidence", "--out", "a.jsonl", width=200)
     assert "nothing is searched or scored" in done.err
     split, pairs = split_questions(read_questions(asked), sizes=SIZES), read_pairs(Path("a.jsonl"))
     assert {(pair.technique, pair.data, pair.source) for pair in pairs} == {("qb_rag", "tiny", "evidence")}

@@ -29,10 +29,9 @@ def study(study_file):
     return lambda **changes: study_file("tiny", **{**given, **changes})
 
 
-def test_a_study_is_run_shown_reported_and_exported(cli, study, tmp_path):
+def test_a_study_is_run_shown_reported_and_exported(ok, cli, study, tmp_path):
     out = tmp_path / "out"
-    done = cli("study", "run", study(), "--out", out, width=160)
-    assert done.status == 0, done.err
+    done = ok("study", "run", study(), "--out", out, width=160)
     assert "dev, best" in done.out
     assert "test, " in done.out
     assert "no rewriting" in done.out
@@ -43,8 +42,7 @@ def test_a_study_is_run_shown_reported_and_exported(cli, study, tmp_path):
     page = (out / "report.html").read_text("utf-8")
     assert "Study tiny" in page
 
-    told = cli("study", "status", out, width=160)
-    assert told.status == 0, told.err
+    told = ok("study", "status", out, width=160)
     assert "tiny: finished; 4 of 4 trials ended" in told.out
     data = cli("study", "status", out, "--json").data
     assert data["trials"]["complete"] + data["trials"]["pruned"] == 4
@@ -65,23 +63,20 @@ def test_a_study_is_run_shown_reported_and_exported(cli, study, tmp_path):
     assert {"number", "id", "score.decision_useful"} <= set(json.loads(rows.read_text().splitlines()[0]))
 
 
-def test_json_is_one_object_and_nothing_else(cli, study, tmp_path):
+def test_json_is_one_object_and_nothing_else(ok, study, tmp_path):
     file, out = study(), tmp_path / "out"
-    ran = cli("study", "run", file, "--out", out, "--json")
-    assert ran.status == 0, ran.err
+    ran = ok("study", "run", file, "--out", out, "--json")
     assert ran.data["verdict"]
     assert ran.data["files"]["report"] == str(out / "report.html")
     assert {"arm", "metrics"} <= set(ran.data["test"][0])
     assert "rows" not in ran.data["test"][0]
-    resumed = cli("study", "resume", out, "--json")
-    assert resumed.status == 0, resumed.err
+    resumed = ok("study", "resume", out, "--json")
     assert resumed.data["recommended"] == ran.data["recommended"]
 
 
-def test_check_says_what_a_study_takes(cli, study, server):
+def test_check_says_what_a_study_takes(ok, cli, study, server):
     file = study()
-    told = cli("study", "check", file, width=160)
-    assert told.status == 0, told.err
+    told = ok("study", "check", file, width=160)
     assert "tiny: 4 trials; questions: train 4, dev 6, test 4" in told.out
     assert "in all, at most" in told.out
     assert "assumed: " in told.out
@@ -90,8 +85,7 @@ def test_check_says_what_a_study_takes(cli, study, server):
     assert data["calls"] > 0
     assert data["questions"] == {"train": 4, "dev": 6, "test": 4}
     assert server.requests == []
-    measured = cli("study", "check", file, "--measure", "--json")
-    assert measured.status == 0, measured.err
+    measured = ok("study", "check", file, "--measure", "--json")
     assert measured.data["minutes"] > 0
     assert 0 < len(server.requests) <= 3
 

@@ -63,11 +63,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_ask_has_the_rewriter_write_and_the_lm_read(
-    cli: Any, collection: str, server: Any, trained: Rewriter, asked: list[Any]
+    ok: Any, cli: Any, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
     command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, *OPTIONS, *server.lm)
-    found = cli(*command, "--writer-lm", trained.path, "--json")
-    assert found.status == 0, found.err
+    found = ok(*command, "--writer-lm", trained.path, "--json")
     assert (len(asked), len(server.requests)) == (1, 1)
     assert found.data["passages"][0]["id"] == "p-feet"
     assert [step["lm"] for step in found.data["steps"]] == [trained.identity, None]
@@ -108,14 +107,13 @@ def test_a_limit_of_calls_is_that_of_lm_and_rewriter_together(
 
 
 def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
-    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], tmp_path: Path
+    ok: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], tmp_path: Path
 ) -> None:
     command = ("compare", "rrr", "--data", questions, "--out", "out", "--collection", collection, "--limit", "2")
     other, calls = small_rewriter(tmp_path / "other", seed=1), []
     for path in (trained.path, trained.path, other.path):
         asked.clear()
-        found = cli(*command, "--writer-lm", path, *server.lm)
-        assert found.status == 0, found.err
+        ok(*command, "--writer-lm", path, *server.lm)
         calls.append(len(asked))
     assert calls == [2, 0, 2]
     assert other.identity in (Path("out") / "report.html").read_text()
@@ -160,11 +158,10 @@ def riddles(write: Any, rows_of_questions: Any) -> Path:
 
 
 def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
-    cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
+    ok: Any, cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    made = cli("compile", "rrr", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
+    made = ok("compile", "rrr", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
         trained.path, "--sizes", "3,8,12", "--trials", "2", "--knob", "max_passages=1", *server.lm)  # fmt: skip
-    assert made.status == 0, made.err
     assert f"rrr: written by {trained.identity}, read by openai/scripted" in " ".join(made.out.split())
     name = f"mine@{trained.checksum[:12]}"
     assert f"writer: {name}" in cli("artifact", "show", "artifacts/mine").out
@@ -187,7 +184,7 @@ def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
 
 
 def test_a_study_asks_its_rewriter_and_its_programs_name_it(
-    cli: Any, study_file: Callable[..., Path], riddles: Path, server: Any, trained: Rewriter, asked: list[Any]
+    ok: Any, cli: Any, study_file: Callable[..., Path], riddles: Path, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
     changes = {
         "questions": str(riddles),
@@ -198,8 +195,7 @@ def test_a_study_asks_its_rewriter_and_its_programs_name_it(
     file = study_file("mine", **changes)
     assert cli("study", "check", file).status == 0
     assert not asked
-    done = cli("study", "run", file, "--out", "studies/mine")
-    assert done.status == 0, done.err
+    ok("study", "run", file, "--out", "studies/mine")
     assert asked
     prompts = {json.dumps(body["messages"]) for body in server.requests}
     assert not any("search queries" in one for one in prompts), "the LM reads and writes nothing"
@@ -213,11 +209,10 @@ def test_a_study_asks_its_rewriter_and_its_programs_name_it(
 
 @pytest.mark.slow
 def test_the_embedded_model_with_an_adapter_writes_for_real(
-    cli: Any, collection: str, server: Any, trained: Rewriter
+    ok: Any, collection: str, server: Any, trained: Rewriter
 ) -> None:
     command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, "--writer-lm", trained.path)
-    found = cli(*command, "--json", *OPTIONS, *server.lm)
-    assert found.status == 0, found.err
+    found = ok(*command, "--json", *OPTIONS, *server.lm)
     (written, _) = found.data["steps"]
     assert written["lm"] == read_rewriter(trained.path).identity
     assert written["made"]["queries"]
@@ -225,7 +220,14 @@ def test_the_embedded_model_with_an_adapter_writes_for_real(
 
 
 def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engine(
-    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], monkeypatch: Any
+    ok: Any,
+    cli: Any,
+    questions: Path,
+    collection: str,
+    server: Any,
+    trained: Rewriter,
+    asked: list[Any],
+    monkeypatch: Any,
 ) -> None:
     def told(*techniques: str) -> None:
         changed = {"card": {"technique": "rrr", "knobs": {"max_passages": 2}}, "techniques": techniques}
@@ -241,8 +243,7 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     command = ("rewriter", "evaluate", trained.path, questions, "--collection", collection, "--limit", "2", "--json",
         "--metric", "hit", "--engine", "bm25", *server.lm)  # fmt: skip
     told("qb_rag", "rrr")  # what it learnt to ask of passages is no technique's search
-    found = cli(*command)
-    assert found.status == 0, found.err
+    found = ok(*command)
     assert [arm["arm"] for arm in found.data["arms"]] == ["no rewriting", "rrr, openai/scripted", "rrr, mine"]
     assert made == [(technique, "lexical", {"max_passages": 2}) for technique in ("plain", "rrr", "rrr")]
     assert cli(*command, "--knob", "max_passages=1").status == 0

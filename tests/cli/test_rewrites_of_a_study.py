@@ -25,7 +25,7 @@ SETTINGS = TrainSettings(technique="rrr", knobs={"max_passages": 2}, metric="dec
 
 
 @pytest.fixture
-def study(cli: Any, study_file: Any, tmp_path: Path) -> Path:
+def study(ok: Any, study_file: Any, tmp_path: Path) -> Path:
     """A study of two arms of Rewrite-Retrieve-Read that was run, one of them with instructions of its own."""
     file = study_file(
         "told",
@@ -33,8 +33,7 @@ def study(cli: Any, study_file: Any, tmp_path: Path) -> Path:
         prompts={"told": {"instructions": {"technique.rewriter": TOLD}}},
         trials=4,
     )
-    done = cli("study", "run", file, "--out", tmp_path / "out")
-    assert done.status == 0, done.err
+    ok("study", "run", file, "--out", tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -76,7 +75,7 @@ def test_kept_answers_become_pairs_and_nothing_is_asked(study: Path, home: Path,
 
 
 def test_a_training_learns_from_the_answers_to_its_dev_questions(
-    cli: Any, study: Path, server: Any, tmp_path: Path, tiny_base: Path
+    ok: Any, cli: Any, study: Path, server: Any, tmp_path: Path, tiny_base: Path
 ) -> None:
     server.requests.clear()
     call = ("rewriter", "train", tmp_path / "more.jsonl", "--collection", "small", "--metric", "decision_useful")
@@ -85,10 +84,9 @@ def test_a_training_learns_from_the_answers_to_its_dev_questions(
     assert other.status == 2
     assert "completed no arm of multi_query" in other.err
     assert not (tmp_path / "work").exists()
-    done = cli(
+    done = ok(
         *call, *base, "--technique", "rrr", "--out", tmp_path / "mine", "--work", tmp_path / "work", "--json"
     )  # fmt: skip
-    assert done.status == 0, done.err
     assert server.requests == []
     stage = done.data["stages"]["collect"]
     assert stage["arms of the study"] == 2

@@ -129,7 +129,7 @@ def test_sqlite_is_for_one_process(cli, study_file, studies, server, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ctrl_c_ends_all_workers_and_the_command_that_it_names_goes_on(
-    workers, cli, independent, undisturbed, studies, server, same, tmp_path
+    workers, ok, independent, undisturbed, studies, server, same, tmp_path
 ):
     whole = undisturbed(independent("whole"))
     file, out = independent(), tmp_path / "out"
@@ -144,8 +144,7 @@ def test_ctrl_c_ends_all_workers_and_the_command_that_it_names_goes_on(
     assert studies.alive(processes) == []
     named = next(line for line in stopped.err.splitlines() if "to go on: querywright " in line)
     server.delay = 0.0
-    done = cli(*named.partition("to go on: querywright ")[2].split())
-    assert done.status == 0, done.err
+    ok(*named.partition("to go on: querywright ")[2].split())
     assert studies.asked_twice(server.requests) <= 2 * workers
     same(out, whole)
 
@@ -170,7 +169,7 @@ def test_workers_end_a_study_whose_first_process_was_killed(
 
 @pytest.mark.slow
 def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_is_kept(
-    cli, independent, undisturbed, studies, server, same, tmp_path
+    ok, independent, undisturbed, studies, server, same, tmp_path
 ):
     file, out = independent(budget={"calls": 31}, threads=4), tmp_path / "out"
     whole = undisturbed(independent("whole"))
@@ -181,8 +180,7 @@ def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_
     assert "Traceback" not in stopped.text
     assert len(server.requests) == 31
     server.delay = 0.0
-    gone_on = cli("study", "resume", out, "--budget-calls", 10_000)
-    assert gone_on.status == 0, gone_on.err
+    ok("study", "resume", out, "--budget-calls", 10_000)
     assert studies.asked_twice(server.requests) == 0
     assert studies.snapshot(out).spent.calls == len(server.requests)
     same(out, whole)

@@ -40,12 +40,11 @@ def trained_on(study_file, changes):
     return file, [question.question for question in splits.train]
 
 
-def test_reader_prompts_are_chosen_last_for_every_arm(cli, study_file, stubborn, tmp_path, home):
+def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, tmp_path, home):
     file, train = trained_on(study_file, {"prompts": LAST, "reader": "short_answer"})
     stubborn.teaching = lambda body: any(one in json.dumps(body["messages"][-1]) for one in train)
     out = tmp_path / "out"
-    done = cli("study", "run", file, "--out", out)
-    assert done.status == 0, done.err
+    done = ok("study", "run", file, "--out", out)
     assert "the reader's prompts, by accuracy on dev: shown" in " ".join(done.out.split())
     outcome = snapshot(out).outcome
     assert outcome["reader_prompts"]["name"] == "shown"
@@ -99,10 +98,9 @@ def two_readers(server, study_file, rows_of_questions):
 
 
 @pytest.mark.slow
-def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_readers, tmp_path):
+def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(ok, two_readers, tmp_path):
     out = tmp_path / "out"
-    done = cli("study", "run", two_readers(prompts=LAST, trials=4), "--out", out)
-    assert done.status == 0, done.err
+    ok("study", "run", two_readers(prompts=LAST, trials=4), "--out", out)
     outcome = snapshot(out).outcome
     assert outcome["reader_prompts"]["name"] == "shown"
     readers = {name: one["reader"] for name, one in outcome["arms"].items()}
@@ -140,10 +138,9 @@ def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study
     assert one["tried"] == other["tried"]
 
 
-def test_further_questions_check_the_reader_alone(cli, study_file, tmp_path):
+def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     out = tmp_path / "out"
-    done = cli("study", "run", study_file(reader_check=3), "--out", out)
-    assert done.status == 0, done.err
+    ok("study", "run", study_file(reader_check=3), "--out", out)
     outcome = snapshot(out).outcome
     n = {one["arm"]: one["n"] for one in outcome["test"]}
     assert n["closed book"] == n["oracle evidence"] == 9
@@ -154,11 +151,10 @@ def test_further_questions_check_the_reader_alone(cli, study_file, tmp_path):
 
 
 @pytest.mark.slow
-def test_compile_checks_its_reader_on_further_questions_too(cli, collection, more_questions, server):
+def test_compile_checks_its_reader_on_further_questions_too(ok, cli, collection, more_questions, server):
     command = ("compile", "hcqr", more_questions, "--collection", collection, "--sizes", "3,4,4", "--trials", "1",
                "--threads", "2", "--json", *server.lm, "--out")  # fmt: skip
-    done = cli(*command, "artifacts/checked", "--reader-check", "3")
-    assert done.status == 0, done.err
+    done = ok(*command, "artifacts/checked", "--reader-check", "3")
     assert done.data["reader_check"] == 3
     rows = {one["arm"]: one["n"] for one in done.data["test"]}
     assert (rows.pop("closed book"), rows.pop("oracle evidence")) == (7, 7)
@@ -193,11 +189,10 @@ def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file
     assert f"{outcome['recommended']}, reader as written" in outcome["failed_on_test"]
 
 
-def test_each_prompt_is_tried_with_numbers_as_written(cli, study_file, tmp_path):
+def test_each_prompt_is_tried_with_numbers_as_written(ok, study_file, tmp_path):
     prompts = {"one": SHOWN, "other": {**SHOWN, "arguments": {"max_bootstrapped_demos": 2}}}
     out = tmp_path / "out"
-    done = cli("study", "run", study_file(prompts=prompts, each_prompt=True), "--out", out)
-    assert done.status == 0, done.err
+    ok("study", "run", study_file(prompts=prompts, each_prompt=True), "--out", out)
     trials = snapshot(out).trials
     first = [(one.arm.technique, one.arm.prompt) for one in trials[3:7]]
     assert first == [(name, prompt) for name in ("rag_fusion", "step_back") for prompt in ("one", "other")]

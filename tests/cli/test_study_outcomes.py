@@ -68,7 +68,7 @@ def test_an_arm_that_is_really_better_is_recommended_with_figures_and_saved(cli,
 
 
 @pytest.mark.slow
-def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(cli, study_file, server, tmp_path):
+def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(ok, study_file, server, tmp_path):
     def misled(body):
         filled = json.loads(usual(body))
         if "queries" in filled:
@@ -78,8 +78,7 @@ def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(
     usual, server.reply = server.reply, misled
     worse = {"rag_fusion": {"knobs": {"search_question": False, "top_k": [1, 2]}, "search": "named"}}
     out = tmp_path / "out"
-    done = cli("study", "run", study_file(techniques=worse, trials=4, sizes=[4, 16, 6]), "--out", out)
-    assert done.status == 0, done.err
+    ok("study", "run", study_file(techniques=worse, trials=4, sizes=[4, 16, 6]), "--out", out)
     found = snapshot(out)
     pruned = [one for one in found.trials if one.state == "pruned"]
     assert pruned
@@ -87,13 +86,12 @@ def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(
     assert found.outcome["recommended"] == "no rewriting"
 
 
-def test_late_trials_have_expensive_prompts_and_only_survivors(cli, riddles, tmp_path):
+def test_late_trials_have_expensive_prompts_and_only_survivors(ok, cli, riddles, tmp_path):
     prompts = {"shown": {"optimizer": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "late": True}}
     techniques = {**FUSION, "step_back": {"search": "named", "knobs": {"top_k": [1, 2]}}}
     out = tmp_path / "out"
     file = riddles(techniques=techniques, prompts=prompts, trials=12, late_trials=4, survivors=1)
-    done = cli("study", "run", file, "--out", out)
-    assert done.status == 0, done.err
+    ok("study", "run", file, "--out", out)
     found = snapshot(out)
     assert {one.arm.prompt for one in found.trials if not one.late} == {"as written"}
     late = [one for one in found.trials if one.late]
@@ -103,10 +101,9 @@ def test_late_trials_have_expensive_prompts_and_only_survivors(cli, riddles, tmp
     assert grown.status == 2
 
 
-def test_with_two_objectives_the_front_is_kept(cli, riddles, tmp_path):
+def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
     out = tmp_path / "out"
-    done = cli("study", "run", riddles(objectives=["decision_useful", "lm_calls"]), "--out", out)
-    assert done.status == 0, done.err
+    ok("study", "run", riddles(objectives=["decision_useful", "lm_calls"]), "--out", out)
     found = snapshot(out)
     front = [found.trials[number].arm.technique for number in found.outcome["front"]]
     assert set(front) == {"plain", "rag_fusion"}  # the one finds more, the other asks no LM
@@ -114,11 +111,10 @@ def test_with_two_objectives_the_front_is_kept(cli, riddles, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_rewriting_has_the_reader_of_what_it_is_held_against(cli, riddles, tmp_path):
+def test_no_rewriting_has_the_reader_of_what_it_is_held_against(ok, riddles, tmp_path):
     out = tmp_path / "out"
     readers = ["short_answer", "multiple_choice"]
-    done = cli("study", "run", riddles(reader=readers, objectives=["accuracy"], trials=10), "--out", out)
-    assert done.status == 0, done.err
+    ok("study", "run", riddles(reader=readers, objectives=["accuracy"], trials=10), "--out", out)
     found = snapshot(out)
     assert {one.arm.reader for one in found.trials if one.arm.is_plain} == set(readers)
     arms = found.outcome["arms"]
@@ -128,13 +124,12 @@ def test_no_rewriting_has_the_reader_of_what_it_is_held_against(cli, riddles, tm
 
 
 @pytest.mark.slow
-def test_no_rewriting_that_failed_is_tried_again(cli, riddles, server, tmp_path):
+def test_no_rewriting_that_failed_is_tried_again(ok, cli, riddles, server, tmp_path):
     out = tmp_path / "out"
     server.refuses = lambda body: True
     assert cli("study", "run", riddles(objectives=["accuracy"]), "--out", out).status == 3
     server.refuses = lambda body: False
-    done = cli("study", "resume", out)
-    assert done.status == 0, done.err
+    ok("study", "resume", out)
     assert snapshot(out).trials[0].state == "complete"
 
 

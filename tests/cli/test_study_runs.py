@@ -10,11 +10,10 @@ from querywright.optimize.study.engine import snapshot
 
 
 def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recommends(
-    cli, study_file, server, tmp_path
+    ok, cli, study_file, server, tmp_path
 ):
     out, file = tmp_path / "out", study_file()
-    done = cli("study", "run", file, "--out", out, "--json")
-    assert done.status == 0, done.err
+    done = ok("study", "run", file, "--out", out, "--json")
     found = snapshot(out)
     assert {one.state for one in found.trials} <= {"complete", "pruned"}
     assert len(found.trials) == 9
@@ -40,8 +39,7 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
         assert not path.is_file() or b"sk-never" not in path.read_bytes(), path
 
     asked = len(server.requests)
-    again = cli("study", "run", file, "--out", out, "--json")
-    assert again.status == 0
+    again = ok("study", "run", file, "--out", out, "--json")
     assert len(server.requests) == asked
     assert json.loads(again.out)["recommended"] == found.outcome["recommended"]
     changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
@@ -60,15 +58,14 @@ def test_queries_are_written_once_a_question_however_many_trials(cli, study_file
 
 
 def test_a_budget_stops_a_study_and_more_of_it_ends_it_like_an_undisturbed_one(
-    cli, study_file, undisturbed, studies, server, tmp_path
+    ok, cli, study_file, undisturbed, studies, server, tmp_path
 ):
     whole, part = undisturbed(study_file(name="whole")), tmp_path / "part"
     stopped = cli("study", "run", study_file(name="part", budget={"calls": 7}), "--out", part)
     assert stopped.status == 3
     assert "budget" in stopped.err
     assert len(server.requests) <= 7
-    gone_on = cli("study", "resume", part, "--budget-calls", 1000)
-    assert gone_on.status == 0, gone_on.err
+    ok("study", "resume", part, "--budget-calls", 1000)
     assert studies.table(part) == studies.table(whole)
     assert snapshot(part).spent.calls == len(server.requests) <= snapshot(whole).spent.calls + 2
 
