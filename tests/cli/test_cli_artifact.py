@@ -20,8 +20,11 @@ from pathlib import Path
 
 import pytest
 
+import querywright
+from querywright.data import Question
 from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
 from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.save import save_program
 from querywright.programs import make_program
 
 QUESTION = "What is said about bread and ready meals?"
@@ -242,71 +245,36 @@ CARDS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a collection and an artifact as a demo leaves them, but small, and a guard against connections."""
-    from querywright import build_collection, resolve_embedder
-    from querywright.data import read_passages
-    from querywright.retrieval.chroma import ChromaRetriever
-
-    folder = tmp_path_factory.mktemp("place")
-    home, target = folder / ".querywright", folder / "artifacts" / "hcqr-sample"
-    embedder = resolve_embedder("embedded")
-    build_collection("sample", read_passages(CARDS), embedder=embedder, home=home)
-    retriever = ChromaRetriever("sample", embedder=embedder, home=home)
-    program = make_program("plain", retriever, reader="multiple_choice", max_passages=2)
-    asked, golden = ("What photographs the retina?", ["The eye clinic", "A cuff"]), []
-    facts = {**BARE, "embedder": embedder.id, "collection": "sample", "engine": "dense", "made": {}, "card": "# x\n",
-             "fingerprint": retriever.fingerprint, "created": "2026-01-01"}  # fmt: skip
-    for _ in range(2):  # the second time with what the first one answers
-        write_artifact(target, program, lm="embedded:SmolLM2-135M-Instruct", golden=golden, **facts)
-        found = load(target, home=home)(*asked)
-        passages = [passage.id for passage in found.passages]
-        golden = [Golden(question=asked[0], options=asked[1], answer=found.answer, passages=passages)]
-    (folder / "guard").mkdir()
-    (folder / "guard" / "sitecustomize.py").write_text(GUARD)
-    return folder
-
-
-@pytest.fixture
-def alone(place):
-    """Runs Python in that folder, without a network where the system can take it away; no connection is tried."""
-    commands = (["unshare", "-n"], ["unshare", "-rn"]) if shutil.which("unshare") else ()
-    without = next((one for one in commands if not subprocess.run([*one, "true"], capture_output=True).returncode), [])
-
-    def call(*arguments):
-        opened = place / "opened.txt"
-        opened.unlink(missing_ok=True)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "QUERYWRIGHT", "COV"))}
-        path = os.pathsep.join([str(place / "guard"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            [*without, sys.executable, *arguments], cwd=place, capture_output=True, text=True, timeout=240, check=False,
-            env={**kept, "PYTHONPATH": path, "OPENED": str(opened)},
-        )  # fmt: skip
-        assert not opened.exists(), opened.read_text()
-        return done
-
-    return call
-
-
 @pytest.mark.slow
-def test_what_a_demo_wrote_is_asked_without_a_network(place, alone):
-    with pytest.raises(AssertionError, match=r"127\.0\.0\.1"):  # the guard sees a connection
-        alone("-c", "import socket; socket.socket().connect_ex(('127.0.0.1', 9))")
-    done = alone(
-        "-m", "querywright", "ask", "Which reading at home should I write down?",
-        "--artifact", "artifacts/hcqr-sample", "--json",
-        "--option", "The average of a week of readings", "--option", "The retina",
+def test_what_was_saved_is_asked_by_the_embedded_models_without_a_network(tmp_path, monkeypatch):
+    """In processes of their own, with a guard that takes note of every connection that is tried."""
+    home, opened = tmp_path / ".querywright", tmp_path / "opened.txt"
+    for name in [name for name in os.environ if name.startswith(("HF_", "QUERYWRIGHT", "COV"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    retriever = querywright.ChromaRetriever.build("sample", CARDS, home=home)
+    save_program(
+        tmp_path / "artifacts" / "hcqr-sample",
+        make_program("plain", retriever, reader="multiple_choice", max_passages=2),
+        lm=querywright.resolve_lm("embedded"), threads=1, made={}, card="# x\n",
+        asked=[Question("q", "What photographs the retina?", ("The eye clinic", "A cuff"))],
     )  # fmt: skip
+    (tmp_path / "guard").mkdir()
+    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "guard"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("OPENED", str(opened))
+
+    def alone(*arguments):
+        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=240, check=False)
+
+    done = alone("-m", "querywright", "ask", "Which reading at home should I write down?", "--artifact",
+                 "artifacts/hcqr-sample", "--json", *OPTIONS)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
     assert (answer["passages"][0]["id"], len(answer["passages"]), answer["fallbacks"]) == ("home", 2, [])
-    assert answer["answer"] in ("The average of a week of readings", "The retina")
+    assert answer["answer"] in OPTIONS
     done = alone(str(EXAMPLE))
-    assert done.returncode == 0, done.stderr
-    answer, _, found = done.stdout.strip().partition(" [")
-    text = EXAMPLE.read_text(encoding="utf-8")
-    assert f'"{answer}"' in text
-    assert "'home'" in found
-    code = text[text.index("import querywright") :]
-    assert len([line for line in code.splitlines() if line and not line.startswith((" ", ")"))]) <= 5
+    assert (done.returncode, "'home'" in done.stdout) == (0, True), done.stderr
+    assert not opened.exists(), opened.read_text()
+    alone("-c", "import socket; socket.socket().connect_ex(('127.0.0.1', 9))")
+    assert "127.0.0.1" in opened.read_text()
