@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import runpy
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
-from querywright.cli.study_show import show_status, show_study, study_json, study_progress
+from querywright.cli.show import progress
+from querywright.cli.study_show import show_status, show_study, standing, study_json
 from querywright.errors import BudgetError
 
 HERE = Path(__file__)
@@ -156,9 +155,9 @@ def test_status_on_the_terminal(capsys):
 
 def test_without_a_terminal_there_is_a_line_a_trial_at_most_every_few_seconds_and_always_the_last(capsys):
     def told(every, trials, **more):
-        with study_progress(Console(file=io.StringIO()), every=every) as update:
+        with progress(every) as update:
             for n in range(len(trials) + 1):
-                update(made_snapshot(trials=trials[:n], **more))
+                update("trials", *standing(made_snapshot(trials=trials[:n], **more)))
         return capsys.readouterr().err.splitlines()
 
     lines = told(0.0, made_trials(24))
@@ -170,14 +169,6 @@ def test_without_a_terminal_there_is_a_line_a_trial_at_most_every_few_seconds_an
     lines = told(60.0, complete, spec=made_spec(trials=len(complete), late_trials=None))
     assert [line.partition("; best so far")[0] for line in lines] == [f"trials: {len(complete)} of {len(complete)}"]
     assert "left" not in lines[0]
-
-
-def test_on_a_terminal_there_is_a_bar():
-    shown = io.StringIO()
-    with study_progress(Console(file=shown, force_terminal=True, width=160)) as update:
-        update(made_snapshot())
-    assert "19/24" in shown.getvalue()
-    assert "best so far 87.5 [69, 96]" in shown.getvalue()
 
 
 @pytest.mark.parametrize("error", [BudgetError("the budget is spent"), KeyboardInterrupt()])

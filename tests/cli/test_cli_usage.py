@@ -242,7 +242,8 @@ def test_progress_is_a_line_at_its_end_or_a_bar_that_leaves_nothing_behind(capsy
     file = io.StringIO()
     monkeypatch.setattr(show, "err", Console(file=file, force_terminal=True, width=60))
     with show.progress() as update:
-        update("[red]plain", 1, 3)
+        update("[red]plain", 1, 3, "half [b]way")
         update("[red]plain", 3, 3)
     assert "[red]plain" in file.getvalue()
+    assert "half [b]way" in file.getvalue()
     assert file.getvalue().endswith("\r\x1b[2K\x1b[?25h\r")  # the line is gone and the cursor is back

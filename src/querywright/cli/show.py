@@ -8,6 +8,7 @@ import math
 import re
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -175,22 +176,35 @@ def _finite(data: Any) -> Any:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress line a piece of work, on standard error; only a line at its end where that is no terminal."""
+def progress(every: float = math.inf) -> Iterator[Callable[..., None]]:
+    """A bar a piece of work, on standard error, and what is said beside it.
+
+    Where that is no terminal there is a line at the end of each piece, and one at most every so many seconds.
+    """
     if not err.is_terminal:
-        yield lambda what, done, total: note(f"{what}: {done} of {total}") if done == total else None
+        told: dict[str, tuple[int, float]] = {}
+
+        def tell(what: str, done: int, total: int, said: str = "") -> None:
+            now = time.monotonic()
+            before, at = told.get(what, (done - 1, now))  # work that is taken up again is partly done already
+            late = what in told and now - at >= every
+            if done != before and (done == total or late):
+                note(f"{what}: {done} of {total}" + (f"; {said}" if said else ""))
+                at = now
+            told[what] = done, at
+
+        yield tell
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    described = TextColumn("{task.description}", markup=False)
-    with Progress(
-        described, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=err, transient=True
-    ) as bars:
+    described, beside = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[said]"))
+    columns = (described, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), beside)
+    with Progress(*columns, console=err, transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def update(what: str, done: int, total: int) -> None:
+        def update(what: str, done: int, total: int, said: str = "") -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(clean(what), total=total)
-            bars.update(tasks[what], completed=done, total=total, visible=done < total)
+                tasks[what] = bars.add_task(clean(what), total=total, said=clean(said))
+            bars.update(tasks[what], completed=done, total=total, visible=done < total, said=clean(said))
 
         yield update

@@ -15,8 +15,8 @@ from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.show import emit, note, say, show_table
-from querywright.cli.study_show import show_status, show_study, study_progress
+from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.study_show import show_status, show_study, standing
 from querywright.errors import InputError
 from querywright.workspace import Workspace
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from querywright.optimize.study.types import Snapshot
 
 REPORT = "report.html"
+QUIET_SECONDS = 5.0
+"""Between two lines on progress where standard error is no terminal."""
 
 study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
@@ -263,8 +265,11 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
     from querywright.optimize.study.report import write_report
 
     command = _command("run", file, "--out", folder, "--workers", run.workers)
-    with _resumable(folder, run.storage), study_progress() as update:
-        found = start(workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update)
+    with _resumable(folder, run.storage), progress(QUIET_SECONDS) as update:
+        found = start(
+            workers=run.workers, home=output.home, storage=run.storage, command=command,
+            progress=lambda snapshot: update("trials", *standing(snapshot)),
+        )  # fmt: skip
     write_report(found, folder / REPORT)
     show_study(found, folder, as_json=output.as_json)
 

@@ -1,22 +1,15 @@
-"""What the commands of a study print: progress while it runs, tables and verdicts at its end."""
+"""What the commands of a study print: how it stands while it runs, tables and verdicts at its end."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from querywright.cli.show import clean, emit, err, note, say, show_table
+from querywright.cli.show import emit, note, say, show_table
 
 if TYPE_CHECKING:
     from querywright.optimize.study.types import Snapshot
-
-QUIET_SECONDS = 5.0
-"""Between two lines where standard error is no terminal."""
 
 DETAILS = (
     *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
@@ -24,38 +17,7 @@ DETAILS = (
 )
 
 
-@contextlib.contextmanager
-def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> Iterator[Callable[[Snapshot], None]]:
-    """Says how far a study is: a bar on a terminal, else a line a trial at most every few seconds."""
-    if not console.is_terminal:
-        last: tuple[int, float] | None = None
-
-        def tell(snapshot: Snapshot) -> None:
-            nonlocal last
-            done, planned, said = _told(snapshot)
-            now = time.monotonic()
-            before, at = last or (done - 1, now)  # a study that is taken up again has trials already
-            if done > before and (done == planned or (last is not None and now - at >= every)):
-                note(f"trials: {done} of {planned}; {said}")
-                last = (done, now)
-            last = last or (done, now)
-
-        yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("trials"), BarColumn(bar_width=20), MofNCompleteColumn())
-    with Progress(*columns, TextColumn("{task.fields[said]}", markup=False), console=console, transient=True) as bars:
-        task = bars.add_task("trials", total=None, said="")
-
-        def update(snapshot: Snapshot) -> None:
-            done, planned, said = _told(snapshot)
-            bars.update(task, completed=done, total=planned, said=clean(said))
-
-        yield update
-
-
-def _told(snapshot: Snapshot) -> tuple[int, int, str]:
+def standing(snapshot: Snapshot) -> tuple[int, int, str]:
     """Trials that ended, trials planned, and how it stands."""
     from querywright.optimize.study.status import status
 
