@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from querywright.cli import options as opt
 from querywright.cli.show import emit, show_facts
 
 
-def techniques(*, as_json: opt.Json = False, markdown: opt.Flag = False) -> None:
+def techniques(*, as_json: opt.Json = False) -> None:
     """List the techniques with source, LM stages, searches and knobs.
 
     Example: querywright techniques
-
-    Args:
-        markdown: Print the table of the README.
     """
     rows = technique_rows()
-    if markdown:
-        sys.stdout.write(markdown_table(rows))
-    else:
-        emit(as_json, rows, lambda: show_facts({f"{row['technique']}: {row['title']}": _told(row) for row in rows}))
+    emit(as_json, rows, lambda: show_facts({f"{row['technique']}: {row['title']}": _told(row) for row in rows}))
 
 
 def technique_rows() -> list[dict[str, Any]]:
@@ -46,7 +39,7 @@ def technique_rows() -> list[dict[str, Any]]:
 
 
 def markdown_table(rows: list[dict[str, Any]]) -> str:
-    """The techniques as a Markdown table; knobs that are the same in every row stand below it."""
+    """The table of the README; knobs that are the same in every row stand below it."""
     from querywright.programs.gate import SHARED_KNOBS
 
     of_all = {(knob.name, knob.default) for knob in SHARED_KNOBS}

@@ -105,34 +105,27 @@ class Question:
         """The question as a ``dspy.Example`` whose inputs are those of a program."""
         import dspy
 
-        return dspy.Example(
-            **self.inputs,
-            id=self.id,
-            answer=self.answer,
-            aliases=list(self.aliases),
-            evidence={key: str(value) for key, value in self.evidence.items()},
-            jointly=self.jointly,
-            assessors={key: list(names) for key, names in self.assessors.items()},
-        ).with_inputs(*self.inputs)
+        return dspy.Example(**self._fields | self.inputs).with_inputs(*self.inputs)
 
     def to_json(self) -> dict[str, Any]:
         """The question in querywright's own JSON form, without empty fields."""
-        data: dict[str, Any] = {"id": self.id, "question": self.question}
-        if self.options:
-            data["options"] = list(self.options)
-        if self.answer is not None:
-            data["answer"] = self.answer
-        if self.aliases:
-            data["aliases"] = list(self.aliases)
-        if self.evidence:
-            data["evidence"] = {key: str(value) for key, value in self.evidence.items()}
-        if self.jointly:
-            data["jointly"] = True
-        if self.assessors:
-            data["assessors"] = {key: list(names) for key, names in self.assessors.items()}
-        if self.history:
-            data["history"] = list(self.history)
-        return data
+        return {name: value for name, value in self._fields.items() if value or name in ("id", "question")}
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        """All fields as plain data; a history only where there is one."""
+        history = {"history": list(self.history)} if self.history else {}
+        return {
+            "id": self.id,
+            "question": self.question,
+            "options": list(self.options),
+            "answer": self.answer,
+            "aliases": list(self.aliases),
+            "evidence": {key: str(value) for key, value in self.evidence.items()},
+            "jointly": self.jointly,
+            "assessors": {key: list(names) for key, names in self.assessors.items()},
+            **history,
+        }
 
 
 def turns_of(history: History) -> tuple[str, ...]:
