@@ -24,8 +24,6 @@ from querywright.errors import InputError
 from querywright.models.rewriters import rewriter_of
 from querywright.named import (
     check_reader,
-    check_reranker,
-    check_writer,
     engine_for,
     knob_values,
     of_mixed,
@@ -376,11 +374,8 @@ def compile(
     values = knob_values(technique, knobs or {})
     check_reader(reader)
     searched = engine_for(technique, engine) or "dense"
-    check_reranker(technique, reranker)
-    check_writer(technique, writer_lm)
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
     judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
-    objectives_of([one for one in settings.objectives if one != "auto"])
     asked, splits = _split(questions, sizes, settings.seed, needs_options, {"labels": labels, **(reading or {})})
     if "auto" in settings.objectives:
         auto = _auto(splits, judges, judge_lm is not None, tell or _warn)

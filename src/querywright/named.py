@@ -8,7 +8,7 @@ from typing import Any
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.rewriters import Rewriter
-from querywright.programs import READERS, check_takes_writer, technique_class
+from querywright.programs import READERS, technique_class
 from querywright.programs.hyperparameters import Knobs
 from querywright.retrieval import rerank
 from querywright.retrieval.engines import check_engine
@@ -28,16 +28,6 @@ def engine_for(technique: str, named: str | None) -> str | None:
     return own or named
 
 
-def check_reranker(technique: str, reranker: Reranker | str | None) -> None:
-    """Raise when a reranker is named that the technique would not ask, or that there cannot be."""
-    if reranker is None:
-        return
-    if not technique_class(technique).USES_RERANKER:
-        raise InputError(f"{technique} does not rerank; leave reranker= out (--reranker), or use a technique that does")
-    if isinstance(reranker, str):
-        rerank.resolve_reranker(reranker)
-
-
 def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
     """Load the reranker that was named, so that a missing model is told before anything is spent."""
     if not isinstance(reranker, str):
@@ -45,11 +35,6 @@ def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
     found: CrossEncoderReranker = rerank.resolve_reranker(reranker)
     found.load()
     return found
-
-
-def check_writer(technique: str, writer: Any) -> None:
-    """Raise when a writer is named that the technique would not ask."""
-    check_takes_writer(technique_class(technique), writer)
 
 
 def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:

@@ -25,7 +25,6 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.rewriters import rewriter_of
 from querywright.named import (
     check_reader,
-    check_writer,
     engine_for,
     knob_values,
     of_grounded,
@@ -44,6 +43,7 @@ from querywright.programs import (
     RAG,
     READERS,
     Technique,
+    check_takes_writer,
     make_program,
     make_reader,
     technique_class,
@@ -334,7 +334,7 @@ def _technique_arm(text: str, engine: str, knobs: Mapping[str, Any], writer: Any
         named = given.pop("writer")
         if named != getattr(writer, "model", None):
             writer = None if named == "none" else named
-        check_writer(technique, writer)
+        check_takes_writer(kind, writer)
     elif not kind.LM_STAGES:
         writer = None
     values = {**knob_values(technique, knobs, strict=False), **knob_values(technique, given)}
