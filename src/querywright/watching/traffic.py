@@ -74,7 +74,7 @@ class JsonLines:
         self._max_bytes, self._keep = max_bytes, keep
         self._redact = redact or (lambda text: text)
         self._lock = self.path.with_name(f".{self.path.name}.lock")
-        self._counting, self._failing = threading.Lock(), False
+        self._counting = threading.Lock()
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._salt = None if questions else self._read_salt(self.path.with_name(self.path.name + ".salt"))
@@ -89,9 +89,12 @@ class JsonLines:
         try:
             self._append(self._line(exchange))
         except Exception as error:  # noqa: BLE001 - whoever asked a question has nothing to do with its record
-            self._count(error)
-        else:
-            self._failing = False
+            with self._counting:
+                self.lost += 1
+            # The error's name, and what the system says of its number: its own text may hold a question.
+            said = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
+            text = "a line of traffic could not be written to %s (%s%s); %d lost so far, the next is tried again"
+            logger.warning(text, self.path.name, type(error).__name__, said, self.lost)
 
     def _text(self, value: str) -> str:
         shown = self._redact(value)
@@ -137,16 +140,6 @@ class JsonLines:
         if len(salt) != SALT_BYTES:
             raise InputError(f"{path.name!r} is no salt of {SALT_BYTES} bytes; remove it, or record in another file")
         return salt
-
-    def _count(self, error: Exception) -> None:
-        with self._counting:
-            self.lost += 1
-            first, self._failing = not self._failing, True
-        if first:  # a full disk would fill the log as well
-            # The error's name, and what the system says of its number: its own text may hold a question.
-            said = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
-            text = "a line of traffic could not be written to %s (%s%s); %d lost so far, the next is tried again"
-            logger.warning(text, self.path.name, type(error).__name__, said, self.lost)
 
 
 def read_traffic(path: str | Path, *, problems: list[str] | None = None) -> list[Exchange]:
