@@ -126,8 +126,3 @@ def outcome(folder: Path, storage: str | None = None) -> dict[str, Any]:
 def asked_twice(requests: list[dict[str, Any]]) -> int:
     """Requests that the server had answered, or was answering, before."""
     return sum(count - 1 for count in Counter(json.dumps(one, sort_keys=True) for one in requests).values())
-
-
-def outcomes(folder: Path) -> int:
-    """How often an outcome was written, in a journal."""
-    return sum('"outcome":' in line for line in (folder / "journal.log").read_text().splitlines())

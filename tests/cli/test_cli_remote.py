@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -110,14 +109,6 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection
     asked = cli("ask", "What about salt and fresh food?", "--technique", "plain", "--collection", collection,
                 "--reader", "grounded", *server.lm)  # fmt: skip
     assert asked.out.startswith("answer: It is about salt.\nrests on: p-salt\n")
-
-
-def test_arms_of_artifacts_and_what_is_the_base(ok, questions, server, artifact):
-    shutil.copytree(artifact, "other/made")
-    given = ("--technique", "closed_book", "--artifact", artifact, "--artifact", "other/made", "--limit", "2")
-    done = ok("evaluate", questions, *given, "--json", *server.lm)
-    assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "made", "other/made"]
-    assert {one["other"] for one in done.data["comparisons"]} == {"closed_book"}  # the first, where plain is none
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -122,14 +122,6 @@ def test_mistakes_are_one_message(cli, arguments, message):
     assert "Traceback" not in done.err
 
 
-def test_the_end_of_a_study_on_the_terminal(capsys):
-    show_study(made_snapshot(finished=True), Path("out"), as_json=False)
-    printed = capsys.readouterr()
-    for said in ("dev, best 8 arms", "trial 17", "Holm-corrected", "recommended: trial 17", "420 made, 180 saved"):
-        assert said in " ".join(printed.out.split()), said
-    assert "report: out/report.html" in printed.err
-
-
 def test_a_study_without_an_outcome_is_shown_as_far_as_it_is(capsys):
     show_study(made_snapshot(trials=()), Path("out"), as_json=False)
     assert "LM calls: 420 made" in capsys.readouterr().out

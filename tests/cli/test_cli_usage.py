@@ -23,10 +23,6 @@ from querywright.errors import BudgetError, InputError, OutageError
 from querywright.programs import TECHNIQUES
 
 PARSE = runpy.run_path(str(Path(__file__).parents[1] / "markdown_blocks.py"))["parse"]
-ROWS = [
-    {"arm": "plain", "n": "3", "accuracy": "33.3 [6, 79]", "a very long head": "1.5", "knobs": "-"},
-    {"arm": "[red]arm", "n": "12", "accuracy": "100.0 [6, 100]", "a very long head": "2", "knobs": "one=1 " * 9},
-]
 
 
 @pytest.fixture
@@ -182,19 +178,6 @@ def printed(monkeypatch):
         return file.getvalue()
 
     return at
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 160])
-def test_every_number_of_a_table_is_whole_at_every_width(printed, width):
-    text = printed(width, lambda: show.show_table("[b]title", ROWS, notes=["[i]note"]))
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= width
-    assert "…" not in text
-    for row in ROWS:
-        for cell in (row["n"], row["accuracy"], row["a very long head"]):
-            assert any(cell in line for line in lines)
-    assert (lines[0], lines[-1], any(line.startswith("[red]arm ") for line in lines)) == ("[b]title", "[i]note", True)
-    assert " ".join(text.split()).count("one=1") == 9
 
 
 def test_a_wide_table_is_divided_where_it_may_be():

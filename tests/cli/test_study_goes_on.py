@@ -187,26 +187,6 @@ def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_
 
 
 @pytest.mark.slow
-def test_a_run_with_more_trials_goes_on_and_the_one_with_fewer_ends(
-    independent, undisturbed, studies, server, tmp_path
-):
-    undisturbed(independent("whole", trials=18))
-    file, out = independent(), tmp_path / "out"
-    server.delay = 0.2
-    fewer = studies.Command("run", file, "--out", out)
-    fewer.wait_for(lambda: len(server.requests) >= 5)
-    more = studies.Command("resume", out, "--trials", 18)
-    studies.wait_for(lambda: "trials: 18" in (out / "study.yaml").read_text())
-    server.delay = 0.0
-    ended = fewer.end()
-    assert ended.status == 3
-    assert "another run gave this study 18 trials" in ended.err
-    assert more.end().status == 0
-    assert [one["state"] for one in studies.table(out)] == ["complete"] * 18
-    assert studies.outcomes(out) == 1
-
-
-@pytest.mark.slow
 def test_hosts_share_trials_answers_and_budget_in_a_database_that_may_stop(
     cli, independent, undisturbed, studies, server, same, postgres, tmp_path
 ):

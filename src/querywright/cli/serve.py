@@ -59,7 +59,6 @@ def serve(
     host: Address = _DEFAULTS.host,
     port: Annotated[int, Parameter(metavar="N", validator=Number(gte=0, lte=65_535))] = _DEFAULTS.port,
     token_env: opt.Name | None = None,
-    insecure_no_token: opt.Flag = False,
     verify: opt.Flag = False,
     digest: Annotated[tuple[str, ...], Parameter(metavar="SHA256", show_default=False)] = (),
     trusted_proxy: Address | None = None,
@@ -83,7 +82,6 @@ def serve(
         host: Where to listen.
         port: 0 for any that is free.
         token_env: Environment variable that holds the token which callers must send.
-        insecure_no_token: Let other machines ask without a token.
         verify: Replay the golden answers first, at a reload too.
         digest: Refuse anything else; one for each artifact, in order.
         trusted_proxy: A proxy whose X-Forwarded-For is believed.
@@ -98,7 +96,7 @@ def serve(
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
-        insecure_no_token=insecure_no_token, reranker=helpers.reranker, writer_lm=helpers.writer.given,
+        reranker=helpers.reranker, writer_lm=helpers.writer.given,
         home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy, log_questions=log_questions,
         watchers=() if record is None else (JsonLines(record, questions=not record_hashes),), **asdict(limits),
     )  # fmt: skip

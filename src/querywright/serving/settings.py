@@ -29,7 +29,6 @@ class ServeSettings:
         port: Port to listen on; 0 for any that is free. Default 8080.
         token: What a caller must send as ``Authorization: Bearer ...``; at least 16 characters. None for no token,
             which only a loopback address allows.
-        insecure_no_token: Listen on any address without a token. Default False.
         lm: An LM, its name, or a function that makes the LM for the manifest of an artifact, called once a name; None
             for the one that each artifact names.
         reranker: A reranker, or the name or folder of one; None for the artifact's own.
@@ -62,7 +61,6 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = field(default=None, repr=False)
-    insecure_no_token: bool = False
     lm: Any = None
     reranker: Any = None
     writer_lm: Any = None
@@ -102,10 +100,10 @@ class ServeSettings:
                 f"the token must have {SHORTEST_TOKEN} or more printable ASCII characters, but has {len(self.token)}; "
                 "make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
-        if self.token is None and not self.insecure_no_token and not is_loopback(self.host):
+        if self.token is None and not is_loopback(self.host):
             raise InputError(
                 f"{self.host!r} can be reached from other machines, where anyone could ask; put a token into an "
-                "environment variable and name it with --token-env, listen on 127.0.0.1, or say --insecure-no-token"
+                "environment variable and name it with --token-env, or listen on 127.0.0.1"
             )
 
     def names(self) -> dict[str, Path]:
