@@ -1,27 +1,21 @@
 """Questions and passages from files and datasets, checked as a whole before anything is spent on them.
 
-Columns that are found without a mapping, the first that has a value:
+Columns are found without a mapping by the names of ``QUESTION_COLUMNS`` and ``PASSAGE_COLUMNS``, the first that has a
+value:
 
-* question ``id``: id, _id, qid, question_id. Without one the id is the first 16 hex digits of the SHA-256 of
-  question, options and history, so that it stays the same when rows move.
-* ``question``: question, query, user_input.
-* ``options``: options, choices: a list of texts or of ``{"key": ..., "value": ...}``, an object of letter and text,
-  or ``{"text": [...], "label": [...]}``; or columns A, B, C ...; a mapping may name several columns as
-  ``"opa,opb,opc"``. An empty list is no options.
-* ``answer``: answer, ground_truth, ground_truth_answer, reference (the option's text, compared exactly and then
-  without regard to case; else its letter or its position from 0; where it may be the text of one and the letter
-  of another, a problem); answer_idx, answer_letter, answer_index, answerKey (letter or position from 0; has to
-  agree with answer where both are given); answers, golden_answers, generation_gt, possible_answers,
-  correct_answers, ground_truths (a list: the answer and its aliases).
-* ``aliases``: aliases.
-* ``evidence``: evidence, gold, gold_ids, gold_titles, relevant, relevant_doc_ids, retrieval_gt,
-  supporting_facts, reference_context_ids, correct_answer_document_ids, expected_ids: an object of passage id and
-  label, or a list of passage ids (or one id), each of which counts as ENTAILED; in multi-hop sets that means
-  that each of them is needed. ``assessors``: by passage id who gave the label.
-* ``history``: history, chat_history: the conversation before the question: a list of turns, each a text or an object
-  of ``role`` and ``content``; or a text, whose lines are the turns.
-* passage ``id``: id, _id, doc_id, docid, pid, passage_id. ``text``: text, content, contents, body.
-  ``title``: title. ``metadata``: metadata, an object of text, numbers, truth values and dates.
+* ``id``: of a question that has none the first 16 hex digits of the SHA-256 of question, options and history, so that
+  it stays the same when rows move.
+* ``options``: a list of texts or of ``{"key": ..., "value": ...}``, an object of letter and text, or ``{"text": [...],
+  "label": [...]}``; or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list is
+  no options.
+* ``answer``: the option's text, compared exactly and then without regard to case, else its letter or its position
+  from 0; where it may be the text of one and the letter of another, a problem. ``answer_idx`` is a letter or a position
+  and has to agree with it; ``answers`` is a list of the answer and its aliases.
+* ``evidence``: an object of passage id and label, or a list of passage ids (or one id), each of which counts as
+  ENTAILED; in multi-hop sets that means that each of them is needed. ``assessors``: by passage id who gave the label.
+* ``history``: the conversation before the question: a list of turns, each a text or an object of ``role`` and
+  ``content``; or a text, whose lines are the turns.
+* ``metadata`` of a passage: an object of text, numbers, truth values and dates.
 
 Text cells (CSV, TSV) hold lists and objects as JSON, and an empty cell is a missing value. Further columns
 are ignored. Values lose outer whitespace and are otherwise kept as they are. A row of a form that needs more

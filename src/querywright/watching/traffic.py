@@ -77,6 +77,8 @@ class JsonLines:
         self._counting = threading.Lock()
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            if not self.path.is_file():  # such as /dev/stdout
+                raise OSError("it is no file")
             self._salt = None if questions else self._read_salt(self.path.with_name(self.path.name + ".salt"))
         except OSError as error:
             raise InputError(
