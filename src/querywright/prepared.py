@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -186,7 +186,6 @@ def prepare(
     reranker: Reranker | str | None = None,
     writer_lm: Any = None,
     reading: Mapping[str, Any] | None = None,
-    jointly: bool | None = None,
     scores: bool = True,
     tell: Tell = print,
 ) -> Prepared:
@@ -196,9 +195,8 @@ def prepare(
     questions. ``workspace`` opens the working folder and the LM once the names are checked and the questions are read,
     and ``judge_lm`` the LM of the judges, of which that of usefulness scores where no other is named.
     ``max_passages=None`` leaves each technique its own number. ``guidelines``, for the judge of coverage, may be filled
-    in later. ``reading`` holds ``columns``, ``limit``, ``split`` and ``labels`` of the questions; ``jointly`` says
-    whether each of them takes all of its helpful passages, where the data does not. Without ``scores`` nothing is
-    measured, only searched.
+    in later. ``reading`` holds ``columns``, ``limit``, ``split`` and ``labels`` of the questions. Without ``scores``
+    nothing is measured, only searched.
 
     Raises:
         InputError: Something cannot be used; it names what, and what may be given.
@@ -215,8 +213,6 @@ def prepare(
     _check_shared(knobs, writer_lm, named.values())
     chosen, judged = _metrics(metrics, judges, judge_lm is not None, guidelines, max(8, threads))
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
-    if jointly is not None:
-        asked = [replace(question, jointly=jointly) for question in asked]
     notes: list[str] = []
     if not is_given and not all(question.options for question in asked):
         left_out = [name for name, arm in named.items() if arm.needs_options]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from querywright.cli.main import run
 from querywright.cli.options import SearchOptions
 from querywright.cli.rewriter import RewriteOptions
 
@@ -34,31 +32,6 @@ def test_what_cannot_be_trained_is_said_at_once(
     assert said in " ".join(found.err.split())
     assert server.requests == []
     assert not Path("r").exists()
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    """The working folder of a training under way."""
-    (tmp_path / "reinforce").mkdir()
-    settings = {"technique": "rrr", "recipe": {"name": "ours", "steps": 4}, "metric": "hit", "base": {"name": "tiny"}}
-    (tmp_path / "run.json").write_text(json.dumps({**settings, "stages": ["warmup", "reinforce"]}))
-    (tmp_path / "warmup.json").write_text("{}")
-    steps = [{"kind": "step", "step": 1, "reward": reward, "kl": 0.125} for reward in (0.0, 0.5, 1.0)]
-    lines = [{"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5}, *steps]
-    (tmp_path / "reinforce" / "reinforce.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return tmp_path
-
-
-def test_a_training_under_way_is_shown(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["rewriter", "show", str(work), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "technique": "rrr", "metric": "hit", "base": "tiny", "recipe": "ours", "warmup": "done", "reinforce": "begun",
-        "steps": "1 of 4", "dev": "0.250",
-        "last dev": {"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5},
-        "last step": {"kind": "step", "step": 1, "reward": 1.0, "kl": 0.125},
-    }  # fmt: skip
-    assert run(["rewriter", "show", str(work / "reinforce")]) == 2
-    assert "there is no rewriter at" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from querywright.cli.show import progress
-from querywright.cli.study_show import show_status, show_study, standing, study_json
+from querywright.cli.study import _resumable, show_status, show_study, standing, study_json
 from querywright.errors import BudgetError
 
 HERE = Path(__file__)
@@ -165,8 +165,6 @@ def test_without_a_terminal_there_is_a_line_a_trial_at_most_every_few_seconds_an
 
 @pytest.mark.parametrize("error", [BudgetError("the budget is spent"), KeyboardInterrupt()])
 def test_a_study_that_stops_says_how_it_goes_on(tmp_path, capsys, error):
-    from querywright.cli.study import _resumable
-
     folder = tmp_path / "my study"
     with pytest.raises(type(error)), _resumable(folder, None):
         raise error

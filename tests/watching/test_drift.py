@@ -36,22 +36,20 @@ OPTIONS = ("a", "b", "c", "d")
 TOPICS = np.random.default_rng(7).normal(size=(12, 24))
 
 
-def draw(
-    make, n, seed, vectors, *, score=0.6, spread=0.1, fell_back=0.1, declined=0.08, failed=0.03, new=0.0, first=0.25
-):
+def draw(make, n, seed, vectors, *, score=0.6, spread=0.1, fell_back=0.1, declined=0.08, failed=0.03, new=0.0):
     """Traffic; what is not said to be different is the same for all."""
     rng, numbers, found = random.Random(seed), np.random.default_rng(seed), []
     for number in range(n):
         question = f"{seed} {number}"
         middle = numbers.normal(size=24) if rng.random() < new else TOPICS[rng.randrange(12)]
         vectors[question] = middle + 0.5 * numbers.normal(size=24)
-        fails, place = rng.random() < failed, 0 if rng.random() < first else rng.randrange(1, 4)
+        fails = rng.random() < failed
         found.append(
             make(
                 number, id=f"{seed}-{number}", question=question, options=OPTIONS,
                 passages=("p",) * rng.choice((3, 4, 5, 5, 5)),
                 top_scores=(rng.gauss(score, spread), 0.1),
-                answer=None if fails else OPTIONS[place],
+                answer=None if fails else rng.choice(OPTIONS),
                 declined=rng.random() < declined and not fails,
                 fallbacks=("hypothesis",) if rng.random() < fell_back else (),
                 error="LMTransportError" if fails else None,
@@ -79,16 +77,15 @@ def shown(found):
     ("draws", "most"), [(8, 2), pytest.param(200, 17, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange, draws, most):
-    """All seven measures together: of 200 draws .05 or fewer may show something; 18 of them would be .09."""
+    """All six measures together: of 200 draws .05 or fewer may show something; 18 of them would be .09."""
     found = [compared(exchange, seed) for seed in range(draws)]
     wrong = [one.sentence for one in found if one.verdict == "drift"]
     assert len(wrong) <= most, wrong
     tested = {one.name for one in found[0].measures if not math.isnan(one.p)}
-    assert {BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED} < tested
-    assert len(tested) == 7
+    assert tested == {BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED}
     by_measure = {name: sum(one.p < ALPHA for f in found for one in f.measures if one.name == name) for name in tested}
     bound = 0.11 * draws + 2
-    assert all(count <= bound for name, count in by_measure.items() if not name.startswith("answer")), by_measure
+    assert all(count <= bound for count in by_measure.values()), by_measure
 
 
 @pytest.mark.parametrize(
@@ -99,7 +96,6 @@ def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange, 
         ({"fell_back": 0.4}, FELL_BACK),
         ({"declined": 0.35}, DECLINED),
         ({"failed": 0.3}, FAILED),
-        ({"first": 0.7}, "answer: option 1"),
     ],
 )
 def test_what_was_planted_is_found(exchange, change, name):
@@ -115,7 +111,7 @@ def test_what_was_planted_is_found(exchange, change, name):
 def test_the_shift_that_is_told_is_found_four_times_in_five(exchange):
     found = compared(exchange, 3, far=False)
     assert "nothing shown: 120 distinct questions of traffic, 90 of the reference" in found.sentence
-    shift = 0.1 * 1.07 * detectable(120, 90, alpha=ALPHA / 6)
+    shift = 0.1 * 1.07 * detectable(120, 90, alpha=ALPHA / 5)
     assert float(found.sentence.partition("best score that is ")[2].split()[0]) == pytest.approx(shift, rel=0.15)
     lower = [compared(exchange, 5_000 + seed, far=False, score=0.6 - shift) for seed in range(100)]
     assert 0.7 <= sum(BEST in shown(one) for one in lower) / len(lower) <= 0.9

@@ -13,7 +13,6 @@ from querywright.data.types import Label
 from querywright.errors import DataError, InputError
 from querywright.optimize.artifacts.watchers import exchange_of
 from querywright.watching import labelled_questions, write_questions
-from querywright.watching.drift import options
 
 
 @pytest.fixture
@@ -125,6 +124,3 @@ def test_an_answer_is_one_of_the_options_whatever_space_was_around_them(tmp_path
     labels.write_text(json.dumps({"id": traffic[0].id, "feedback": "up"}))
     (question,) = labelled_questions(traffic, labels).questions
     assert (question.answer, question.options) == ("A one", ("A one", "B"))
-    place = options(traffic, traffic)
-    assert place is not None
-    assert (place.name, place.value) == ("answer: option 1", 1.0)

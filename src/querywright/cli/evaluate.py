@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from querywright.optimize.evaluate import Progress
     from querywright.prepared import Prepared
 
-NEEDS = ("any", "all")
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 MANY_ROWS = 2000  # that take more than two seconds to compare and write
 
@@ -80,7 +79,6 @@ def compare_command(
     questions: Annotated[str, Parameter(name="--data", metavar="QUESTIONS")],
     save_to: opt.OutFolder,
     baseline: Annotated[str, Parameter(metavar="ARM")] = "plain",
-    evidence: Annotated[str | None, Parameter(metavar="any|all")] = None,
     given: Given = Given(),
 ) -> None:
     """Compare arms on the same questions and write every question's result and a report.
@@ -95,14 +93,11 @@ def compare_command(
         questions: A file of labelled questions, hf:NAME, or sample.
         save_to: Where results and report are written.
         baseline: What every arm is held against; added if it is not named.
-        evidence: Whether one helpful passage is enough, or it takes all of them. Default: as the data says, else any.
     """
-    if evidence not in (None, *NEEDS):
-        raise InputError(f"--evidence is any or all, but got {evidence!r}")
     check_folder(save_to, "--out", SUMMARY, "folder of results")
     baseline, *named = (_arm(name) for name in (baseline, *arm))
     named = named if baseline in named else [baseline, *named]
-    bench = Bench.open(questions, named, given, jointly=None if evidence is None else evidence == "all")
+    bench = Bench.open(questions, named, given)
     names = dict(zip(named, bench.ready.programs, strict=True))
     compared = bench.compare(baseline=names[baseline])
     if len(compared.arms) * len(compared.questions) >= MANY_ROWS:
@@ -127,7 +122,7 @@ class Bench:
     guidelines: Guidelines | None
 
     @classmethod
-    def open(cls, source: str, named: Iterable[Any], given: Given, *, jointly: bool | None = None) -> Bench:
+    def open(cls, source: str, named: Iterable[Any], given: Given) -> Bench:
         """Check, read and open all that a command was given."""
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.prepared import prepare
@@ -142,7 +137,7 @@ class Bench:
             named, source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
             engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
             metrics=arms.metric, reranker=helpers.reranker, writer_lm=helpers.writer.given, reading=given.data.given,
-            jointly=jointly, judges=judging.judge, guidelines=guidelines, threads=given.work.run.threads, tell=note,
+            judges=judging.judge, guidelines=guidelines, threads=given.work.run.threads, tell=note,
             judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         )  # fmt: skip
         if guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in ready.metrics.values()):

@@ -382,19 +382,15 @@ def evaluate_command(
 
 @rewriter_app.command(name="show")
 def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
-    """Show what a rewriter is and what it is worth, or how far a training has come.
+    """Show what a rewriter is and what it is worth.
 
     Example: querywright rewriter show artifacts/mine
 
     Args:
-        path: A rewriter's folder, or the working folder of a training.
+        path: A rewriter's folder.
     """
     from querywright.models.rewriters import read_rewriter
-    from querywright.optimize.rewriter.settings import RUN
 
-    if (path / RUN).is_file():
-        emit(as_json, _progress_of(path))
-        return
     rewriter = read_rewriter(path)
     facts = {"name": rewriter.name, "identity": rewriter.identity, "form": rewriter.form}
 
@@ -403,27 +399,6 @@ def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
         say((rewriter.path / "README.md").read_text(encoding="utf-8"))
 
     emit(as_json, {**facts, **rewriter.card}, shown)
-
-
-def _progress_of(work: Path) -> dict[str, Any]:
-    """How far a training has come: its stages, the steps of the reinforcement and its looks at dev."""
-    from querywright.optimize.rewriter.checkpoints import read_json
-    from querywright.optimize.rewriter.settings import RUN
-
-    facts = read_json(work / RUN)
-    found = {"base": facts["base"]["name"], "recipe": facts["recipe"]["name"]}
-    for stage in facts["stages"]:
-        begun = "begun" if (work / stage).is_dir() else "not begun"
-        found[stage] = begun if read_json(work / f"{stage}.json") is None else "done"
-    lines = _log(work)
-    steps = [line for line in lines if line["kind"] == "step"]
-    looks = [line for line in lines if line["kind"] == "dev"]
-    if steps:
-        found["steps"] = f"{steps[-1]['step']} of {facts['recipe']['steps']}"
-    if looks:
-        found["dev"] = ", ".join(f"{line['value']:.3f}" for line in looks)
-    last = {f"last {line['kind']}": line for line in lines}
-    return {"technique": facts["technique"], "metric": facts["metric"], **found, **last}
 
 
 def _telling_looks(update: Progress, work: Path) -> Progress:

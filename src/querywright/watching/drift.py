@@ -38,7 +38,7 @@ BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED = (
     "failed",
 )
 
-_DRAWS = 999  # of a permutation test: the smallest p-value is 0.001, which seven tests at once leave below 0.05
+_DRAWS = 999  # of a permutation test: the smallest p-value is 0.001, which six tests at once leave below 0.05
 _DETOUR = 1.07  # how much larger a shift Anderson-Darling needs than the t-test; measured, on normal values
 # A question that nobody waited for, or that could not be asked so (as a blank one), says nothing of the program. A
 # plain InputError does: a retriever or a reranker gave what is no answer.
@@ -128,8 +128,8 @@ def find_drift(
 
     A question that was asked again counts once, as it went the last time: requests that repeat each other are not so
     many independent ones. Compared are the best retrieval score, the distance of the questions (where ``embed`` is
-    given and texts were kept), the number of passages, and the shares that fell back, were declined and failed, and
-    which option was the answer. P-values are Holm-corrected over all that could differ at all, so that where nothing
+    given and texts were kept), the number of passages, and the shares that fell back, were declined and failed.
+    P-values are Holm-corrected over all that could differ at all, so that where nothing
     changed something is shown at most once in twenty times.
 
     Args:
@@ -184,8 +184,6 @@ def _measures(ours: Sequence[Exchange], theirs: Sequence[Exchange], embed: Embed
     found.append(shares(FELL_BACK, *each(lambda one: bool(set(one.fallbacks) - ignored))))
     if read and read_too:
         found.append(shares(DECLINED, *each(lambda one: one.declined, (read, read_too))))
-        chosen = options(read, read_too, seed=seed)
-        found += [] if chosen is None else [chosen]
     return [*found, shares(FAILED, *each(lambda one: one.error is not None, sides))]
 
 
@@ -265,34 +263,6 @@ def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Mea
     return _share(name, n, m, hits / n, others / m, p=min(1.0, float(exact.pvalue)), method="Fisher")
 
 
-def options(traffic: Sequence[Exchange], reference: Sequence[Exchange], *, seed: int = 0) -> Measure | None:
-    """Which place among its options the answer has: a chi-squared test over drawn tables of the same margins.
-
-    What is shown is the place whose share differs most, with an interval that is wide enough for all of them. None
-    where no question has options.
-    """
-    ours, theirs = (
-        [one.options.index(one.answer) if one.answer in one.options else -1 for one in side if one.options]
-        for side in (traffic, reference)
-    )
-    n, m = len(ours), len(theirs)
-    if not ours or not theirs:
-        return None
-    places = sorted({*ours, *theirs})
-    most = max(places, key=lambda place: abs(ours.count(place) / n - theirs.count(place) / m))
-    name = "answer: no option" if most < 0 else f"answer: option {most + 1}"
-    value, other = ours.count(most) / n, theirs.count(most) / m
-    if min(n, m) < LEAST or len(places) == 1:
-        return _share(name, n, m, value, other, note="all of them are equal")
-    from scipy.stats import MonteCarloMethod, chi2_contingency
-
-    table = np.array([[side.count(place) for place in places] for side in (ours, theirs)])
-    drawn = MonteCarloMethod(n_resamples=_DRAWS, rng=np.random.default_rng(seed))
-    p = float(chi2_contingency(table, correction=False, method=drawn).pvalue)
-    wide = 1 - (1 - CONFIDENCE) / len(places)
-    return _share(name, n, m, value, other, confidence=wide, p=p, method="chi-squared")
-
-
 def far(traffic: Sequence[str], reference: Sequence[str], embed: Embed, *, seed: int = 0) -> Measure:
     """Questions that are farther from every question of the reference than 95 % of these are from one another.
 
@@ -327,14 +297,12 @@ def far(traffic: Sequence[str], reference: Sequence[str], embed: Embed, *, seed:
     return _share(FAR, n, m, float(drawn.statistic), cut / m, p=p, method="permutation, one-sided")
 
 
-def _share(
-    name: str, n: int, m: int, value: float, reference: float, *, confidence: float = CONFIDENCE, **told: Any
-) -> Measure:
+def _share(name: str, n: int, m: int, value: float, reference: float, **told: Any) -> Measure:
     """A measure of two shares; without interval where a side has too few questions."""
     made = Measure(name, "share", n, m, value, reference)
     if min(n, m) < LEAST:
         return replace(made, note=_lacking(n, m))
-    low, high = newcombe(value, n, reference, m, confidence=confidence)
+    low, high = newcombe(value, n, reference, m)
     effect = 2 * math.asin(math.sqrt(value)) - 2 * math.asin(math.sqrt(reference))
     return replace(made, low=low, high=high, effect=effect, **told)
 
@@ -348,12 +316,12 @@ def _lacking(n: int, m: int) -> str:
     return f"too few: {side} has {count}, {LEAST} are needed"
 
 
-def newcombe(a: float, n: int, b: float, m: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Interval of the difference a - b of two shares of n and m, from Wilson's intervals of each.
+def newcombe(a: float, n: int, b: float, m: int) -> tuple[float, float]:
+    """The 95 % interval of the difference a - b of two shares of n and m, from Wilson's intervals of each.
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, method 10.
     """
-    (low_a, high_a), (low_b, high_b) = (wilson_interval(s, k, confidence=confidence) for s, k in ((a, n), (b, m)))
+    (low_a, high_a), (low_b, high_b) = (wilson_interval(s, k, confidence=CONFIDENCE) for s, k in ((a, n), (b, m)))
     return a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
 
 
