@@ -11,6 +11,8 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.show import emit, note, say
+from querywright.data.rows import parse_text_cell
+from querywright.data.types import Question, turns_of
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,9 +85,6 @@ def ask(
 
 def _before(history: str) -> dict[str, Any]:
     """The conversation as a program takes it; nothing where there is none."""
-    from querywright.data.rows import parse_text_cell
-    from querywright.data.types import turns_of
-
     named = history.strip()
     if os.path.isfile(named) or (len(named.split()) == 1 and Path(named).suffix in {".txt", ".json", ".md"}):
         try:
@@ -124,7 +123,6 @@ def _technique(
     home: Path | None,
 ) -> Asked:
     """The program, open; everything given is checked before."""
-    from querywright.data.types import Question
     from querywright.optimize.dspy_context import asking
     from querywright.prepared import prepare
     from querywright.programs import technique_class

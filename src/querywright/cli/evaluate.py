@@ -14,17 +14,17 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file, check_folder
 from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.data.types import Label, Question
 from querywright.errors import InputError
+from querywright.files import write_file, writing
 
 if TYPE_CHECKING:
-    from querywright.data.types import Question
     from querywright.metrics.guideline import Guidelines
     from querywright.optimize.comparison import Compared
     from querywright.optimize.evaluate import Progress
     from querywright.prepared import Prepared
 
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
-MANY_ROWS = 2000  # that take more than two seconds to compare and write
 
 
 @Parameter(name="*")
@@ -100,8 +100,6 @@ def compare_command(
     bench = Bench.open(questions, named, given)
     names = dict(zip(named, bench.ready.programs, strict=True))
     compared = bench.compare(baseline=names[baseline])
-    if len(compared.arms) * len(compared.questions) >= MANY_ROWS:
-        note("comparing, and writing the report")
     notes = bench.notes(compared)
     title = f"{Path(questions).name}: {len(compared.questions)} questions"
     files = _write(save_to, compared, title, bench.facts(questions), notes)
@@ -217,7 +215,6 @@ class Bench:
         say(self.ready.workspace.cost_line())
 
     def _frozen(self, progress: Progress) -> Guidelines:
-        from querywright.data.types import Label
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.optimize.judging import freeze_guidelines
 
@@ -253,7 +250,6 @@ def _write(
     folder: Path, compared: Compared, title: str, facts: Mapping[str, str], notes: Sequence[str]
 ) -> dict[str, str]:
     """Write results question by question, the summary and the report; gives the paths."""
-    from querywright.files import write_file
     from querywright.optimize.tables import question_rows, write_table
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -265,8 +261,6 @@ def _write(
 
 
 def _write_rows(path: Path, compared: Compared) -> None:
-    from querywright.files import writing
-
     stands = "the results above stand, and the same command asks nothing again"
     with writing(f"{path.name!r}", stands, "--rows"), path.open("w", encoding="utf-8", errors="replace") as file:
         for one in compared.arms:

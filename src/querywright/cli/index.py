@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.show import emit, note, progress, say
+from querywright.data import Passage, read_passages
 from querywright.data.hub import names_of
-
-if TYPE_CHECKING:
-    from querywright.data.types import Passage
 
 Passages = Annotated[
     str,
@@ -43,7 +41,6 @@ def index(
         prune: Remove passages that are not in the source.
         embedder: embedded, or a sentence-transformers name or path.
     """
-    from querywright.data import read_passages
     from querywright.retrieval.collection import collection_folder
 
     collection_folder(collection, output.folder)

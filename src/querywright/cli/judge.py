@@ -13,12 +13,13 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts, show_table
+from querywright.data.judged import Judged, read_judged
+from querywright.data.labels import PassageLabel, check_form, read_labels, write_labels
 from querywright.errors import DataError
+from querywright.files import writing
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.data.judged import Judged
-    from querywright.data.labels import PassageLabel
     from querywright.metrics.agreement import Figure
     from querywright.metrics.calibration import Calibration
     from querywright.metrics.judge import Judge
@@ -50,7 +51,6 @@ class CaseOptions:
 
     def read(self, data: str, per_question: int | None = None) -> tuple[Judge, list[Judged]]:
         """The judge and the cases; the judge that does without the right answer where it is not known."""
-        from querywright.data.judged import read_judged
         from querywright.named import pairs
         from querywright.optimize.judge_files import resolve_judge
 
@@ -125,8 +125,6 @@ def label_command(
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
     """
-    from querywright.data.labels import check_form, read_labels, write_labels
-    from querywright.files import writing
     from querywright.models.lm import lm_digest
     from querywright.optimize.judge_files import resolve_judge
     from querywright.optimize.labels import check_judge, label_pool, pool_passages
@@ -165,9 +163,11 @@ def label_command(
     told |= {"failed": failed, "file": str(save_to)}
 
     def shown() -> None:
-        rows = [{"label": name, **{by: str(n) for by, n in counts.items()}} for name, counts in found.counts.items()]
-        by = list(dict.fromkeys(by for counts in found.counts.values() for by in counts))
-        rows = [{"label": row["label"], **{name: row.get(name, "0") for name in by}} for row in rows]
+        by = dict.fromkeys(by for counts in found.counts.values() for by in counts)
+        rows = [
+            {"label": label, **{name: str(counts.get(name, 0)) for name in by}}
+            for label, counts in found.counts.items()
+        ]
         notes = [] if asks is None else [asks.standing(lm.model, lm_digest(lm))]
         notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
         title = f"{len(found.labels)} passages of {len(pool)} questions, {found.added} added, {found.asked} judged"

@@ -16,12 +16,11 @@ from querywright.cli import options as opt
 from querywright.cli.checks import check_place
 from querywright.cli.compile import Sizes, split_sizes
 from querywright.cli.show import emit, note, progress, say, show_facts, show_table
+from querywright.data import Question, Splits, split_questions
 from querywright.errors import InputError
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.data.splits import Splits
-    from querywright.data.types import Question
     from querywright.optimize.evaluate import Progress
     from querywright.optimize.rewriter.recipes import Recipe
     from querywright.optimize.rewriter.settings import Given, TrainSettings
@@ -200,7 +199,6 @@ def train_command(
     Args:
         save_to: Where the rewriter is written.
     """
-    from querywright.data import split_questions
     from querywright.models.rewriters import check_target
     from querywright.optimize.rewriter.collect import splits_after
     from querywright.optimize.rewriter.pairs import read_pairs
@@ -271,7 +269,6 @@ def collect_command(
     Args:
         save_to: Where the pairs are written; an older file of pairs is replaced.
     """
-    from querywright.data import split_questions
     from querywright.optimize.rewriter.collect import collect
     from querywright.optimize.rewriter.pairs import check_pairs_file, write_pairs
 

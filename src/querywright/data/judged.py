@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.labels import GRADES
-from querywright.data.reading import QUESTION_COLUMNS, check_limit, derived_id, read_passages
-from querywright.data.rows import Cell, Record, Table, read_answer, read_history, read_options
+from querywright.data.reading import QUESTION_COLUMNS, asked_in, check_limit, read_passages
+from querywright.data.rows import Cell, Record, Table
 from querywright.data.sources import iterate_rows
 from querywright.data.tables import Row
 from querywright.data.types import PERSON, Passage, Question
@@ -159,14 +159,7 @@ def _persons(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _cases(
     record: Record, labels: Mapping[str, str], needs: Collection[str], corpus: Mapping[str, Passage] | None
 ) -> list[Judged]:
-    text = record.required_text("question")
-    options = read_options(record)
-    answer = read_answer(record, options)
-    texts = options.texts if options else ()
-    column, given = record.cell("id")
-    history = read_history(record)
-    id = derived_id(text, texts, history) if given is None else record.name(given, column)
-    question = Question(id, text, texts, answer.text, answer.aliases, history=history)
+    question, _ = asked_in(record)
     response = record.required_text("response") if "response" in needs else None
     point = record.required_text("point") if "point" in needs else None
 

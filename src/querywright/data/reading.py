@@ -36,7 +36,6 @@ from querywright.data.labels import read_labels, with_labels
 from querywright.data.pages import Pages, about_pages, merged, most_asked, pages_of
 from querywright.data.rows import (
     INDEX_COLUMNS,
-    Options,
     Record,
     Table,
     distinct,
@@ -280,23 +279,29 @@ def _records(source: Source, kind: Kind, table: Table, limit: int | None, split:
         logger.warning("%s: left out %d %s without text or answer", name_of(source), left_out, kind)
 
 
-def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, bool]:
-    """The question of a row and whether its id was given."""
+def asked_in(record: Record) -> tuple[Question, bool]:
+    """The question of a row without its evidence, and whether its id was given."""
     text = record.required_text("question")
     options = read_options(record)
     answer = read_answer(record, options)
-    evidence = read_evidence(record)
-    if multiple_choice and options == Options():
-        record.complain(record.cell("options").column, None, "options, because multiple_choice=True")
     texts = options.texts if options else ()
     column, given = record.cell("id")
     history = read_history(record)
     id = derived_id(text, texts, history) if given is None else record.name(given, column)
-    shown = () if multiple_choice is False else texts
-    jointly = read_jointly(record)
-    assessors = read_assessors(record, evidence)
-    made = Question(id, text, shown, answer.text, answer.aliases, evidence, jointly, assessors, history)
-    return made, given is not None
+    return Question(id, text, texts, answer.text, answer.aliases, history=history), given is not None
+
+
+def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, bool]:
+    """The question of a row and whether its id was given."""
+    asked, named = asked_in(record)
+    evidence = read_evidence(record)
+    if multiple_choice and not asked.options and record.ok:
+        record.complain(record.cell("options").column, None, "options, because multiple_choice=True")
+    made = replace(
+        asked, options=() if multiple_choice is False else asked.options, evidence=evidence,
+        jointly=read_jointly(record), assessors=read_assessors(record, evidence),
+    )  # fmt: skip
+    return made, named
 
 
 def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...] = ()) -> str:
