@@ -187,15 +187,6 @@ def longest(monkeypatch):
     monkeypatch.setattr(sys.modules[load.__module__], "resolve_reranker", lambda name: LongestFirst())
 
 
-@pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid"])
-def test_ask_on_each_engine(ok, collection, server, engine):
-    asked = ok(
-        "ask", QUESTION, "--technique", "plain", "--collection", collection, "--engine", engine,
-        "--knob", "max_passages=2", "--json", *OPTIONS, *server.lm,
-    )  # fmt: skip
-    assert (asked.data["answer"], asked.data["passages"][0]["id"]) == ("salt", "p-salt")
-
-
 def test_compile_on_an_engine_and_ask_what_was_compiled(ok, cli, collection, questions, server):
     ok(
         "compile", "plain", questions, "--collection", collection, "--engine", "hybrid", "--out", "artifacts/hybrid",

@@ -61,26 +61,6 @@ def test_what_is_printed_of_a_passage_cannot_steer_the_terminal(cli, write, serv
     assert not any(sign in asked.out for sign in "\x1b\x07\x9b")
 
 
-def test_evaluate_holds_every_arm_against_plain(ok, collection, questions, server):
-    done = ok(
-        "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
-        "--technique", "hcqr", "--knob", "max_passages=1", "--limit", "6", "--rows", "rows.jsonl", "--json", *server.lm,
-    )  # fmt: skip
-    assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain", "hcqr"]
-    bare, plain = (arm["metrics"] for arm in done.data["arms"][:2])
-    assert [plain[name]["value"] for name in ("accuracy", "decision_useful")] == [1.0, 1.0]
-    assert bare["accuracy"]["value"] == 0.0
-    pairs = [(one["metric"], one["arm"], one["other"]) for one in done.data["comparisons"]]
-    assert pairs[:2] == [("accuracy", "closed_book", "plain"), ("accuracy", "hcqr", "plain")]
-    lost = done.data["comparisons"][0]
-    assert (lost["wins"], lost["losses"], lost["difference"]) == (0, 6, -1.0)
-    assert lost["p_holm"] == pytest.approx(2 * 0.5**6 * 2)  # two arms in the family
-    written = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
-    assert [row["arm"] for row in written] == ["closed_book"] * 6 + ["plain"] * 6 + ["hcqr"] * 6
-    assert (written[6]["scores"]["accuracy"], written[6]["passages"]) == (1.0, ["p-juice"])
-    assert "every question's result: rows.jsonl" in done.err
-
-
 def write_grounded(body):
     """A sentence on what the first passage is about."""
     title = re.search(r"\[1\] (\w+):", json.dumps(body["messages"]))

@@ -50,22 +50,14 @@ Verdict = Literal["none", "drift", "too_few"]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One thing that was compared, traffic against reference.
+    """One thing that was compared, traffic against reference; NaN where there is no number.
 
     Args:
-        name: What was measured.
         kind: ``score`` (a mean) or ``share`` (of questions).
-        n: Questions of the traffic that have it.
-        n_reference: Questions of the reference that have it.
-        value: Of the traffic; NaN without questions.
-        reference: Of the reference.
-        low: Lower end of the difference's 95 % interval; NaN where there is none.
-        high: Upper end.
+        low: Lower end of the difference's 95 % interval.
         effect: Size of the difference beside the spread: Cliff's delta of scores, in [-1, 1]; Cohen's h of shares.
-        p: Probability of such a difference if there were none; NaN where it was not tested.
-        method: The test.
+        p: Probability of such a difference if there were none; ``p_holm`` is corrected for all that was tested.
         note: Why it was not tested.
-        p_holm: The same, corrected for all that was tested.
     """
 
     name: str
