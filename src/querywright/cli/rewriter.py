@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ rewriter_app = opt.make_app(
 )
 
 Number = Annotated[float, Parameter(metavar="X")]
+QUIET_SECONDS = 60.0
+"""Between two lines on a training where standard error is no terminal."""
 
 
 @Parameter(name="*", group="Rewrites")
@@ -228,8 +230,8 @@ def train_command(
     )
     work = training.work or output.folder / "rewriters" / save_to.absolute().name
     try:
-        with progress() as update:
-            trained = train(settings, given, out=save_to, work=work, progress=_telling_looks(update, work))
+        with progress(QUIET_SECONDS) as update:
+            trained = train(settings, given, out=save_to, work=work, progress=_with_looks(update, work))
     except KeyboardInterrupt:
         note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
         raise
@@ -398,26 +400,17 @@ def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
     emit(as_json, {**facts, **rewriter.card}, shown)
 
 
-def _telling_looks(update: Progress, work: Path) -> Progress:
-    """Progress that also tells each new look at dev."""
-    told = -1
-
-    def both(what: str, done: int, total: int) -> None:
-        nonlocal told
-        update(what, done, total)
-        looks = [line for line in _log(work) if line["kind"] == "dev"] if what == "reinforce" else []
-        if looks and looks[-1]["step"] > told:
-            told = looks[-1]["step"]
-            note(f"step {told}: dev {looks[-1]['value']:.3f}, at the start {looks[0]['value']:.3f}")
-
-    return both
-
-
-def _log(work: Path) -> list[dict[str, Any]]:
+def _with_looks(update: Callable[..., None], work: Path) -> Progress:
+    """Progress that says what the last look at dev saw, and the first."""
     from querywright.optimize.rewriter.checkpoints import read_lines
     from querywright.optimize.rewriter.reinforce import LOG
 
-    return read_lines(work / "reinforce" / LOG)
+    def both(what: str, done: int, total: int) -> None:
+        lines = read_lines(work / "reinforce" / LOG) if what == "reinforce" else []
+        looks = [f"{line['value']:.3f}" for line in lines if line["kind"] == "dev"]
+        update(what, done, total, f"dev {looks[-1]}, at the start {looks[0]}" if looks else "")
+
+    return both
 
 
 def _recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
