@@ -44,7 +44,7 @@ from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
 from querywright.optimize.study.objectives import check_judges, objectives_of
 from querywright.prepared import Metrics, opened, prepare
-from querywright.programs import technique_class
+from querywright.programs import check_takes_writer, technique_class
 from querywright.workspace import Tell, Workspace
 
 if TYPE_CHECKING:
@@ -370,7 +370,11 @@ def compile(
         raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from error
     if not isinstance(technique, str):
         raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
-    needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
+    kind = technique_class(technique)
+    check_takes_writer(kind, writer_lm)
+    if reranker is not None and not kind.USES_RERANKER:
+        raise InputError(f"{technique} does not rerank; leave reranker= out (--reranker), or use a technique that does")
+    needs_options = kind.NEEDS_OPTIONS or reader == "multiple_choice"
     values = knob_values(technique, knobs or {})
     check_reader(reader)
     searched = engine_for(technique, engine) or "dense"
