@@ -6,23 +6,23 @@ import json
 
 import pytest
 
-from querywright.models.lm import resolve_lm
-from querywright.models.recording import packaged_recording, read_recording
+from querywright.cli.main import run
+from querywright.models.recording import PACKAGED, packaged_recording, read_recording
 from querywright.optimize.artifacts.load import load
 
 pytestmark = pytest.mark.slow
 MOST_BYTES = 4_000_000
 
 
-def test_it_is_compiled_from_the_recording_and_asks_the_embedded_model_at_the_end(cli, working_folder):
-    done = cli("demo", "--out", "artifacts/shown")
-    assert done.status == 0, done.err
-    tables = done.out.split("test, the same 40 questions")[1]
-    rows = {line.split()[0]: line.split() for line in tables.splitlines() if line[:1].isalpha() and line.split()}
-    assert float(rows["rrs"][1]) > float(rows["hcqr"][1]) > float(rows["plain"][1])
-    assert "asked of embedded:SmolLM2-135M-Instruct now" in done.out
-    program = load("artifacts/shown", lm=resolve_lm("recording:sample"), verify=True)
-    assert program.manifest.lm.startswith("recording:")
+def test_it_is_compiled_from_the_recording_and_asks_the_embedded_model_at_the_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["demo", "--out", "artifacts/shown"]) == 0
+    out = capsys.readouterr().out
+    tables = out.split("test, the same 40 questions")[1]
+    rows = {line.split()[0]: line.split() for line in tables.splitlines() if line[:1].isalpha() and "[" in line}
+    assert float(rows["rrs"][1]) > float(rows["rrr"][1]) > float(rows["plain"][1])
+    assert "asked of embedded:SmolLM2-135M-Instruct now" in out
+    assert load("artifacts/shown", verify=True).manifest.lm == PACKAGED
 
 
 def test_the_recording_is_small_and_names_its_model_and_day():
