@@ -121,12 +121,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--lm", default=RECORDING)
     parser.add_argument("--limit", type=int, default=TEST)
+    parser.add_argument("--threads", type=int, default=8)
     given = parser.parse_args()
     for name in ("nursing", "hotpotqa"):
         index(name, given.data / name / "corpus.jsonl")
     health, hops = medical(given.data), two_hop(given.data)
     judged = {"judged_useful": "useful", "judged_entailed": "settled"}
-    textbooks: dict[str, Any] = {"retriever": "nursing", "lm": given.lm, "judge_lm": given.lm, "threads": 8}
+    textbooks: dict[str, Any] = {"retriever": "nursing", "lm": given.lm, "judge_lm": given.lm, "threads": given.threads}
     test = health["test"][: given.limit]
     if "table" in given.parts:
         table("Textbooks", TEXTBOOK_ARMS, test, judged, {}, **textbooks)
@@ -139,20 +140,20 @@ def main() -> None:
             {},
             retriever="hotpotqa",
             lm=given.lm,
-            threads=8,
+            threads=given.threads,
         )
     if "ablation" in given.parts:
         shown = {name: f"{what} (`{name}`)" for name, what in ABLATION.items()}
         table("Ablation", list(ABLATION), test, judged, shown, **textbooks)
     if "programs" in given.parts:
-        programs(health, hops, given.lm)
+        programs(health, hops, given.lm, given.threads)
 
 
 AS_WRITTEN = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
 """The knobs of rrs, given so that none is searched: each value would be another pool, and another call a question."""
 
 
-def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str) -> None:
+def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str, threads: int) -> None:
     """Compile what stands in artifacts/, print its verdicts and save it."""
     judged: dict[str, Any] = {"retriever": "nursing", "judge_lm": lm, "objective": "judged_useful"}
     labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2"}
@@ -165,7 +166,7 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
         trials = 1 if technique == "rrs" else 12
         tuned = qw.compile(
             technique, splits, lm=lm, engine=engine, knobs=knobs, reader=None, n_trials=trials, demo_sizes=(),
-            reader_demo_sizes=(), threads=8, **given,
+            reader_demo_sizes=(), threads=threads, **given,
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
         tuned.save(Path("artifacts") / folder)
