@@ -126,7 +126,8 @@ class Compared:
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
         notes = [*dict.fromkeys([*self.notes, *notes])]
-        html = comparison_page(self, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        compared: Any = self
+        html = comparison_page(compared, title=title, facts=facts or {}, notes=notes, outcome=outcome)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, html)

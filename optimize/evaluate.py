@@ -219,7 +219,8 @@ class Evaluation:
 
         from querywright.optimize.tables import question_rows
 
-        return pandas.DataFrame(question_rows([self]))
+        alone: Any = [self]
+        return pandas.DataFrame(question_rows(alone))
 
     def __repr__(self) -> str:
         return results_text([self])
@@ -227,7 +228,8 @@ class Evaluation:
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        return results_html([self])
+        alone: Any = [self]
+        return results_html(alone)
 
 
 def results_text(evaluations: Sequence[Evaluation], sentences: Sequence[str] = ()) -> str:

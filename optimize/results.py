@@ -245,7 +245,7 @@ def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Comp
     from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Compared
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
-    held = tuple(one for one in comparisons if one.other == NO_REWRITING)
+    held: Any = tuple(one for one in comparisons if one.other == NO_REWRITING)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
     return Compared(arms, NO_REWRITING, held, references)
 

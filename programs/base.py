@@ -413,7 +413,9 @@ class Technique(dspy.Module):
         """What the technique finds, or what the LM selects from a larger pool of it."""
         if not self.knobs.get("select", False):
             return self.find(question, options)
-        return select(self, self.having(pooled=int(self.knobs["select_pool"])), question, options)
+        asks: Any = self
+        selected: Any = select(asks, asks.having(pooled=int(self.knobs["select_pool"])), question, options)
+        return cast("Coroutine[Step[Any], Any, Found]", selected)
 
     async def _gated(self, question: str, options: Sequence[str]) -> Found:
         """What plain retrieval finds where it looks certain or the LM fails, else what the technique finds."""
