@@ -19,13 +19,14 @@ from typing import Any
 import querywright as qw
 from querywright.data import read_passages, read_questions
 from querywright.data.types import Question
+from querywright.metrics.statistics import p_value
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
+from querywright.optimize.significance import ALPHA
 from querywright.retrieval.index import build_collection
 
 RECORDING = "recording:artifacts/recordings/large-lm.jsonl.gz"
 DEV, TEST = 40, 100
-BUDGETS = (1, 3, 5)
 TEXTBOOK_ARMS = (
     "plain", "plain:query_with_options=true", "step_back", "query2doc", "hyde:n_documents=4", "multi_query",
     "rag_fusion", "rrr", "rrr@hybrid", "hcqr", "hcqr@hybrid", "rrs@hybrid",
@@ -77,7 +78,9 @@ def table(
     arms: Sequence[str],
     asked: Sequence[Question],
     metrics: Mapping[str, str],
-    shown: Mapping[str, str],
+    *,
+    shown: Mapping[str, str] | None = None,
+    budgets: Sequence[int] = (1, 3, 5),
     **given: Any,
 ) -> None:
     """Print arms by budgets, best first at the smallest, each held against no rewriting.
@@ -88,25 +91,26 @@ def table(
         asked: The questions.
         metrics: How a metric is called in the table, by its name; the first decides.
         shown: What an arm is called in the table, where not by its name.
+        budgets: Passages shown to the reader.
         given: As ``qw.compare`` takes it.
     """
     by_budget = {
         k: qw.compare(arms, asked, reader=None, metrics=list(metrics), max_passages=k, references=False, **given)
-        for k in BUDGETS
+        for k in budgets
     }
-    first = next(iter(metrics))
+    first, shown = next(iter(metrics)), shown or {}
     print(f"\n{title}, {len(asked)} questions\n")
-    heads = [f"{what} at {k}" for what in metrics.values() for k in BUDGETS]
-    print("| arm | " + " | ".join(heads) + " | won : lost at " + f"{BUDGETS[-1]} | LM calls |")
+    heads = [f"{what} at {k}" for what in metrics.values() for k in budgets]
+    print("| arm | " + " | ".join(heads) + " | won : lost at " + f"{budgets[0]} | LM calls |")
     print("| --- |" + " --- |" * (len(heads) + 2))
     found = {k: {one.name: one for one in compared.arms} for k, compared in by_budget.items()}
-    for name in sorted(arms, key=lambda name: -found[BUDGETS[0]][name].mean(first).value):
-        cells = [_mean(found[k][name].mean(metric)) for metric in metrics for k in BUDGETS]
-        test = next((c.test for c in by_budget[BUDGETS[-1]].comparisons if (c.arm, c.metric) == (name, first)), None)
-        won = "-" if test is None else f"{test.wins} : {test.losses}, p {test.p_two_sided:.3f}"
-        cells += [won, f"{found[BUDGETS[0]][name].calls_a_question:.1f}"]
+    for name in sorted(arms, key=lambda name: -found[budgets[0]][name].mean(first).value):
+        cells = [_mean(found[k][name].mean(metric)) for metric in metrics for k in budgets]
+        test = next((c.test for c in by_budget[budgets[0]].comparisons if (c.arm, c.metric) == (name, first)), None)
+        won = "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
+        cells += [won, f"{found[budgets[0]][name].calls_a_question:.1f}"]
         print(" | ".join([f"| {shown.get(name, f'`{name}`')}", *cells]) + " |")
-    for one in by_budget[BUDGETS[-1]].notes:
+    for one in by_budget[budgets[-1]].notes:
         print(f"- {one}")
 
 
@@ -120,6 +124,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=("table", "ablation", "programs"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--lm", default=RECORDING)
+    parser.add_argument("--reader-api-base", help="where the same LM reads, in a context of its own; for recording")
     parser.add_argument("--limit", type=int, default=TEST)
     parser.add_argument("--threads", type=int, default=8)
     given = parser.parse_args()
@@ -130,33 +135,39 @@ def main() -> None:
     textbooks: dict[str, Any] = {"retriever": "nursing", "lm": given.lm, "judge_lm": given.lm, "threads": given.threads}
     test = health["test"][: given.limit]
     if "table" in given.parts:
-        table("Textbooks", TEXTBOOK_ARMS, test, judged, {}, **textbooks)
+        table("Textbooks", TEXTBOOK_ARMS, test, judged, **textbooks)
         facts = {"full_recall@5": "both", "recall": "recall"}
         table(
             "HotpotQA",
             TWO_HOP_ARMS,
             hops["test"][: given.limit],
             facts,
-            {},
+            budgets=(2, 3, 5),
             retriever="hotpotqa",
             lm=given.lm,
             threads=given.threads,
         )
     if "ablation" in given.parts:
         shown = {name: f"{what} (`{name}`)" for name, what in ABLATION.items()}
-        table("Ablation", list(ABLATION), test, judged, shown, **textbooks)
+        table("Ablation", list(ABLATION), test, judged, shown=shown, **textbooks)
     if "programs" in given.parts:
-        programs(health, hops, given.lm, given.threads)
+        base = given.reader_api_base
+        reader = None if base is None else qw.resolve_lm(given.lm, api_base=base)
+        programs(health, hops, given.lm, reader, given.threads)
 
 
 AS_WRITTEN = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
 """The knobs of rrs, given so that none is searched: each value would be another pool, and another call a question."""
 
 
-def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str, threads: int) -> None:
+def programs(
+    health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str, reader_lm: Any, threads: int
+) -> None:
     """Compile what stands in artifacts/, print its verdicts and save it."""
-    judged: dict[str, Any] = {"retriever": "nursing", "judge_lm": lm, "objective": "judged_useful"}
-    labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2"}
+    judged: dict[str, Any] = {
+        "retriever": "nursing", "judge_lm": lm, "objective": "judged_useful", "reader": "multiple_choice"
+    }  # fmt: skip
+    labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2", "reader": "short_answer"}
     for folder, technique, engine, knobs, asked, given in (
         ("textbooks", "rrs", "hybrid", {"max_passages": 1, **AS_WRITTEN}, health, judged),
         ("textbooks-hcqr", "hcqr", "dense", {"max_passages": 5}, health, judged),
@@ -165,8 +176,8 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
         splits = {"train": asked["dev"][:10], "dev": asked["dev"][10:], "test": asked["test"]}
         trials = 1 if technique == "rrs" else 12
         tuned = qw.compile(
-            technique, splits, lm=lm, engine=engine, knobs=knobs, reader=None, n_trials=trials, demo_sizes=(),
-            reader_demo_sizes=(), threads=threads, **given,
+            technique, splits, lm=reader_lm or lm, writer_lm=lm if reader_lm else None, engine=engine, knobs=knobs,
+            n_trials=trials, demo_sizes=(), reader_demo_sizes=(), threads=threads, **given,
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
         tuned.save(Path("artifacts") / folder)
