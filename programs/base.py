@@ -465,7 +465,7 @@ class Technique(dspy.Module):
     @contextmanager
     def prepared_for(self, knobs: Mapping[str, Any] | None) -> Iterator[None]:
         """Inside, it has these knobs and their predictors; it keeps them unless loading the rest fails."""
-        before = dict(self.knobs)
+        before, selecting = dict(self.knobs), vars(self).get("select_passages")
         try:
             if knobs is not None:
                 self.take_knobs(knobs)
@@ -473,6 +473,8 @@ class Technique(dspy.Module):
         except BaseException:
             self.knobs.update(before)
             self._set_up_selection()
+            if selecting is not None:
+                self.select_passages = selecting
             raise
 
     def _check_values(self) -> None:

@@ -164,7 +164,9 @@ class Knobs(Parameter, Mapping[str, Any]):
         """
         missing = [name for name in self if name not in state]
         if missing:
-            raise TechniqueError(f"the saved knobs lack {', '.join(missing)}")
+            raise TechniqueError(
+                f"the saved knobs lack {', '.join(missing)}: another version saved them; compile again"
+            )
         self.update(state)
 
     def reset(self) -> None:

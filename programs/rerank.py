@@ -4,7 +4,8 @@ A baseline beside HCQR (arXiv 2603.19008), which reports that reranking one sear
 leaves its pool and its cut open. A pool of 50 suits a cross-encoder. The default pool is 20, because without a
 cross-encoder the LM is asked once a passage: it reads one at a time and all of them side by side, so that the order of
 a list says nothing to it and the grades cost the time of one call. It has few grades to give; passages of the same
-grade stay in the order of the search. With ``select`` it reads the pool as one list instead, in one call.
+grade stay in the order of the search. With ``select`` it reads the pool as one list instead, in one call; a
+cross-encoder's order is what it then selects from.
 """
 
 from __future__ import annotations
@@ -90,6 +91,6 @@ class Rerank(Reranking):
         """The best of the pool."""
         ranked = fuse("union", await self.search([question], self.depth))
         fallbacks: list[str] = []
-        if not self.knobs["select"]:
+        if not self.knobs["select"] or self.reranker is not None:
             ranked, fallbacks = await self.reranked(question, ranked)
         return Found([hit.passage for hit in ranked[: self.max_passages]], [Query(question)], fallbacks)

@@ -35,7 +35,7 @@ SELECT_POOL = Knob(
 SELECT_MOST = Knob(
     "select_most",
     5,
-    "passages that it may name, of which the first max_passages are kept",
+    "passages that it may name, max_passages at least; the first max_passages are kept",
     low=1,
     high=20,
     when={"select": (True,)},
@@ -83,8 +83,9 @@ async def _chosen(
     technique: Technique, question: str, options: Sequence[str], pool: list[Passage]
 ) -> list[Passage] | None:
     """What the LM names of the pool, of its first half where the whole does not fit the LM; None if unreadable."""
-    most = technique.knobs["select_most"]
-    signature = technique.tuned("select_passages", "chosen", desc=NAMED.format(most), count=most)
+    most = max(technique.knobs["select_most"], technique.max_passages)
+    changes = {"desc": NAMED.format(most), "most": most, "highest": len(pool)}
+    signature = technique.tuned("select_passages", "chosen", **changes)
     shown = {"passages": show_passages(pool), "question": question, "options": list(options)}
     try:
         made = await technique.ask("select_passages", signature=signature, **shown)

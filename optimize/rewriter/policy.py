@@ -26,10 +26,7 @@ Messages = tuple[tuple[str, str], ...]
 """A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""
 
 DTYPES = ("auto", "float32", "bfloat16")
-SMALLER = (
-    "begin again with a smaller learning rate (--warmup-lr or --lr) or 32 bits (--dtype float32), in another working "
-    "folder (--work)"
-)
+SMALLER = "begin again with a smaller learning rate (--warmup-lr or --lr) in another working folder (--work)"
 """What to do about numbers that are none."""
 SHARED = 32
 """Tokens that prompts must have in common at least to be begun together."""

@@ -15,6 +15,7 @@ from querywright.optimize.study.types import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
 from querywright.programs.gate import GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
+from querywright.programs.selection import SELECT
 
 MOST_COMBINATIONS = 3_000
 """Combinations of values that a grid goes through at most."""
@@ -277,6 +278,8 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
     if asked is None:
         return domain_of(knob)
     if not isinstance(asked, KnobRange):
+        if knob.name == SELECT.name and isinstance(asked, list) and len(asked) > 1:
+            raise InputError("must be true or false, for programs with and without it have other predictors")
         return Domain(choices=tuple(knob.check(value) for value in (asked if isinstance(asked, list) else [asked])))
     if knob.choices or isinstance(knob.default, bool):
         raise InputError(f"must be a list or one of {knob.range}, for it is no number, but got a range")
@@ -334,7 +337,9 @@ def predictors_of(spec: StudySpec, name: str) -> list[str]:
     reader = spec.reader[0] if isinstance(spec.reader, list) else spec.reader
     if reader == "auto":
         reader = "short_answer"  # every reader has the same predictors
-    program = make_program(name, None, reader=reader if reader in READERS else None)
+    asked = {**spec.fixed, **spec.techniques[name].knobs} if name in spec.techniques else {}
+    selects = {"select": asked["select"]} if isinstance(asked.get("select"), bool) else {}
+    program = make_program(name, None, reader=reader if reader in READERS else None, **selects)
     return [key for key, _ in program.named_predictors()]
 
 

@@ -6,7 +6,7 @@ import json
 import dspy
 import pytest
 
-from querywright.errors import InputError, ModelError
+from querywright.errors import InputError, ModelError, QuerywrightError
 from querywright.models.lm import resolve_lm
 from querywright.models.recording import read_recording, write_recording
 from querywright.models.store import Store
@@ -109,7 +109,7 @@ def test_several_models_must_be_chosen_from(chat_server, tmp_path, ask):
         write_recording(path, store)
     with pytest.raises(InputError, match=r"no answers of reader; it has those of: judge, writer"):
         write_recording(path, store, models=["reader"])
-    assert write_recording(path, store, models=["writer", "judge"]) == ("judge and writer", 2)
+    assert write_recording(path, store, models=["writer", "judge"]) == ("writer and judge", 2)
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,25 @@ def test_a_whole_program_runs_from_a_recording(chat_server, tmp_path):
     assert first.answer == again.answer == "Rotor"
     assert [one.id for one in again.passages] == ["Rotor"]
     assert server.count == 3
+
+
+def test_an_answer_may_hold_any_character(chat_server, tmp_path, ask):
+    odd = "one\u2028two\x85three\nfour"
+    server, store = chat_server(json.dumps({"name": odd}, ensure_ascii=False)), Store(tmp_path / "store.sqlite")
+    answered = ask(resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store))
+    path = tmp_path / "odd.jsonl.gz"
+    write_recording(path, store)
+    assert ask(resolve_lm(f"recording:{path}")) == answered
+
+
+@pytest.mark.parametrize("label", ["sample", "<b>", " ", "x" * 81, "a\nb"])
+def test_a_label_is_plain_and_not_that_of_the_packaged_one(recorded, tmp_path, label):
+    store = Store(tmp_path / "store.sqlite")
+    with pytest.raises(InputError, match="a label has up to 80"):
+        write_recording(tmp_path / "other.jsonl.gz", store, label=label)
+
+
+def test_what_cannot_be_written_is_said(recorded, tmp_path):
+    store = Store(tmp_path / "store.sqlite")
+    with pytest.raises(QuerywrightError, match=r"other\.jsonl\.gz' could not be written"):
+        write_recording(tmp_path / "nowhere" / "other.jsonl.gz", store)

@@ -108,8 +108,8 @@ def test_a_trial_that_changes_only_numbers_asks_and_searches_nothing(name, retri
     names = {"max_passages", "top_k", "n_queries", "rrf_k"}
     if name in {"decomposition", "ircot", "qa_rag"}:  # what they read, and so ask, depends on how much they find
         names = {"max_passages", "rrf_k"}
-    if name == "rrs":  # as does what it selects from
-        names = {"max_passages"}
+    if name == "rrs":  # as does what it selects from, and how many passages it is asked for
+        names = set()
     written = {"n_written": 8} if name in {"multi_query", "rag_fusion", "rrr"} else {}
     largest = {knob.name: min(knob.high, 50) for knob in TECHNIQUES[name].KNOBS if knob.name in names}
     with under(lm):

@@ -4,6 +4,7 @@ import pytest
 from dspy.utils.exceptions import ContextWindowExceededError
 
 from querywright.errors import TechniqueError
+from querywright.models.adapter import PromptAdapter
 from querywright.programs import HCQR, TECHNIQUES, RewriteRetrieveSelect, make_program
 from querywright.programs.selection import named
 
@@ -100,3 +101,49 @@ def test_numbers_become_passages_once_each():
     assert named([3, 1, 3], "abc") == ["c", "a"]
     assert named([], "abc") == []
     assert named([0, 4], "abc") is None
+
+
+def test_an_lm_that_fills_in_a_form_names_only_passages_that_there_are(run):
+    out, asked = run(
+        RewriteRetrieveSelect, PLANNED, {"chosen": [2, 1]},
+        question=QUESTION, options=OPTIONS, adapter=PromptAdapter(grammar=True),
+    )  # fmt: skip
+    form = asked[1].properties["chosen"]
+    assert (form["maxItems"], form["items"]["minimum"], form["items"]["maximum"]) == (5, 1, 20)
+    assert "minItems" not in form
+    assert len(out.passages) == 2
+
+
+def test_a_larger_budget_is_one_that_may_be_named(run):
+    out, asked = run(
+        RewriteRetrieveSelect, PLANNED, {"chosen": list(range(1, 9))},
+        question=QUESTION, options=OPTIONS, max_passages=8,
+    )  # fmt: skip
+    assert "at most 8" in asked[1].system
+    assert len(out.passages) == 8
+
+
+def test_a_state_that_cannot_be_loaded_leaves_the_tuned_prompt(retriever):
+    program = RewriteRetrieveSelect(retriever)
+    program.select_passages.signature = program.select_passages.signature.with_instructions("Tuned.")
+    state = RewriteRetrieveSelect(retriever, select=False).dump_state()
+    del state["plan_searches"]
+    with pytest.raises(KeyError):
+        program.load_state(state)
+    assert program.knobs["select"] is True
+    assert program.select_passages.signature.instructions == "Tuned."
+
+
+def test_with_a_cross_encoder_the_lm_selects_from_its_order(run):
+    class Backwards:
+        id = "backwards"
+
+        def score(self, query, passages):
+            return list(range(len(passages)))
+
+    out, asked = run(
+        lambda *given, **more: TECHNIQUES["rerank"](*given, reranker=Backwards(), **more), {"chosen": [1]},
+        question=QUESTION, select=True,
+    )  # fmt: skip
+    assert len(asked) == 1
+    assert shown(asked[0])[0].startswith(f"[1] {out.passages[0].title}")

@@ -120,7 +120,7 @@ def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
     show_table(
         f"{len(questions)} of these questions, asked of {place.lm.model} now ({time.monotonic() - began:.0f} s)",
         [{"arm": one.name, "decision_useful": _useful(one), **_calls(one)} for one in found.arms],
-        notes=["135 million parameters do not rewrite: make demo-live compiles with this model, and says so"],
+        notes=["135 million parameters do not rewrite: querywright demo --live compiles with this model, and says so"],
     )
 
 

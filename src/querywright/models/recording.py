@@ -23,7 +23,7 @@ from dspy.lm15 import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from querywright.errors import InputError
-from querywright.files import write_file
+from querywright.files import write_file, writing
 from querywright.models.engine_errors import LMModelError
 from querywright.models.response_parsing import system_text, text_response
 from querywright.models.store import Store
@@ -37,7 +37,7 @@ PACKAGED = f"{PREFIX}{SAMPLE}"
 MOST_BYTES = 256 * 1024 * 1024
 """Bytes of a recording once it is unpacked, at most."""
 _SHOWN = 120  # characters of a prompt in an error
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/:-]{0,79}")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,._()/:-]{0,79}")
 
 
 class _Row(BaseModel):
@@ -46,7 +46,7 @@ class _Row(BaseModel):
 
 class _Head(_Row):
     recording: Literal[1]
-    model: str = Field(pattern=_LABEL.pattern, max_length=80)
+    model: str = Field(pattern=f"^{_LABEL.pattern}$")
     made: datetime.date
 
 
@@ -133,8 +133,9 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
     Args:
         path: The file, ``.jsonl.gz``. The same answers give the same bytes, but for the day.
         store: Where they are kept.
-        models: Whose answers, by the names that the LMs gave for themselves; where none is given there must be one.
-        label: What the LM is called in results, up to 80 letters, digits, spaces and ``._()/:-``. Default: its name.
+        models: Whose answers, by the names that the LMs gave for themselves; where two answered the same, the first
+            one's. Where none is given there must be one.
+        label: What the LM is called in results, up to 80 letters, digits, spaces and ``,._()/:-``. Default: its name.
 
     Returns:
         The label, and how many answers were written.
@@ -153,15 +154,22 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
         raise InputError(f"the working folder keeps no {what}; it has those of: {', '.join(sorted(kept)) or 'none'}")
     if not models and len(kept) > 1:
         raise InputError(f"the working folder keeps answers of {', '.join(sorted(kept))}; say whose (--model NAME)")
-    chosen = sorted(models or kept)
-    label = label or " and ".join(chosen)
-    if not _LABEL.fullmatch(label):
-        raise InputError(f"a label has up to 80 letters, digits, spaces and ._()/:-, but got {label!r:.100}; --label")
+    chosen = list(dict.fromkeys(models or kept))
+    label = label or " and ".join(name.removeprefix(PREFIX) for name in chosen)
+    if not _LABEL.fullmatch(label) or label == SAMPLE:
+        raise InputError(
+            f"a label has up to 80 letters, digits, spaces and ,._()/:- and is not {SAMPLE!r}, which is the packaged "
+            f"recording's, but got {label!r:.100}; give another (--label)"
+        )
     answers = {one["prompt"]: one for name in reversed(chosen) for one in kept[name]}
     head = _Head(recording=1, model=label, made=datetime.datetime.now(datetime.UTC).date())
-    rows = [_Answer(**{key: one[key] for key in _Answer.model_fields}) for _, one in sorted(answers.items())]
+    rows = [
+        _Answer(**{key: one[key] for key in _Answer.model_fields} | {"text": _whole(one["text"])})
+        for _, one in sorted(answers.items())
+    ]
     lines = "".join(f"{row.model_dump_json()}\n" for row in [head, *rows])
-    write_file(path, gzip.compress(lines.encode(), mtime=0))
+    with writing(f"the recording {path.name!r}", place="FILE"):
+        write_file(path, gzip.compress(lines.encode(), mtime=0))
     return label, len(rows)
 
 
@@ -176,7 +184,7 @@ def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise InputError(f"the recording {path.name!r} has more than {MOST_BYTES >> 20} MiB; write smaller ones")
-        rows = content.decode().splitlines()
+        rows = content.decode().split("\n")[:-1]  # an answer may hold ends of lines that are not ours
         head = _Head.model_validate_json(rows[0] if rows else "")
         answers = [_Answer.model_validate_json(row) for row in rows[1:]]
     except OSError as error:
@@ -187,6 +195,11 @@ def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
     except (EOFError, zlib.error, UnicodeDecodeError, ValidationError) as error:
         raise InputError(f"{path.name!r} is no recording, or damaged; querywright recording write makes one") from error
     return head, {one.prompt: one for one in answers}
+
+
+def _whole(text: str) -> str:
+    """The text without half of a surrogate pair, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _digest(text: str) -> str:

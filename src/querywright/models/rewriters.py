@@ -15,10 +15,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, ModelError
@@ -60,6 +60,18 @@ class RewriterBase(BaseModel):
     kind: Literal["embedded", "folder", "hub"]
     name: str
     digest: str
+
+    @model_validator(mode="after")
+    def _check_name(self) -> RewriterBase:
+        """A name that means another kind of base would load that one."""
+        fits = {
+            "embedded": self.name == EMBEDDED,
+            "folder": PurePath(self.name).name == self.name and self.name != "..",
+            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)) and not Path(self.name).is_dir(),
+        }
+        if not fits[self.kind]:
+            raise ValueError(f"a base of the kind {self.kind} cannot have the name {self.name!r:.80} here")
+        return self
 
 
 class Rewriter(Checksummed):
@@ -213,7 +225,11 @@ def read_rewriter(path: str | Path) -> Rewriter:
         raise ArtifactError(
             f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
         )
-    found = file_digests(folder, (entry.name for entry in folder.iterdir() if entry.name != MANIFEST))
+    entries = sorted(folder.iterdir())
+    odd = next((entry.name for entry in entries if entry.is_symlink() or not entry.is_file()), None)
+    if odd is not None:
+        raise ArtifactError(f"{odd} of the rewriter {name!r} is no plain file; copy the whole folder again")
+    found = file_digests(folder, (entry.name for entry in entries if entry.name != MANIFEST))
     changed = sorted(set(found.items()) ^ set(rewriter.files.items()))
     if changed:
         file = changed[0][0]

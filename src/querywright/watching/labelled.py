@@ -150,7 +150,11 @@ def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
     target = Path(path).resolve()
     told = ({key: value for key, value in one.to_json().items() if key != "id"} for one in questions)
     try:
-        write_file(target, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in told), mode=0o600)
+        text = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in told)
+        if target.exists() and not target.is_file():  # such as /dev/stdout
+            target.write_text(text, encoding="utf-8")
+        else:
+            write_file(target, text, mode=0o600)
     except OSError as error:
         raise InputError(f"{target.name!r} could not be written: {error.strerror}; give another file") from error
 
