@@ -52,7 +52,8 @@ def load(
         path: The artifact's folder, or what ``read_artifact`` gave.
         lm: An LM, or its name; None for the one that the artifact was compiled for. A remote LM takes its key from
             its environment variable; an artifact never names an address.
-        retriever: What to search instead of the artifact's own collection: a retriever or any callable.
+        retriever: What to search instead of the artifact's own collection: the name of another collection, which is
+            searched as the artifact's own was (dense, hybrid, ...), a retriever or any callable.
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
         writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder; kept,
             counted and paid with ``lm``. Default: the one that the artifact was compiled with, a rewriter from the
@@ -77,7 +78,10 @@ def load(
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     folder = None if home is None else Path(home)
-    found = collection_of(manifest, folder) if retriever is None else as_retriever(retriever)
+    if isinstance(retriever, str):
+        found: Any = named_collection(retriever, manifest, folder)
+    else:
+        found = collection_of(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     reads = lm_of(manifest, lm, folder)
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))
@@ -194,6 +198,30 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
                 "give retriever=..."
             )
     return open_compiled_on(manifest, embedder, home)
+
+
+def named_collection(name: str, manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever:
+    """Another collection than an artifact's own, searched as that was.
+
+    Args:
+        name: The collection.
+        manifest: Of the artifact; one that was compiled on a retriever of the user's own is searched by vectors.
+        home: The working folder.
+
+    Raises:
+        CollectionError: There is no such collection, or its embedder cannot be had by its name alone.
+    """
+    published = read_manifest(collection_folder(name, home))
+    if published is None:
+        known = ", ".join(list_collections(home)) or "none"
+        raise CollectionError(f"there is no collection {name!r} (known: {known}); build it: {index_command(name)}")
+    embedder = embedder_of(published.embedder, store=open_store(home))
+    if embedder is None:
+        raise CollectionError(
+            f"the collection {name!r} was embedded by {published.embedder!r}, which cannot be had by its name alone; "
+            "open it yourself and give retriever=..."
+        )
+    return open_retriever(name, engine=manifest.engine or "dense", embedder=embedder, home=home)
 
 
 def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:

@@ -338,7 +338,7 @@ def predictors_of(spec: StudySpec, name: str) -> list[str]:
     if reader == "auto":
         reader = "short_answer"  # every reader has the same predictors
     asked = {**spec.fixed, **spec.techniques[name].knobs} if name in spec.techniques else {}
-    selects = {"select": asked["select"]} if isinstance(asked.get("select"), bool) else {}
+    selects: dict[str, Any] = {"select": asked["select"]} if isinstance(asked.get("select"), bool) else {}
     program = make_program(name, None, reader=reader if reader in READERS else None, **selects)
     return [key for key, _ in program.named_predictors()]
 

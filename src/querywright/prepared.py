@@ -50,6 +50,7 @@ from querywright.programs import (
 )
 from querywright.programs.base import MAX_PASSAGES
 from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.collection import collection_folder, read_manifest
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import Reranker
 from querywright.workspace import Tell, Workspace
@@ -76,6 +77,7 @@ class Prepared:
         lacks: What the metrics that cannot be scored do without, by their names.
         notes: What is said below the table.
         retrievers: By engine.
+        opens: Opens what was given to be searched, by an engine; None where nothing was.
         programs: By the names of their arms.
     """
 
@@ -87,6 +89,7 @@ class Prepared:
     notes: list[str]
     reranker: Reranker | None = None
     retrievers: dict[str, Any] = field(default_factory=dict)
+    opens: Callable[[str], Any] | None = None
     programs: dict[str, RAG] = field(default_factory=dict)
     _writers: dict[Any, Any] = field(default_factory=dict)
 
@@ -95,6 +98,12 @@ class Prepared:
         if given not in self._writers:
             self._writers[given] = self.workspace.writer(given)
         return self._writers[given]
+
+    def searched_by(self, engine: str) -> Any:
+        """What was given to be searched, by that engine."""
+        if engine not in self.retrievers and self.opens is not None:
+            self.retrievers[engine] = self.opens(engine)
+        return self.retrievers[engine]
 
     @property
     def writers(self) -> dict[str, list[str]]:
@@ -159,6 +168,9 @@ class _Arm:
             )  # fmt: skip
         own, home, lm = self.artifact.manifest, ready.workspace.home, ready.workspace.lm
         opened = next((one for one in ready.retrievers.values() if one.fingerprint == own.fingerprint), None)
+        if opened is None and ready.opens is not None and not _is_here(own.collection, home):
+            opened = ready.searched_by(own.engine or "dense")
+            ready.notes.append(f"{name} was compiled over {own.collection or 'another retriever'}, which is not here")
         if own.lm != lm.model:
             ready.notes.append(f"{name} was compiled for the LM {own.lm}")
         if self.writer is not None and own.writer is not None:
@@ -238,8 +250,9 @@ def prepare(
         workspace=workspace(), reader=read_by, questions=asked, metrics=chosen, lacks=lacks, notes=notes
     )  # fmt: skip
     if retriever is not None:
+        ready.opens = lambda one: opened(ready.workspace, retriever, embedder, one)
         for one in dict.fromkeys([arm.engine for arm in searching.values()] or [engine]):
-            ready.retrievers[one] = opened(ready.workspace, retriever, embedder, one)
+            ready.searched_by(one)
         _tell_missing_evidence(asked, ready.retriever, tell)
     own_lm = ready.workspace.lm if judge_lm is None else judge_lm(ready.workspace)
     for name, metric in chosen.items():
@@ -256,6 +269,10 @@ def prepare(
         tell_unlearnt(rewriter_of(writer), techniques, tell)
     ready.notes += _shallow(chosen, ready.programs)
     return ready
+
+
+def _is_here(collection: str | None, home: Path) -> bool:
+    return collection is not None and read_manifest(collection_folder(collection, home)) is not None
 
 
 def opened(workspace: Workspace, retriever: Any, embedder: Any, engine: str) -> Any:

@@ -22,6 +22,7 @@ import pytest
 
 import querywright
 from querywright.data import Question
+from querywright.errors import CollectionError
 from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.save import save_program
@@ -201,6 +202,26 @@ def test_compile_on_an_engine_and_ask_what_was_compiled(ok, cli, collection, que
         "--engine", "bm25", "--limit", "3", "--json", *server.lm,
     )  # fmt: skip
     assert [arm["arm"] for arm in done.data["arms"]] == ["plain", "hybrid"]
+
+
+def test_an_artifact_is_asked_and_compared_over_passages_of_ones_own(ok, collection, passages, questions, server):
+    ok(
+        "compile", "plain", questions, "--collection", collection, "--engine", "hybrid", "--out", "artifacts/hybrid",
+        "--sizes", "3,4,4", "--trials", "1", "--json", *server.lm,
+    )  # fmt: skip
+    elsewhere = ("--collection", "mine", "--home", "elsewhere")
+    ok("index", "mine", passages, "--home", "elsewhere")
+    found = ok("ask", QUESTION, "--artifact", "artifacts/hybrid", *elsewhere, *OPTIONS, *server.lm, "--json")
+    assert found.data["passages"]
+    done = ok(
+        "compare", "plain", "artifacts/hybrid", "--data", questions, "--out", "out", "--limit", "3", *elsewhere,
+        *server.lm, width=200,
+    )  # fmt: skip
+    assert f"hybrid was compiled over {collection}, which is not here" in " ".join(done.out.split())
+    program = querywright.load("artifacts/hybrid", retriever="mine", home="elsewhere", lm="embedded")
+    assert program.program.technique.retriever.kind == "hybrid"
+    with pytest.raises(CollectionError, match=r"no collection 'nothing' \(known: mine\)"):
+        querywright.load("artifacts/hybrid", retriever="nothing", home="elsewhere", lm="embedded")
 
 
 def test_a_reranker_orders_what_was_found_and_is_saved(ok, collection, questions, server, longest):

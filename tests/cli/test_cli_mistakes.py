@@ -138,8 +138,8 @@ def test_artifacts(wrong, cli, artifact, questions, server, write):
     edited.write_text(edited.read_text().replace("}", " }", 1))
     says(told(edited.parent), "program.json was changed", "compile again")
 
-    for option, value in (("--technique", "plain"), ("--collection", "tiny"), ("--reader", "short_answer"),
-                          ("--knob", "max_passages=1"), ("--embedder", "other"), ("--engine", "bm25")):  # fmt: skip
+    for option, value in (("--technique", "plain"), ("--reader", "short_answer"), ("--knob", "max_passages=1"),
+                          ("--embedder", "other"), ("--engine", "bm25")):  # fmt: skip
         text = wrong("ask", QUESTION, "--artifact", artifact, *OPTIONS, option, value, *server.lm)
         says(text, "an artifact brings its own", f"leave out {option}")
 

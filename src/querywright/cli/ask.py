@@ -50,7 +50,7 @@ def ask(
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
         technique: Or a technique as it is written.
-        collection: What the technique searches.
+        collection: What the technique searches; an artifact, in place of its own collection.
         reader: auto, multiple_choice, short_answer, reasoning, grounded or none. Default: auto.
         history: The conversation before the question: its turns, a line each, or a file that holds them.
         verify: Replay the artifact's golden answers first.
@@ -63,15 +63,15 @@ def ask(
     before = _before(history)
     if artifact is not None:
         given = {
-            "--technique": technique, "--collection": collection, "--knob": search.knob, "--reader": reader,
+            "--technique": technique, "--knob": search.knob, "--reader": reader,
             "--embedder": search.embedder != "embedded", "--engine": search.engine,
         }  # fmt: skip
         clashing = [name for name, value in given.items() if value]
         if clashing:
             raise InputError(
-                f"an artifact brings its own technique, knobs, reader and collection; leave out {', '.join(clashing)}"
+                f"an artifact brings its own technique, knobs, reader and engine; leave out {', '.join(clashing)}"
             )
-        program = _compiled(artifact, options, lm, helpers, output.home, verify)
+        program = _compiled(artifact, options, collection, lm, helpers, output.home, verify)
     elif verify:
         raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
     elif technique is None:
@@ -97,7 +97,13 @@ def _before(history: str) -> dict[str, Any]:
 
 
 def _compiled(
-    artifact: Path, options: list[str], lm: opt.LMOptions, helpers: opt.Helpers, home: Path | None, verify: bool
+    artifact: Path,
+    options: list[str],
+    collection: str | None,
+    lm: opt.LMOptions,
+    helpers: opt.Helpers,
+    home: Path | None,
+    verify: bool,
 ) -> Asked:
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import load
@@ -106,8 +112,8 @@ def _compiled(
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
     return load(
-        artifact, lm=lm.for_artifact(manifest, home), writer_lm=helpers.writer.given, reranker=helpers.reranker,
-        home=home, verify=verify,
+        artifact, lm=lm.for_artifact(manifest, home), retriever=collection, writer_lm=helpers.writer.given,
+        reranker=helpers.reranker, home=home, verify=verify,
     )  # fmt: skip
 
 
