@@ -170,7 +170,7 @@ def programs(
     labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2", "reader": "short_answer"}
     for folder, technique, engine, knobs, asked, given in (
         ("textbooks", "rrs", "hybrid", {"max_passages": 1, **AS_WRITTEN}, health, judged),
-        ("textbooks-hcqr", "hcqr", "dense", {"max_passages": 5}, health, judged),
+        ("textbooks-hcqr", "hcqr", "dense", {"max_passages": 5, "rewriter_sees_options": True}, health, judged),
         ("two-hop", "rrs", "hybrid", {"max_passages": 2, **AS_WRITTEN}, hops, labelled),
     ):
         splits = {"train": asked["dev"][:10], "dev": asked["dev"][10:], "test": asked["test"]}
