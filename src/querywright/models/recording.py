@@ -164,7 +164,7 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
     answers = {one["prompt"]: one for name in reversed(chosen) for one in kept[name]}
     head = _Head(recording=1, model=label, made=datetime.datetime.now(datetime.UTC).date())
     rows = [
-        _Answer(**{key: one[key] for key in _Answer.model_fields} | {"text": _whole(one["text"])})
+        _Answer.model_validate({key: one[key] for key in _Answer.model_fields} | {"text": _whole(one["text"])})
         for _, one in sorted(answers.items())
     ]
     lines = "".join(f"{row.model_dump_json()}\n" for row in [head, *rows])
