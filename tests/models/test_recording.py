@@ -41,7 +41,7 @@ def recorded(chat_server, tmp_path, ask):
     lm = resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store)
     assert (ask(lm), ask(lm, "It turns.")) == ("Brake", "Wheel")
     path = tmp_path / "answers.jsonl.gz"
-    assert write_recording(path, store, label="a large LM") == ("a large LM", 2)
+    assert write_recording(path, store, label="a large LM") == ("a large LM", 2, 0)
     return path, server
 
 
@@ -109,7 +109,7 @@ def test_several_models_must_be_chosen_from(chat_server, tmp_path, ask):
         write_recording(path, store)
     with pytest.raises(InputError, match=r"no answers of reader; it has those of: judge, writer"):
         write_recording(path, store, models=["reader"])
-    assert write_recording(path, store, models=["writer", "judge"]) == ("writer and judge", 2)
+    assert write_recording(path, store, models=["writer", "judge"]) == ("writer and judge", 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -167,3 +167,12 @@ def test_what_cannot_be_written_is_said(recorded, tmp_path):
     store = Store(tmp_path / "store.sqlite")
     with pytest.raises(QuerywrightError, match=r"other\.jsonl\.gz' could not be written"):
         write_recording(tmp_path / "nowhere" / "other.jsonl.gz", store)
+
+
+def test_a_prompt_that_was_answered_twice_is_counted_and_has_one_answer(chat_server, tmp_path, ask):
+    server, store = chat_server('{"name": "one"}', '{"name": "two"}'), Store(tmp_path / "store.sqlite")
+    for most in (100, 200):
+        ask(resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store, max_tokens=most))
+    path = tmp_path / "twice.jsonl.gz"
+    assert write_recording(path, store)[1:] == (1, 1)
+    assert ask(resolve_lm(f"recording:{path}")) in ("one", "two")

@@ -36,9 +36,11 @@ def write(
     from querywright.models.recording import write_recording
     from querywright.models.store import open_store
 
-    label, count = write_recording(file, open_store(output.folder), models=model, label=label)
-    facts = {"file": file.name, "model": label, "answers": count, "bytes": file.stat().st_size}
-    emit(output.as_json, facts, lambda: say(f"{file}: {count} answers of {label}, {facts['bytes']:,} bytes"))
+    label, count, several = write_recording(file, open_store(output.folder), models=model, label=label)
+    size = file.stat().st_size
+    left_out = f"; to {several} of these prompts there was another answer, which was left out" if several else ""
+    facts = {"file": file.name, "model": label, "answers": count, "several": several, "bytes": size}
+    emit(output.as_json, facts, lambda: say(f"{file}: {count} answers of {label}, {size:,} bytes{left_out}"))
 
 
 @recording_app.command(name="show")

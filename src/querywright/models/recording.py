@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
@@ -127,7 +128,7 @@ class RecordingEngine:
         )
 
 
-def write_recording(path: Path, store: Store, *, models: Collection[str] = (), label: str = "") -> tuple[str, int]:
+def write_recording(path: Path, store: Store, *, models: Collection[str] = (), label: str = "") -> tuple[str, int, int]:
     """Write the answers that a store keeps.
 
     Args:
@@ -138,7 +139,8 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
         label: What the LM is called in results, up to 80 letters, digits, spaces and ``,._()/:-``. Default: its name.
 
     Returns:
-        The label, and how many answers were written.
+        The label, how many answers were written, and to how many prompts there was another one, which was left out:
+        a prompt may have been asked in two ways, such as with other limits, or of two LMs.
 
     Raises:
         InputError: There are no answers, or of several models, or the label is no such text.
@@ -163,6 +165,7 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
         )
     answers = {one["prompt"]: one for name in reversed(chosen) for one in kept[name]}
     head = _Head(recording=1, model=label, made=datetime.datetime.now(datetime.UTC).date())
+    several = Counter(prompt for prompt, _ in {(one["prompt"], one["text"]) for name in chosen for one in kept[name]})
     rows = [
         _Answer.model_validate({key: one[key] for key in _Answer.model_fields} | {"text": _whole(one["text"])})
         for _, one in sorted(answers.items())
@@ -170,7 +173,7 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
     lines = "".join(f"{row.model_dump_json()}\n" for row in [head, *rows])
     with writing(f"the recording {path.name!r}", place="FILE"):
         write_file(path, gzip.compress(lines.encode(), mtime=0))
-    return label, len(rows)
+    return label, len(rows), sum(count > 1 for count in several.values())
 
 
 def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
