@@ -124,7 +124,6 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=("table", "ablation", "programs"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--lm", default=RECORDING)
-    parser.add_argument("--reader-api-base", help="where the same LM reads, in a context of its own; for recording")
     parser.add_argument("--limit", type=int, default=TEST)
     parser.add_argument("--threads", type=int, default=8)
     given = parser.parse_args()
@@ -151,23 +150,19 @@ def main() -> None:
         shown = {name: f"{what} (`{name}`)" for name, what in ABLATION.items()}
         table("Ablation", list(ABLATION), test, judged, shown=shown, **textbooks)
     if "programs" in given.parts:
-        base = given.reader_api_base
-        reader = None if base is None else qw.resolve_lm(given.lm, api_base=base)
-        programs(health, hops, given.lm, reader, given.threads)
+        programs(health, hops, given.lm, given.threads)
 
 
 AS_WRITTEN = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
 """The knobs of rrs, given so that none is searched: each value would be another pool, and another call a question."""
 
 
-def programs(
-    health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str, reader_lm: Any, threads: int
-) -> None:
+def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str, threads: int) -> None:
     """Compile what stands in artifacts/, print its verdicts and save it."""
     judged: dict[str, Any] = {
-        "retriever": "nursing", "judge_lm": lm, "objective": "judged_useful", "reader": "multiple_choice"
+        "retriever": "nursing", "judge_lm": lm, "objective": "judged_useful"
     }  # fmt: skip
-    labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2", "reader": "short_answer"}
+    labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2"}
     for folder, technique, engine, knobs, asked, given in (
         ("textbooks", "rrs", "hybrid", {"max_passages": 1, **AS_WRITTEN}, health, judged),
         ("textbooks-hcqr", "hcqr", "dense", {"max_passages": 5, "rewriter_sees_options": True}, health, judged),
@@ -176,7 +171,7 @@ def programs(
         splits = {"train": asked["dev"][:10], "dev": asked["dev"][10:], "test": asked["test"]}
         trials = 1 if technique == "rrs" else 12
         tuned = qw.compile(
-            technique, splits, lm=reader_lm or lm, writer_lm=lm if reader_lm else None, engine=engine, knobs=knobs,
+            technique, splits, lm=lm, reader=None, engine=engine, knobs=knobs,
             n_trials=trials, demo_sizes=(), reader_demo_sizes=(), threads=threads, **given,
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
