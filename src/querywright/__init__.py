@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RAGFusion,
         Rerank,
         RewriteRetrieveRead,
+        RewriteRetrieveSelect,
         StepBackRetrieval,
         make_program,
     )
@@ -57,7 +58,7 @@ _HOMES = {
     "programs": (
         *("HCQR", "QARAG", "QBRAG", "RAG", "ClosedBook", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT"),
         *("MultiQuery", "PlainRetrieval", "Query2Doc", "RAGFusion", "Rerank", "RewriteRetrieveRead"),
-        *("StepBackRetrieval", "make_program"),
+        *("RewriteRetrieveSelect", "StepBackRetrieval", "make_program"),
     ),
     "retrieval.chroma": ("ChromaRetriever",),
     "retrieval.index": ("build_collection",),
@@ -67,9 +68,9 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "CompileSettings", "Decomposition",
     "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval",
-    "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "Splits", "StepBackRetrieval",
-    "Tuned", "build_collection", "compare", "compile", "evaluate", "label", "load", "load_sample", "make_program",
-    "read_passages", "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
+    "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits",
+    "StepBackRetrieval", "Tuned", "build_collection", "compare", "compile", "evaluate", "label", "load", "load_sample",
+    "make_program", "read_passages", "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
 ]  # fmt: skip
 
 
