@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.show import emit, say
@@ -18,7 +15,7 @@ def write(
     file: Path,
     /,
     *,
-    model: Annotated[tuple[str, ...], Parameter(metavar="NAME", show_default=False)] = (),
+    model: opt.Names = (),
     label: opt.Name = "",
     output: opt.Output = opt.Output(),
 ) -> None:
