@@ -59,7 +59,8 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
     """
     if not accepted(answers):
         return math.nan
-    return max(_f1(*answer_tokens(prediction, answer)) for answer in answers)
+    pairs = (answer_tokens(prediction, answer) for answer in answers)
+    return max(1.0 if given == wanted else f1(*overlap(given, wanted)) for given, wanted in pairs)
 
 
 def contains_answer(prediction: str, answers: Sequence[str]) -> float:
@@ -195,14 +196,15 @@ def _stands_in(answer: str, passage: str) -> bool:
     return any(wanted and f" {' '.join(wanted)} " in f" {' '.join(text)} " for text, wanted in (deleted, spaced))
 
 
-def _f1(given: list[str], wanted: list[str]) -> float:
-    if not given or not wanted:
-        return float(given == wanted)
+def overlap(given: Sequence[str], wanted: Sequence[str]) -> tuple[float, float]:
+    """Precision and recall of what is given, counted with repetition; both 0 where nothing is shared."""
     shared = (Counter(given) & Counter(wanted)).total()
-    if shared == 0:
-        return 0.0
-    precision, recall = shared / len(given), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall)
+    return (shared / len(given), shared / len(wanted)) if shared else (0.0, 0.0)
+
+
+def f1(precision: float, recall: float) -> float:
+    """Their harmonic mean; 0 where both are."""
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 _INVALID = -1

@@ -43,7 +43,11 @@ _NEEDS: dict[str, frozenset[str]] = dict.fromkeys(RANKED, frozenset({"evidence"}
 _OF_JUDGES = "judged_"
 """How names of metrics begin that a judge gives."""
 
-_LABELS = {"answer": "a right answer", "evidence": "labelled evidence with a passage that helps", "options": "options"}
+_LABELS = {
+    "answer": "a right answer",
+    "evidence": "labelled evidence with a passage that helps (without one for abstention_recall)",
+    "options": "options",
+}
 
 
 def _dspy_form(score: Callable[[Any, Any], float]) -> Metric:
@@ -151,9 +155,17 @@ def exact_recovery(example: Any, prediction: Any) -> float:
 
 @_metric("evidence")
 def decision_useful(example: Any, prediction: Any) -> float:
-    """1.0 if any passage found is labelled ENTAILED or USEFUL; NaN if none is and some are unjudged."""
-    pooled = bool(getattr(example, "assessors", None))
-    return usefulness.usefulness(_ids(prediction), getattr(example, "evidence", None) or {}, pooled=pooled).score
+    """1.0 if any passage found is labelled ENTAILED or USEFUL; NaN if none is and some are unjudged.
+
+    0.0 for every program where the evidence says that nothing helps: see ``abstention_recall`` for these.
+    """
+    return usefulness.usefulness(_ids(prediction), _evidence(example), pooled=_pooled(example)).score
+
+
+@_metric("evidence")
+def abstention_recall(example: Any, prediction: Any) -> float:
+    """1.0 if no passage is shown where the evidence says that none helps; NaN where one helps or may."""
+    return usefulness.abstention(_ids(prediction), _evidence(example), pooled=_pooled(example))
 
 
 def needs(name: str) -> frozenset[str]:
@@ -280,4 +292,12 @@ def _ids(prediction: Any) -> list[str]:
 
 
 def _helpful(example: Any) -> list[str]:
-    return usefulness.helpful_ids(getattr(example, "evidence", None) or {})
+    return usefulness.helpful_ids(_evidence(example))
+
+
+def _evidence(example: Any) -> Any:
+    return getattr(example, "evidence", None) or {}
+
+
+def _pooled(example: Any) -> bool:
+    return bool(getattr(example, "assessors", None))

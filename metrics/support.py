@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Sequence
 
 from querywright.errors import DataError
-from querywright.metrics.answers import VERDICTS, accepted, contains_answer
+from querywright.metrics.answers import VERDICTS, accepted, contains_answer, f1, overlap
 from querywright.metrics.tokens import answer_tokens
 
 
@@ -50,7 +49,7 @@ def joint_passage_score(
     precision, recall = _overlap(support, gold)
     parts = [_of_answer(answer if contains_answer(prediction, [answer]) else prediction, answer) for answer in answers]
     match = contains_answer(prediction, answers) * (precision == recall == 1)
-    return match, max(_f1(found * precision, wanted * recall) for found, wanted in parts)
+    return match, max(f1(found * precision, wanted * recall) for found, wanted in parts)
 
 
 def support_passage_f1(support: Collection[str] | None, gold: Collection[str]) -> float:
@@ -66,7 +65,7 @@ def support_passage_f1(support: Collection[str] | None, gold: Collection[str]) -
     Raises:
         DataError: Something named is no id.
     """
-    return math.nan if support is None or not gold else _f1(*_overlap(support, gold))
+    return math.nan if support is None or not gold else f1(*_overlap(support, gold))
 
 
 def _overlap(support: Collection[str], gold: Collection[str]) -> tuple[float, float]:
@@ -74,9 +73,7 @@ def _overlap(support: Collection[str], gold: Collection[str]) -> tuple[float, fl
     for keys in (support, gold):
         if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
             raise DataError(f"supporting passages are a list of their ids, but got {keys!r}")
-    named, wanted = set(support), set(gold)
-    shared = len(named & wanted)
-    return (shared / len(named) if named else 0.0), shared / len(wanted)
+    return overlap([*set(support)], [*set(gold)])
 
 
 def _of_answer(prediction: str, answer: str) -> tuple[float, float]:
@@ -84,9 +81,4 @@ def _of_answer(prediction: str, answer: str) -> tuple[float, float]:
     given, wanted = answer_tokens(prediction, answer)
     if given != wanted and (given in VERDICTS or wanted in VERDICTS):
         return 0.0, 0.0
-    shared = (Counter(given) & Counter(wanted)).total()
-    return (shared / len(given), shared / len(wanted)) if shared else (0.0, 0.0)
-
-
-def _f1(precision: float, recall: float) -> float:
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return overlap(given, wanted)

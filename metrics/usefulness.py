@@ -16,14 +16,12 @@ class Usefulness:
 
     Args:
         label: Label of the question; None if it could not be scored.
-        shares: Share of the judged passages that bear each label, in [0, 1]; NaN without any.
         score: 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL, NaN if it could not be scored. Its mean over
             questions is the decision-useful rate.
         unjudged: Passages without a label.
     """
 
     label: Label | None
-    shares: Mapping[Label, float]
     score: float
     unjudged: int = 0
 
@@ -98,15 +96,24 @@ def usefulness(
     """
     found = list(dict.fromkeys(ids))
     if not evidence:
-        return Usefulness(None, dict.fromkeys(Label, math.nan), math.nan, len(found))
+        return Usefulness(None, math.nan, len(found))
     judged = passage_labels(found, evidence, jointly=jointly, pooled=pooled)
     labels = [label for label in judged if label is not None]
-    shares = {label: labels.count(label) / len(labels) if labels else math.nan for label in Label}
     helpful, unjudged = helpful_ids(evidence), len(found) - len(labels)
     label = Label.ENTAILED if jointly and helpful and set(helpful) <= set(ids) else question_label(labels)
     if label is Label.NOT_USEFUL and unjudged:
-        return Usefulness(None, shares, math.nan, unjudged)
-    return Usefulness(label, shares, decision_useful(label), unjudged)
+        return Usefulness(None, math.nan, unjudged)
+    return Usefulness(label, decision_useful(label), unjudged)
+
+
+def abstention(ids: Sequence[str], evidence: Mapping[str, Label | str], *, pooled: bool = False) -> float:
+    """1.0 if no passage is shown where none helps, 0.0 if some is; NaN where one helps or nobody knows.
+
+    Arguments and errors are those of `usefulness`. Where ``pooled`` an unjudged passage may help: nobody knows.
+
+    Source: abstention recall of AbstentionBench, arXiv:2506.09038, of passages instead of answers.
+    """
+    return math.nan if pooled or not evidence or helpful_ids(evidence) else float(not ids)
 
 
 def checked_label(key: str, value: Label | str) -> Label:

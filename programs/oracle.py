@@ -11,7 +11,7 @@ from querywright.programs.base import MAX_PASSAGES, Found, Technique
 
 
 class OracleEvidence(Technique):
-    """Gives the passages that entail the answer, by label. A reference for comparisons, not a technique.
+    """Gives the passages that entail the answer, alone or jointly, by label. A reference, not a technique.
 
     Args:
         passages: The passages of the collection, by id.
@@ -32,7 +32,9 @@ class OracleEvidence(Technique):
         """Changes with the passages."""
         self._evidence = {
             (q.question, tuple(option.strip() for option in q.options), turns_of(q.history)): tuple(
-                passages[key] for key, label in q.evidence.items() if label == Label.ENTAILED and key in passages
+                passages[key]
+                for key, label in q.evidence.items()
+                if (label == Label.ENTAILED or (q.jointly and label == Label.USEFUL)) and key in passages
             )
             for q in questions
         }

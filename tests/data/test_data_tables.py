@@ -149,8 +149,9 @@ def test_a_folder_of_a_dataset(tmp_path, monkeypatch, write, problems):
 
 def test_sample_names_the_packaged_sample_even_where_a_folder_has_that_name(tmp_path, monkeypatch):
     (tmp_path / "sample").mkdir()
+    (tmp_path / "sample-hard").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert len(read_passages("sample")) > 1
+    assert read_passages("sample") == read_passages("sample-hard") != []
     (tmp_path / "sample" / "passages.jsonl").write_text('{"id": "1", "content": "mine"}\n')
     assert read_passages(Path("sample")) == read_passages("./sample") == [Passage("1", "mine")]
 

@@ -86,6 +86,11 @@ def guessing(guess, answer):
         ("decision_useful", CHOICE, prediction(), 0.0),
         ("decision_useful", USELESS, prediction(ids=["p"]), 0.0),
         ("recall", USELESS, prediction(ids=["p"]), math.nan),
+        ("decision_useful", USELESS, prediction(), 0.0),
+        ("abstention_recall", USELESS, prediction(), 1.0),
+        ("abstention_recall", USELESS, prediction(ids=["p"]), 0.0),
+        ("abstention_recall", USELESS.copy(assessors={"p": ["judge"]}), prediction(), math.nan),
+        ("abstention_recall", CHOICE, prediction(), math.nan),
     ],
 )
 def test_values(name, example, given, value):

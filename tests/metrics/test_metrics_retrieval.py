@@ -31,20 +31,6 @@ def test_by_hand():
     assert [all_found_at_k(ids, {"a", "b"}, k) for k in (3, 4)] == [0.0, 1.0]
 
 
-def test_ndcg_by_hand():
-    found = 1 / math.log2(2) + 3 / math.log2(4)  # b, x, a
-    best = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)  # c counts though it was not found
-    assert ndcg_at_k(["b", "x", "a"], {"a": 3, "b": 1, "c": 2}, 3) == pytest.approx(found / best)
-    assert ndcg_at_k(["a"], {"a": 1, "b": 1}, 1) == 1.0  # the ideal is cut at k as well
-
-
-def test_a_repeated_id_counts_once_and_leaves_its_place():
-    assert recall_at_k(["a", "a", "b"], {"a", "b"}, 2) == 1.0
-    assert precision_at_k(["a", "a", "a"], {"a"}, 3) == pytest.approx(1 / 3)
-    assert reciprocal_rank(["x", "x", "a"], {"a"}) == 0.5
-    assert ndcg_at_k(["a", "a"], {"a": 1, "b": 1}, 2) < 1.0
-
-
 @every_measure
 def test_the_edges(measure):
     for nothing in ([], {"a": 0, "b": -1}):

@@ -101,6 +101,8 @@ def test_oracle_gives_the_passages_that_entail_and_knows_only_its_questions(scri
     after = dataclasses.replace(LABELLED, history=[" I use insulin. "])
     told = OracleEvidence(CARDS, [after])(question=QUESTION, options=OPTIONS, history="I use insulin.\n")
     assert [p.id for p in told.passages] == ["c", "b"]
+    parts = dataclasses.replace(LABELLED, jointly=True, evidence={"a": "USEFUL", "b": "USEFUL", "c": "NOT_USEFUL"})
+    assert [p.id for p in OracleEvidence(CARDS, [parts])(QUESTION, OPTIONS).passages] == ["a", "b"]
 
 
 # Under DSPy alone: saved, pickled, evaluated and compiled by it.

@@ -56,8 +56,8 @@ Json = Annotated[
 Questions = Annotated[
     str,
     Parameter(
-        help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, or hf:NAME: a "
-        f"dataset of the hub, or {names_of('questions')}."
+        help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, sample-hard, or "
+        f"hf:NAME: a dataset of the hub, or {names_of('questions')}."
     ),
 ]
 

@@ -16,10 +16,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from querywright.data.labels import GRADES
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import DataError
-
-_WORTH = {label: place for place, label in enumerate((Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED))}
 
 
 class Pages(NamedTuple):
@@ -79,7 +78,7 @@ def about_pages(question: Question, pages: Mapping[str, str]) -> Question:
     assessors: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for id, label in question.evidence.items():
         page = pages.get(id) or id
-        evidence[page] = max(evidence.get(page, label), label, key=_WORTH.__getitem__)
+        evidence[page] = max(evidence.get(page, label), label, key=GRADES.index)
         assessors[page] = tuple(dict.fromkeys((*assessors[page], *question.assessors.get(id, ()))))
     kept = {page: who for page, who in assessors.items() if who}
     return replace(question, evidence=evidence, assessors=kept)

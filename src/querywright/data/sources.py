@@ -16,14 +16,19 @@ from querywright.data.tables import Kind, Row, file_rows, format_of
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
 
-SAMPLE = "sample"
+SAMPLES: dict[str, dict[Kind, str]] = {
+    "sample": {"questions": "questions.jsonl", "passages": "cards.jsonl"},
+    "sample-hard": {"questions": "questions-hard.jsonl", "passages": "cards.jsonl"},
+}
+"""Files of the packaged sample, by the name of the source."""
+
 HUB_PREFIX = "hf:"
 KNOWN_SOURCES = (
     "a .jsonl, .json, .csv, .tsv or .parquet file (.gz too, but not for Parquet), a folder with such files, "
-    f"'sample', or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub; names of ours: {', '.join(RECIPES)}"
+    f"{', '.join(map(repr, SAMPLES))}, or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub; names of ours: "
+    f"{', '.join(RECIPES)}"
 )
 ROWS = "a list of dicts, of dspy.Example, of Question or Passage, a DataFrame or a datasets.Dataset"
-_SAMPLE_FILES: dict[Kind, str] = {"questions": "questions.jsonl", "passages": "cards.jsonl"}
 
 Source = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Any]
 """What questions and passages are read from; a DataFrame and a ``datasets.Dataset`` are rows as well."""
@@ -45,11 +50,12 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
     name = name_of(source)
     is_path = isinstance(source, str | os.PathLike)
     path = Path(name).expanduser()
-    dataset = _dataset_name(source) if isinstance(source, str) and source != SAMPLE else None
+    sample = SAMPLES.get(source) if isinstance(source, str) else None  # a Path of that name is a folder of yours
+    dataset = _dataset_name(source) if isinstance(source, str) and sample is None else None
     if dataset is not None:
         yield from dataset_rows(*dataset, kind=kind, split=split)
         return
-    if is_path and source not in (SAMPLE, "") and path.is_dir():
+    if is_path and sample is None and source != "" and path.is_dir():
         if holds_files(path):
             yield from folder_rows(path, name, kind=kind, split=split, problems=problems)
         else:
@@ -67,9 +73,9 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         raise DataError(f"split={split!r}: only datasets have splits, and {name} is none; leave split out")
     if not is_path:
         yield from _given_rows(source, problems)
-    elif source == SAMPLE:  # a Path of that name is a folder of yours
-        with resources.as_file(resources.files("querywright.data.sample") / _SAMPLE_FILES[kind]) as file:
-            yield from _checked_file(file, f"{SAMPLE}/{_SAMPLE_FILES[kind]}", problems)
+    elif sample is not None:
+        with resources.as_file(resources.files("querywright.data.sample") / sample[kind]) as file:
+            yield from _checked_file(file, f"sample/{sample[kind]}", problems)
     else:
         yield from _checked_file(path, name, problems)
 

@@ -1,7 +1,7 @@
 """The packaged sample: cards on type 2 diabetes and high blood pressure, and questions that a card decides.
 
-``cards.jsonl``: id, title, text. ``questions.jsonl``: id, question, options, answer, evidence (label by card
-id), why (one sentence for people; not read).
+``cards.jsonl``: id, title, text. ``questions.jsonl`` and ``questions-hard.jsonl``: id, question, options, answer,
+evidence (label by card id), jointly, why (one sentence for people; not read).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from querywright.data.reading import check_evidence, read_passages, read_questions
+from querywright.data.sources import SAMPLES
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
 
@@ -22,21 +23,19 @@ class Sample(NamedTuple):
     questions: list[Question]
 
 
-def load_sample(folder: str | os.PathLike[str] | None = None) -> Sample:
+def load_sample(folder: str | os.PathLike[str] | None = None, *, hard: bool = False) -> Sample:
     """The sample, checked.
 
     Args:
         folder: A folder with ``cards.jsonl`` and ``questions.jsonl``. Default None: the packaged one.
+        hard: The 60 hard questions, ``questions-hard.jsonl``, in place of the 240. Default False.
 
     Raises:
         DataError: A file is missing or has a problem, or evidence names a card that does not exist.
     """
-    if folder is None:
-        passages, questions = read_passages("sample"), read_questions("sample", multiple_choice=True)
-    else:
-        passages = read_passages(Path(folder) / "cards.jsonl")
-        questions = read_questions(Path(folder) / "questions.jsonl", multiple_choice=True)
-    problems = check_evidence(questions, [passage.id for passage in passages])
-    if problems:
+    name = "sample-hard" if hard else "sample"
+    files = {kind: name if folder is None else Path(folder) / file for kind, file in SAMPLES[name].items()}
+    passages, questions = read_passages(files["passages"]), read_questions(files["questions"], multiple_choice=True)
+    if problems := check_evidence(questions, [passage.id for passage in passages]):
         raise DataError(problems)
     return Sample(passages, questions)
