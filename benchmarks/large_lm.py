@@ -1,6 +1,6 @@
 """What a large LM makes of the techniques: tables, and the programs in artifacts/, from its recorded answers.
 
-Usage: python benchmarks/large_lm.py table|programs|ablation [--data ../shared/data] [--lm recording:FILE] [--limit N]
+Usage: python benchmarks/large_lm.py PART ... [--data ../shared/data] [--lm recording:FILE]
 
 DATA holds medqa, mmlu-med and hotpotqa (questions.jsonl), and nursing and hotpotqa (corpus.jsonl). Medical questions
 are half of one set and half of the other; which of them are dev (40) and which test (100) a hash of their text says.
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,19 +23,39 @@ from querywright.data import read_passages, read_questions
 from querywright.data.types import Question
 from querywright.metrics.statistics import p_value
 from querywright.models.embedder import resolve_embedder
+from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
+from querywright.optimize.question_build import build_questions
+from querywright.optimize.question_stats import question_stats
 from querywright.optimize.significance import ALPHA
+from querywright.optimize.testsets import make_testset
+from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.index import build_collection
 
 RECORDING = "recording:artifacts/recordings/large-lm.jsonl.gz"
-DEV, TEST = 40, 100
+DEV, TEST, MORE = 40, 100, 60
+"""Questions to choose on, to test on, and further ones to choose on where knobs are many."""
 TEXTBOOK_ARMS = (
-    "plain", "plain:query_with_options=true", "step_back", "query2doc", "hyde:n_documents=4", "multi_query",
-    "rag_fusion", "rrr", "rrr@hybrid", "hcqr", "hcqr@hybrid", "rrs@hybrid",
+    "plain", "plain:query_with_options=true", "rerank:pool=10", "rerank:select=true", "filter:pool=10", "step_back",
+    "query2doc", "hyde:n_documents=4", "qa_rag:top_k=6", "multi_query", "rag_fusion", "decomposition", "ircot", "rrr",
+    "rrr@hybrid", "hcqr", "hcqr@hybrid", "rrs@hybrid",
 )  # fmt: skip
 TWO_HOP_ARMS = (
-    "plain", "plain@hybrid", "step_back", "query2doc", "multi_query", "rag_fusion", "rrr", "rrr@hybrid", "rrs@hybrid",
+    "plain", "plain@hybrid", "rerank:select=true", "step_back", "query2doc", "hyde:n_documents=4",
+    "qa_rag:rerank=false", "multi_query", "rag_fusion", "decomposition", "ircot", "rrr", "rrr@hybrid", "rrs@hybrid",
 )  # fmt: skip
+HARD_ARMS = (
+    "plain", "plain:query_with_options=true", "rerank:select=true", "step_back", "query2doc", "hyde:n_documents=4",
+    "qa_rag:rerank=false", "multi_query", "rag_fusion", "decomposition", "ircot", "rrr", "hcqr", "rrs",
+)  # fmt: skip
+QUESTION_ARMS = (
+    "plain", "plain@bm25", "plain@hybrid", "plain@expanded", "hyde:n_documents=1", "qa_rag:track=answer", "qb_rag",
+    "qb_rag:match=hybrid",
+)  # fmt: skip
+SOURCES = {"CDC": 140, "NINDS": 80}
+"""Passages of each source of MedQuAD, those that something is asked about first."""
+QUESTIONS, NEW = 4, 60
+"""Questions that are written for a passage, and new ones that test the index."""
 ABLATION = {
     "rrs@hybrid": "all of it",
     "rrs@hybrid:select=false": "without the selection",
@@ -47,7 +69,7 @@ ABLATION = {
 
 
 def medical(data: Path) -> dict[str, list[Question]]:
-    """Dev and test: 20 and 50 questions each of MedQA and MMLU-Med, one after the other."""
+    """Dev, test and more: 20, 50 and 30 questions each of MedQA and MMLU-Med, one after the other."""
     return _halves([data / name / "questions.jsonl" for name in ("medqa", "mmlu-med")])
 
 
@@ -59,8 +81,11 @@ def two_hop(data: Path) -> dict[str, list[Question]]:
 def _halves(files: Sequence[Path]) -> dict[str, list[Question]]:
     """The questions of each file in the order of their hash: the first for dev, the next for test, in turn."""
     sets = [sorted({q.question: q for q in read_questions(file)}.values(), key=_order) for file in files]
-    dev, test = DEV // len(sets), TEST // len(sets)
-    parts = {"dev": [one[:dev] for one in sets], "test": [one[dev : dev + test] for one in sets]}
+    ends = [0, *(part // len(sets) for part in itertools.accumulate((DEV, TEST, MORE)))]
+    parts = {
+        name: [one[start:end] for one in sets]
+        for name, start, end in zip(("dev", "test", "more"), ends, ends[1:], strict=False)
+    }
     return {name: [q for together in zip(*lists, strict=True) for q in together] for name, lists in parts.items()}
 
 
@@ -68,9 +93,43 @@ def _order(question: Question) -> str:
     return hashlib.sha256(f"qw22{question.question}".encode()).hexdigest()
 
 
-def index(name: str, corpus: Path) -> None:
+def index(name: str, corpus: Path | str) -> None:
     """Build the collection of that name; the same passages again cost nothing."""
     build_collection(name, read_passages(corpus), embedder=resolve_embedder("embedded", store=open_store()))
+
+
+def source_of(data: Path, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Passages of one source of MedQuAD, and the first hundred questions, by hash, that stand there."""
+    rows = [json.loads(line) for line in (data / "medquad" / "corpus.jsonl").read_text().splitlines()]
+    asked = [json.loads(line) for line in (data / "medquad" / "questions.jsonl").read_text().splitlines()]
+    golden = {id for one in asked for id in one["gold"]}
+    mine = sorted((row for row in rows if row["source"] == name), key=lambda row: row["id"] not in golden)
+    passages = [{key: row[key] for key in ("id", "title", "text")} for row in mine[: SOURCES[name]]]
+    ids = {row["id"] for row in passages}
+    found = {one["question"]: one for one in asked if ids.issuperset(one["gold"])}
+    order = sorted(found.values(), key=lambda one: hashlib.sha256(f"qw22{one['question']}".encode()).hexdigest())
+    return passages, [{"question": one["question"], "evidence": one["gold"]} for one in order[:TEST]]
+
+
+def questions(data: Path, lm: Any, threads: int) -> None:
+    """Build an index of questions of each source, and hold it against the passages on two sets that others wrote."""
+    for source in SOURCES:
+        name = f"medquad-{source.lower()}"
+        passages, asked = source_of(data, source)
+        embedder = resolve_embedder("embedded", store=open_store())
+        build_collection(name, read_passages(passages), embedder=embedder, prune=True)
+        answering = resolve_lm(lm, store=open_store()) if isinstance(lm, str) else lm
+        given: dict[str, Any] = {"lm": answering, "embedder": embedder}
+        report = build_questions(name, writer=QuestionWriter(QUESTIONS, QUESTIONS), threads=threads, **given)
+        stats = question_stats(name, embedder=embedder)
+        print(f"\n{name}: {report.passages} passages, { ({k: v for k, v in stats.items() if k != 'bare'}) }")
+        new = make_testset("out-of-distribution", name, lm=answering, number=NEW, threads=threads)
+        for title, among in ((f"{source}, MedQuAD's own questions", read_questions(asked)),
+                             (f"{source}, new questions by another writer", list(new.questions))):  # fmt: skip
+            table(
+                title, QUESTION_ARMS, among, {"exact_recovery@1": "source first", "ndcg@5": "nDCG@5"},
+                budgets=(5,), retriever=name, lm=lm, threads=threads,
+            )  # fmt: skip
 
 
 def table(
@@ -81,6 +140,7 @@ def table(
     *,
     shown: Mapping[str, str] | None = None,
     budgets: Sequence[int] = (1, 3, 5),
+    others_at: int = 0,
     **given: Any,
 ) -> None:
     """Print arms by budgets, best first at the smallest, each held against no rewriting.
@@ -89,9 +149,11 @@ def table(
         title: What stands above.
         arms: The first is what the others are held against.
         asked: The questions.
-        metrics: How a metric is called in the table, by its name; the first decides.
+        metrics: How a metric is called in the table, by its name; the first decides, the others stand at one budget
+            alone.
         shown: What an arm is called in the table, where not by its name.
         budgets: Passages shown to the reader.
+        others_at: The place of the budget at which the other metrics stand. Default 0: the smallest.
         given: As ``qw.compare`` takes it.
     """
     by_budget = {
@@ -100,16 +162,19 @@ def table(
     }
     first, shown = next(iter(metrics)), shown or {}
     print(f"\n{title}, {len(asked)} questions\n")
-    heads = [f"{what} at {k}" for what in metrics.values() for k in budgets]
-    print("| arm | " + " | ".join(heads) + " | won : lost at " + f"{budgets[0]} | LM calls |")
-    print("| --- |" + " --- |" * (len(heads) + 2))
+    cells = [(first, k) for k in budgets] + [(metric, budgets[others_at]) for metric in metrics if metric != first]
+    heads = [f"{metrics[metric]} at {k}" for metric, k in cells]
+    print("| arm | " + " | ".join(heads) + " | won : lost at " + f"{budgets[0]} | LM calls | tokens |")
+    print("| --- |" + " --- |" * (len(heads) + 3))
     found = {k: {one.name: one for one in compared.arms} for k, compared in by_budget.items()}
     for name in sorted(arms, key=lambda name: -found[budgets[0]][name].mean(first).value):
-        cells = [_mean(found[k][name].mean(metric)) for metric in metrics for k in budgets]
+        shares = [_mean(found[k][name].mean(metric)) for metric, k in cells]
         test = next((c.test for c in by_budget[budgets[0]].comparisons if (c.arm, c.metric) == (name, first)), None)
         won = "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
-        cells += [won, f"{found[budgets[0]][name].calls_a_question:.1f}"]
-        print(" | ".join([f"| {shown.get(name, f'`{name}`')}", *cells]) + " |")
+        one = found[budgets[0]][name]
+        tokens = (one.cost.tokens + one.cost.saved_tokens) / len(asked)
+        shares += [won, f"{one.calls_a_question:.1f}", f"{tokens:,.0f}"]
+        print(" | ".join([f"| {shown.get(name, f'`{name}`')}", *shares]) + " |")
     for one in by_budget[budgets[-1]].notes:
         print(f"- {one}")
 
@@ -121,7 +186,7 @@ def _mean(score: Any) -> str:
 def main() -> None:
     """Run the parts that were named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="+", choices=("table", "ablation", "programs"))
+    parser.add_argument("parts", nargs="+", choices=("table", "ablation", "hard", "questions", "programs"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--lm", default=RECORDING)
     parser.add_argument("--limit", type=int, default=TEST)
@@ -134,7 +199,7 @@ def main() -> None:
     textbooks: dict[str, Any] = {"retriever": "nursing", "lm": given.lm, "judge_lm": given.lm, "threads": given.threads}
     test = health["test"][: given.limit]
     if "table" in given.parts:
-        table("Textbooks", TEXTBOOK_ARMS, test, judged, **textbooks)
+        table("Textbooks", TEXTBOOK_ARMS, test, judged, budgets=(1, 3, 5, 15), **textbooks)
         facts = {"full_recall@5": "both", "recall": "recall"}
         table(
             "HotpotQA",
@@ -149,6 +214,22 @@ def main() -> None:
     if "ablation" in given.parts:
         shown = {name: f"{what} (`{name}`)" for name, what in ABLATION.items()}
         table("Ablation", list(ABLATION), test, judged, shown=shown, **textbooks)
+    if "hard" in given.parts:
+        index("sample", "sample")
+        harder = {"decision_useful": "useful", "full_recall@3": "all of it", "abstention_recall": "none shown"}
+        table(
+            "sample-hard",
+            HARD_ARMS,
+            read_questions("sample-hard"),
+            harder,
+            budgets=(1, 3),
+            others_at=1,
+            retriever="sample",
+            lm=given.lm,
+            threads=given.threads,
+        )
+    if "questions" in given.parts:
+        questions(given.data, given.lm, given.threads)
     if "programs" in given.parts:
         programs(health, hops, given.lm, given.threads)
 
@@ -168,7 +249,8 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
         ("textbooks-hcqr", "hcqr", "dense", {"max_passages": 5, "rewriter_sees_options": True}, health, judged),
         ("two-hop", "rrs", "hybrid", {"max_passages": 2, **AS_WRITTEN}, hops, labelled),
     ):
-        splits = {"train": asked["dev"][:10], "dev": asked["dev"][10:], "test": asked["test"]}
+        more = asked["more"] if technique == "hcqr" else []
+        splits = {"train": asked["dev"][:10], "dev": [*asked["dev"][10:], *more], "test": asked["test"]}
         trials = 1 if technique == "rrs" else 12
         tuned = qw.compile(
             technique, splits, lm=lm, reader=None, engine=engine, knobs=knobs,
