@@ -182,6 +182,11 @@ class Evaluation:
         return _average([bool(row.fallbacks) for row in self.rows if row.failure is None])
 
     @property
+    def unreadable_rate(self) -> float:
+        """Share of the answers of the LM that could not be read, also when asked for again; NaN where none was."""
+        return self.cost.unreadable / self.cost.answers if self.cost.answers else math.nan
+
+    @property
     def invalid_rate(self) -> float:
         """Share of the answered questions whose answer names no option."""
         return _average([row.invalid for row in self.rows if row.answer is not None])
@@ -204,6 +209,7 @@ class Evaluation:
             "unjudged": finite(self.unjudged_share),
             "fallback_rate": finite(self.fallback_rate),
             "invalid_rate": finite(self.invalid_rate),
+            "unreadable_rate": finite(self.unreadable_rate),
             "failures": dict(self.failures),
             "cost": self.cost.to_json(),
             "seconds": round(self.seconds, 3),

@@ -11,6 +11,8 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError
 from querywright.metrics.judge import JudgeFailedError
+from querywright.models.circuit_breaker import Limits
+from querywright.models.usage import Ledger, Unread, metered
 from querywright.pool import DeadlineError, bounded_map
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+ENOUGH = 20
+"""Answers after which the share of unreadable ones says something before a run has ended."""
 
 
 class FailedElsewhereError(Exception):
@@ -32,11 +37,11 @@ class MetricError(Exception):
 
 
 class TooManyFailuresError(QuerywrightError):
-    """More questions failed than the run was allowed.
+    """More questions failed, or more of the LM's answers could not be read, than the run was allowed.
 
     Args:
         message: What failed and how.
-        kinds: Failed questions by kind.
+        kinds: Failed questions by kind; ``unreadable`` counts answers.
     """
 
     def __init__(self, message: str, kinds: Counter[str]) -> None:
@@ -58,6 +63,7 @@ class Failures:
         self.allowed = max(1, math.floor(share * total)) if share else 0
         self.kinds: Counter[str] = Counter()
         self._messages: list[str] = []
+        self._spent = Ledger()  # of all that is mapped
 
     def add(self, question_id: str, error: Exception) -> str:
         """Count a failed question and give its kind.
@@ -93,19 +99,45 @@ class Failures:
     ) -> list[R | Exception]:
         """Apply ``work`` to every item as ``bounded_map`` does, each failure counted; it raises what ``add`` raises.
 
-        ``progress`` is told ``name``, by default that of the run.
+        It also ends where the LM's answers cannot be read: early where this is more than the share of 20 answers, at
+        the end where it is more than the share of all, and always where none could be read. ``progress`` is told
+        ``name``, by default that of the run.
         """
-        done = 0
+        done, spent = 0, self._spent
 
         def on_done(position: int, result: R | Exception) -> None:
             nonlocal done
             done += 1
             if isinstance(result, Exception):
                 self.add(id_of(items[position]), result)
+            self.check_read(spent, ENOUGH)
             if progress is not None:
                 progress(name or self._name, done, len(items))
 
-        return bounded_map(work, items, threads=threads, deadline=deadline, on_done=on_done)
+        with metered(spent):  # the threads work in copies of this context
+            results = bounded_map(work, items, threads=threads, deadline=deadline, on_done=on_done)
+        self.check_read(spent)
+        return results
+
+    def check_read(self, spent: Ledger, least: int = 1) -> None:
+        """Raise where more answers of the LM could not be read than the share that it is allowed; one at least may.
+
+        Args:
+            spent: What the run spent so far.
+            least: The share is one of so many answers, where there were fewer so far. Default 1.
+
+        Raises:
+            TooManyFailuresError: There were more, or none at all could be read.
+        """
+        total, (said, share) = spent.total, spent.unread or Unread("what is not known here", Limits().max_unreadable)
+        some = 1 if share and total.answers > 1 else 0
+        if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
+            raise TooManyFailuresError(
+                f"{total.unreadable} of {total.answers} answers of the LM in {self._name!r} could not be read, also "
+                f"when asked for again; {share:.0%} may (--max-unreadable, or max_unreadable of Limits). The last one: "
+                f"{said}. Nothing was decided from them: name an LM that answers in the form asked for",
+                Counter(unreadable=total.unreadable),
+            )
 
 
 def failure_kind(error: Exception) -> str | None:

@@ -23,8 +23,9 @@ from querywright.data.splits import split_questions
 from querywright.data.types import Question
 from querywright.errors import InputError, OutageError, PromptTooLongError, QuerywrightError
 from querywright.metrics.dspy_metrics import Metric
+from querywright.models.usage import Ledger, metered
 from querywright.optimize.dspy_context import asking
-from querywright.optimize.failures import Failures, failure_kind
+from querywright.optimize.failures import ENOUGH, Failures, TooManyFailuresError, failure_kind
 from querywright.optimize.program_state import demo_fields, standalone
 from querywright.optimize.quiet import quiet_optuna
 from querywright.programs import RAG
@@ -135,7 +136,7 @@ class Work:
         callbacks = [*dspy.settings.callbacks, watch]
         settings = dspy.context(callbacks=callbacks, max_errors=_NO_LIMIT, num_threads=self.threads)
         try:
-            with asking(lm), settings, _quiet():
+            with metered(watch.spent), asking(lm), settings, _quiet():
                 yield watch.scored
         except _StopError:
             pass
@@ -197,13 +198,15 @@ class DrawnLM(dspy.LM):
 
 
 class _Watch(BaseCallback):
-    """Sees the failures that an optimizer swallows, and ends it when too many questions failed or the LM is gone.
+    """Sees the failures that an optimizer swallows, and ends it when too many questions failed, too many of the LM's
+    answers could not be read, or it is gone.
 
     A prompt that is too long is the fault of the prompt that was tried, which then scores nothing.
     """
 
     def __init__(self, work: Work, metric: Callable[..., Any]) -> None:
         self.stopped: Exception | None = None
+        self.spent = Ledger()
         self._work, self._metric = work, metric
         self._failures = Failures(work.name, len(work.train), work.max_failures)
         self._failed: set[str] = set()
@@ -227,6 +230,10 @@ class _Watch(BaseCallback):
         with self._lock:
             self._runs += 1
             runs = min(self._runs, self._work.runs)
+            try:
+                self._failures.check_read(self.spent, ENOUGH)
+            except TooManyFailuresError as stop:
+                self.stopped = self.stopped or stop
         if self._work.progress is not None:
             self._work.progress(runs, self._work.runs)
 

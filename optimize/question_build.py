@@ -31,7 +31,7 @@ from querywright.models.lm import engine_of
 from querywright.models.usage import Cost, metered
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.failures import Failures
+from querywright.optimize.failures import ENOUGH, Failures
 from querywright.optimize.program_state import predictor_states
 from querywright.pool import bounded_each
 from querywright.programs.question_rules import REPEATED
@@ -253,8 +253,10 @@ def build_questions(
                     failures.add(wanted[position].id, result)
                 else:
                     new[result.passage] = result
+                failures.check_read(meter, ENOUGH)
                 if progress is not None:
                     progress("questions", count, len(wanted))
+        failures.check_read(meter)
         removed = before.keys() - passages.keys()
         kept = {id: record for id, record in before.items() if not (prune and id in removed)}
         index = publish_questions(

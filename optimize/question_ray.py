@@ -25,6 +25,7 @@ import dspy
 from querywright.data.types import Passage
 from querywright.errors import InputError, OutageError
 from querywright.models.budget import Budget
+from querywright.models.circuit_breaker import Limits
 from querywright.models.keys import api_key
 from querywright.models.lm import resolve_lm
 from querywright.models.store import Store, open_store
@@ -67,6 +68,7 @@ class RayBuild:
         max_calls: Calls that each of the two LMs may make at most, in all processes together. Default no limit.
         settings: Digest of how the questions are to be written and judged.
         budget: The name under which the processes count their calls, where there is a limit.
+        limits: How patient the LMs are asked.
     """
 
     home: str
@@ -78,6 +80,7 @@ class RayBuild:
     max_calls: int | None = None
     settings: str = ""
     budget: str = ""
+    limits: Limits | None = None
 
     def record_maker(self) -> RecordOf:
         """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them."""
@@ -101,7 +104,8 @@ class RayBuild:
 
     def _lm(self, lm: LMName, store: Store, whose: str) -> dspy.LM:
         key = api_key(lm.key_variable)
-        return resolve_lm(lm.name, store=store, budget=self.calls(whose, store), api_base=lm.api_base, api_key=key)
+        common: dict[str, Any] = {"store": store, "budget": self.calls(whose, store), "limits": self.limits}
+        return resolve_lm(lm.name, api_base=lm.api_base, api_key=key, **common)
 
 
 def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:

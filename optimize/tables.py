@@ -50,6 +50,7 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
     """One row an arm for people to read; the columns are those that some arm has a value for."""
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))
     partly = any(0 < one.unjudged_share < 1 for one in evaluations)
+    unread = any(one.cost.unreadable for one in evaluations)
     return [
         {
             "arm": one.name,
@@ -62,6 +63,7 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
             "p50 / p95 s": " / ".join(_number(one.latency(quantile), "{:.1f}") for quantile in (0.5, 0.95)),
             "fallbacks": _number(100 * one.fallback_rate, "{:.0f} %"),
             "invalid": _number(100 * one.invalid_rate, "{:.0f} %"),
+            **({"unreadable": _number(100 * one.unreadable_rate, "{:.0f} %")} if unread else {}),
             "failed": ", ".join(f"{kind} {count}" for kind, count in one.failures.items()) or "0",
         }
         for one in evaluations

@@ -31,6 +31,7 @@ class Reply:
         chunks: What is sent instead of the body, one after another, to a request that asks for a stream.
         before: Called with the number of each chunk before it is sent.
         promised: Bytes that the head promises beyond the chunks: the connection breaks before they come.
+        drip: Send a space every so many seconds, and never the answer; as an event where a stream is asked for.
     """
 
     status: int = 200
@@ -41,6 +42,7 @@ class Reply:
     chunks: Sequence[bytes] = ()
     before: Callable[[int], object] = lambda number: None
     promised: int = 0
+    drip: float = 0.0
 
 
 class _Server(ThreadingHTTPServer):
@@ -60,6 +62,7 @@ class ScriptedServer:
     def __init__(self, steps: Sequence[Any]) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.left = 0  # connections with drops that the client closed
         self._steps = steps or ("{}",)
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -113,6 +116,9 @@ class ScriptedServer:
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
                     return
+                if reply.drip:
+                    self.send_drops(reply.drip, event(" ") if body.get("stream") else b" ")
+                    return
                 if reply.chunks and body.get("stream"):
                     self.send_stream(reply)
                     return
@@ -125,6 +131,16 @@ class ScriptedServer:
                         self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(data)
+
+            def send_drops(self, seconds: float, drop: bytes) -> None:
+                with contextlib.suppress(OSError):
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/json" if drop == b" " else "text/event-stream")
+                    self.send_header("Content-Length", "1000000")
+                    self.end_headers()
+                    while not script._closed.wait(seconds):
+                        self.wfile.write(drop)
+                script.left += not script._closed.is_set()
 
             def send_stream(self, reply: Reply) -> None:
                 self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import collection_folder, index_command, list_collections, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
+
+ALLOWED = "QUERYWRIGHT_ALLOW_LM"
+"""The environment variable with patterns of LMs elsewhere that artifacts may name."""
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
 """A DSPy model string that names a provider and a model, and no address."""
@@ -50,8 +55,8 @@ def load(
 
     Args:
         path: The artifact's folder, or what ``read_artifact`` gave.
-        lm: An LM, or its name; None for the one that the artifact was compiled for. A remote LM takes its key from
-            its environment variable; an artifact never names an address.
+        lm: An LM, or its name. A remote one takes its key from its environment variable. None for the one that the
+            artifact was compiled for, if that is in this process or ``QUERYWRIGHT_ALLOW_LM`` has a pattern of its name.
         retriever: What to search instead of the artifact's own collection: the name of another collection, which is
             searched as the artifact's own was (dense, hybrid, ...), a retriever or any callable.
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
@@ -65,8 +70,8 @@ def load(
         watchers: Each is called with an ``Exchange`` after every question.
 
     Raises:
-        ArtifactError: The artifact is missing, damaged or edited, has another digest, or does not give its golden
-            answers.
+        ArtifactError: The artifact is missing, damaged or edited, has another digest, names an LM elsewhere that
+            nobody here named or allowed, or does not give its golden answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
         ModelError: An LM or the reranker cannot be used.
     """
@@ -120,16 +125,38 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
         return _with_async_face(given)
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
-    return resolve_lm(given or _named(manifest.lm, "lm"), store=open_store(home))
+    return resolve_lm(given or own_lm(manifest.lm, "lm"), store=open_store(home))
 
 
-def _named(lm: str, option: str) -> str:
-    """The name of an LM that an artifact names, by which it can be had here."""
+def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
+    """The name of an LM that an artifact names, by which it can be had here.
+
+    Whoever made the artifact does not say where questions go: an LM elsewhere is named by whoever asks, or allowed by
+    a pattern in the environment variable ``QUERYWRIGHT_ALLOW_LM``.
+
+    Args:
+        lm: Its id in the manifest.
+        option: The argument that gives another one.
+        api_base: The address that the caller named, where an OpenAI-compatible LM is asked and nowhere else.
+
+    Raises:
+        ArtifactError: It cannot be had by its name, or is elsewhere and not allowed.
+    """
     name = "embedded" if lm == EMBEDDED_ID else lm
-    if name not in ("embedded", PACKAGED) and not _MODEL_NAME.fullmatch(name):
+    if name in ("embedded", PACKAGED):
+        return name
+    if not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
             f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone (the embedded LM "
             f"here is {EMBEDDED_ID}); give {option}=..., an LM made by resolve_lm or its name, or compile again"
+        )
+    allowed = os.environ.get(ALLOWED, "").replace(",", " ").split()
+    to_the_address = api_base is not None and name.startswith("openai/")
+    if not to_the_address and not any(fnmatchcase(name, pattern) for pattern in allowed):
+        raise ArtifactError(
+            f"the artifact was compiled for the LM {name!r}, which is elsewhere, and it is not the artifact that says "
+            f"where questions, passages and a key go: give {option}={name!r} (--{option.replace('_', '-')} {name}), or "
+            f"allow it to artifacts with the environment variable {ALLOWED}={name} (patterns with commas, as openai/*)"
         )
     return name
 
@@ -145,7 +172,7 @@ def writer_of(
     """The LM that writes beside the one that reads: the one given, or that an artifact names; None where it is that."""
     saved = manifest.writer
     if given is None and saved is not None:
-        given = find_rewriter(saved, home) if saved.checksum else _named(saved.name, "writer_lm")
+        given = find_rewriter(saved, home) if saved.checksum else own_lm(saved.name, "writer_lm")
     return None if given is None else writer_beside(lm, given, store=open_store(home))
 
 

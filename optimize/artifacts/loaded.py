@@ -251,10 +251,12 @@ class LoadedProgram:
             with asking(self.lm):
                 yield
         except INCURABLE as error:
-            error.add_note(
-                f"an artifact holds the name of its LM, here {self.manifest.lm}, and no address or key; give the LM: "
+            remedy = (
+                f". An artifact holds the name of its LM, here {self.manifest.lm}, and no address or key; give the LM: "
                 "load(path, lm=resolve_lm(NAME, api_base=..., api_key=...)), or your dspy.LM"
             )
+            error.message += remedy
+            error.args = (f"{error}{remedy}", *error.args[1:])
             raise
 
     def _ask(self, program: RAG, given: Given, metadata: Metadata, listener: Listener | None = None) -> dspy.Prediction:

@@ -50,7 +50,9 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "budget": BudgetSpec,
     "": StudySpec,
 }
-_FREE = frozenset({"budget", "threads", "storage", "max_failures", "deadline", "api_key_env", "trials"})
+_FREE = frozenset(
+    {"budget", "threads", "storage", "max_failures", "max_unreadable", "deadline", "timeout", "api_key_env", "trials"}
+)
 """What changes nothing in what a trial finds; trials are looked at by themselves."""
 
 

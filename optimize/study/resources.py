@@ -268,7 +268,7 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
     limits = spec.budget.model_dump(include={"calls", "tokens", "dollars"})
     remedy = "Raise the budget in the study's file and run it again, or resume it with a larger one"
     purse = None if budget is None else Budget(store, budget, **limits, remedy=remedy)
-    common: dict[str, Any] = {"store": store, "ledger": Ledger(), "budget": purse}
+    common: dict[str, Any] = {"store": store, "ledger": Ledger(), "budget": purse, "limits": spec.limits}
     lm = resolve_lm(spec.lm, api_base=spec.api_base, api_key=_key(spec.api_key_env), **common)
     judge_lm = None
     if spec.judge_lm is not None:
@@ -288,8 +288,10 @@ def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str | None, dspy.LM | Non
     """The LMs that write in a study, by name, beside the one that reads, which None stands for."""
     found: dict[str | None, dspy.LM | None] = {}
     for one in spec.writers:
-        elsewhere = one.api_base or one.api_key_env
-        named = resolve_lm(one.lm, api_base=one.api_base, api_key=_key(one.api_key_env)) if elsewhere else one.lm
+        named: Any = one.lm
+        if one.api_base or one.api_key_env:
+            key = _key(one.api_key_env)
+            named = resolve_lm(one.lm, api_base=one.api_base, api_key=key, limits=spec.limits)
         found[one.name] = writer_beside(lm, named)
     return found
 

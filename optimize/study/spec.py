@@ -22,6 +22,7 @@ from pydantic import (
 
 from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import metric_named
+from querywright.models.circuit_breaker import LONGEST, Limits
 from querywright.models.postgres import SCHEMES
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import AS_WRITTEN as AS_WRITTEN
@@ -359,6 +360,8 @@ class StudySpec(_Strict):
             PostgreSQL, which may be left out here and given with ``--storage``.
         threads: Questions under way at a time in each worker.
         max_failures: Share of a trial's questions that may fail.
+        max_unreadable: Share of the LMs' answers that may be unreadable in a trial, 0 to less than 1. None: 0.3.
+        timeout: Seconds of an attempt at an LM elsewhere, to the end of its answer. None: 60.
         deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
@@ -396,6 +399,8 @@ class StudySpec(_Strict):
     storage: Annotated[str, AfterValidator(_public), _checked(check_storage)] = "journal"
     threads: int = Field(default=4, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
+    max_unreadable: float | None = Field(default=None, ge=0, lt=1)
+    timeout: float | None = Field(default=None, gt=0, le=LONGEST)
     deadline: float | None = Field(default=None, gt=0)
 
     @field_validator("techniques")
@@ -422,6 +427,11 @@ class StudySpec(_Strict):
     def prompt_of(self, variant: str) -> PromptSpec | None:
         """The prompt of a variant; None for prompts as written."""
         return None if variant == AS_WRITTEN else self.prompts[variant.partition(".")[0]]
+
+    @property
+    def limits(self) -> Limits:
+        """How patient its LMs are asked."""
+        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable)
 
     def to_json(self) -> dict[str, Any]:
         """The specification as plain data, defaults filled in."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import dspy
 
     from querywright.models.budget import Budget
+    from querywright.models.circuit_breaker import Limits
     from querywright.models.store import Store
     from querywright.models.usage import Ledger
     from querywright.retrieval.engines import CollectionRetriever
@@ -53,6 +54,7 @@ class Workspace:
         api_base: str | None = None,
         api_key: str | None = None,
         max_calls: int | None = None,
+        limits: Limits | None = None,
         tell: Tell = print,
     ) -> Workspace:
         """Open the working folder and make the LM ready.
@@ -63,6 +65,7 @@ class Workspace:
             api_base: Address of its server.
             api_key: Key of its service.
             max_calls: Calls that it may be asked. Default any number.
+            limits: How patient it is asked, and every LM beside it. Default: as ``resolve_lm`` and ``as_lm`` have it.
             tell: Says what a user should know meanwhile. Default ``print``.
 
         Raises:
@@ -79,14 +82,15 @@ class Workspace:
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()
         budget = None if max_calls is None else Budget(None, "the command", calls=max_calls)
-        opened = _lm(lm, store, ledger, budget, api_base, api_key)
+        opened = _lm(lm, api_base, api_key, store=store, ledger=ledger, budget=budget, limits=limits)
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget, tell)
 
     def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
         """A second LM with the same store, ledger and limit of calls; the first where it is that one."""
-        from querywright.models.lm import writer_beside
+        from querywright.models.lm import engine_of, writer_beside
 
-        found = _lm(lm, self.store, self.ledger, self.budget, api_base, api_key)
+        limits = engine_of(self.lm).limits
+        found = _lm(lm, api_base, api_key, store=self.store, ledger=self.ledger, budget=self.budget, limits=limits)
         return writer_beside(self.lm, found, store=self.store) or self.lm
 
     def writer(self, given: dspy.LM | str | Path | None, *, keep: bool = False) -> dspy.LM | None:
@@ -141,19 +145,17 @@ class Workspace:
         )
 
 
-def _lm(
-    lm: Any, store: Store, ledger: Ledger, budget: Budget | None, api_base: str | None, api_key: str | None
-) -> dspy.LM:
+def _lm(lm: Any, api_base: str | None, api_key: str | None, **shared: Any) -> dspy.LM:
     from querywright.models.lm import as_lm, resolve_lm
 
     if not isinstance(lm, str):
-        return as_lm(lm, store=store, ledger=ledger, budget=budget)
+        return as_lm(lm, **shared)
     if (api_base or api_key) and (lm == "embedded" or lm.startswith(("gguf:", "recording:"))):
         raise InputError(
             f"the LM {lm!r} answers in this process and has no address and no key; with --api-base or --api-key-env "
             "name a remote one, such as --lm openai/MODEL"
         )
-    return resolve_lm(lm, store=store, ledger=ledger, budget=budget, api_base=api_base, api_key=api_key)
+    return resolve_lm(lm, api_base=api_base, api_key=api_key, **shared)
 
 
 def _when_slow(what: str, tell: Tell) -> Callable[[int, int], None]:

@@ -157,6 +157,54 @@ def test_a_refused_key_ends_with_3_at_once_and_is_not_printed(cli, collection, q
     assert not Path("art").exists()
 
 
+@pytest.mark.parametrize("command", ["compile", "compare"])
+def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(
+    cli, collection, questions, server, command
+):
+    server.reply = lambda body: "As an AI, I cannot."
+    arguments = {
+        "compile": ["compile", "hcqr", questions, "--out", "made", "--sizes", "3,4,4", "--trials", "1"],
+        "compare": ["compare", "plain", "hcqr", "--data", questions, "--out", "made"],
+    }[command]
+    done = cli(*arguments, "--collection", collection, *server.lm)
+    assert (done.status, done.out, Path("made").exists()) == (3, "", False), done.err
+    said = " ".join(done.err.split())
+    for part in (
+        "could not be read",
+        "'As an AI, I cannot.'",
+        'a JSON object with "answer" was wanted',
+        "--max-unreadable",
+    ):
+        assert part in said
+    assert len(server.requests) < 60
+    wrong = cli(*arguments, "--collection", collection, "--max-unreadable", "1", *server.lm)
+    assert (wrong.status, "max_unreadable must be a share from 0 to less than 1" in wrong.err) == (2, True)
+
+
+def test_a_timeout_is_that_of_an_attempt_of_every_lm_of_a_command(cli, collection, server):
+    server.delay = 5.0
+    done = cli(
+        "ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, "--timeout", "0.2", *server.lm,
+        "--writer-lm", "openai/writes", "--writer-api-base", server.address, "--writer-api-key-env", "SCRIPTED_KEY",
+    )  # fmt: skip
+    said = " ".join(done.err.split())
+    assert (done.status, "no whole answer within 0.2 seconds; give a slower one more with --timeout" in said) == (
+        3,
+        True,
+    )
+    assert {sent["model"] for sent in server.requests} == {"writes"}
+
+
+def test_an_artifact_s_own_lm_elsewhere_is_asked_where_it_is_named_or_at_a_named_address(cli, artifact, server):
+    asked = len(server.requests)
+    for extra in ((), ("--api-key-env", "SCRIPTED_KEY"), ("--timeout", "5"), ("--max-calls", "9")):
+        done = cli("ask", FEET, "--artifact", artifact, *OPTIONS, *extra)
+        assert (done.status, "--lm openai/scripted" in " ".join(done.err.split())) == (2, True), done.err
+    assert len(server.requests) == asked
+    at = ("--api-base", server.address, "--api-key-env", "SCRIPTED_KEY")
+    assert cli("ask", FEET, "--artifact", artifact, *OPTIONS, *at).status == 0
+
+
 def test_an_outage_ends_with_3(outside, home, questions):
     # Nobody listens on the port. In a process of its own: its clients are not closed.
     done = outside(

@@ -160,7 +160,6 @@ def test_a_draw_is_never_stored_and_a_seeded_sample_is(store):
     ("text", "finish", "config", "system", "kept"),
     [
         ("yes", "stop", {}, None, True),
-        ("  ", "stop", {}, None, False),
         ("yes", "length", {}, None, False),
         ("yes", "content_filter", {}, None, False),
         ("yes", "stop", {"response_format": {"type": "json_object"}}, None, False),

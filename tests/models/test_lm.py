@@ -111,10 +111,11 @@ def test_a_missing_package_names_its_remedy(monkeypatch, package, said):
         resolve_lm("embedded")
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0])
-def test_a_timeout_must_be_more_than_nothing(timeout):
-    with pytest.raises(ModelError, match="timeout must be more than 0 seconds"):
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), 604_801])
+def test_a_timeout_is_more_than_nothing_and_at_most_a_week(timeout):
+    with pytest.raises(InputError, match="timeout must be more than 0 seconds and at most a week"):
         resolve_lm("openai/x", timeout=timeout)
+    resolve_lm("openai/x", timeout=86_400)
 
 
 def test_models_that_reason_get_room_and_their_own_temperature():

@@ -21,6 +21,8 @@ from querywright.optimize.tables import table_rows
 from querywright.programs import RAG, PlainRetrieval, make_program
 from querywright.retrieval.replay import ReplayRetriever
 
+LABELLED = '{"reason": "It says so.", "label": "USEFUL"}'
+
 
 def raised(error, *numbers):
     """Raises an error for some questions."""
@@ -137,7 +139,8 @@ def test_a_failure_is_typed_counted_and_no_score(kind, error, world, make_lm, ma
 def test_a_judge_that_fails_is_told_as_the_judges_failure_and_no_score(world, make_lm, make_engine):
     questions = [replace(question, evidence={}) for question in world.questions]
     down = LMServerError("down for a moment")
-    metrics = judged_metrics(["judged_useful"], lm=make_lm(make_engine(before=raised(down, 3)), identity="the judges"))
+    engine = make_engine(before=raised(down, 3), write=lambda asked: LABELLED)
+    metrics = judged_metrics(["judged_useful"], lm=make_lm(engine, identity="the judges"))
     result = evaluate(world.program("plain"), questions, lm=make_lm(), name="one fails", metrics=metrics)
     row = result.rows[3]
     assert (row.failure, math.isnan(row.scores["judged_useful"])) == ("judge", True)
@@ -147,14 +150,18 @@ def test_a_judge_that_fails_is_told_as_the_judges_failure_and_no_score(world, ma
         evaluate(world.program("plain"), questions, lm=make_lm(), name="all fail", metrics=metrics)
 
 
-def test_nonsense_from_a_judge_is_counted_and_no_score(world, make_lm, make_engine):
+def test_nonsense_from_a_judge_is_counted_and_no_score_and_too_much_of_it_ends_the_run(world, make_lm, make_engine):
     questions = [replace(question, evidence={}) for question in world.questions[:3]]
-    metrics = judged_metrics(["judged_useful", "judged_entailed"], lm=make_lm(make_engine(write=lambda asked: "so so")))
+    judge = make_lm(make_engine(write=lambda asked: "so so"), max_unreadable=0.9)
+    metrics = judged_metrics(["judged_useful", "judged_entailed"], lm=judge)
     result = evaluate(world.program("plain"), questions, lm=make_lm(), name="nonsense", metrics=metrics)
     assert (result.metrics, result.failures) == ([], {})
     judged = metrics["judged_useful"].counts
     assert judged["asked"] == judged["unreadable"] == sum(len(row.judgements) for row in result.rows) > 0
     assert [(row.label, row.unjudged) for row in result.rows] == [(None, len(row.passages)) for row in result.rows]
+    metrics = judged_metrics(["judged_useful"], lm=make_lm(make_engine(write=lambda asked: "so so")))
+    with pytest.raises(TooManyFailuresError, match=r"'so so', where a JSON object with \"reason\" and \"label\" was"):
+        evaluate(world.program("plain"), questions, lm=make_lm(), name="nonsense", metrics=metrics)
 
 
 class Broken(PlainRetrieval):
@@ -185,8 +192,9 @@ def test_bugs_and_answers_that_nothing_can_read_are_failures_of_their_own_kinds(
         assert (result.failures, result.rows[2].cost.calls) == ({"metric": 1}, 3)
         assert "the metric mine" in result.rows[2].message
         assert result.mean("mine").unscored == 1
-    lm = make_lm(make_engine(write=lambda asked: "{}"))
-    assert evaluate(Strict(), world.questions[:1], lm=lm, name="strict").failures == {"parse": 1}
+    lm = make_lm(make_engine(write=lambda asked: "{}" if asked.number == 1 else '{"answer": 7}'))
+    found = evaluate(Strict(), world.questions[:2], lm=lm, name="strict", max_failures=1)
+    assert found.failures == {"bug": 1, "parse": 1}
 
 
 def test_a_question_that_hangs_is_late_and_the_others_are_scored(world, make_lm, make_engine):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from querywright.data.splits import Splits
-from querywright.errors import DataError
 from querywright.metrics.feedback import feedback_metric
 from querywright.metrics.judge import JudgedMetric
 from querywright.metrics.judges import make_judge
@@ -18,6 +17,7 @@ from querywright.models.lm import engine_of
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 from querywright.optimize.artifacts.save import save_compiled
+from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
 
@@ -111,8 +111,8 @@ def test_gepa_hears_the_reasons_of_the_judge_as_quoted_data(bare, make_lm, make_
     assert "judge" not in feedback_metric(metric)(example, prediction, None, "reader.answer", None).feedback
 
 
-def test_a_judge_that_answers_nonsense_scores_nothing_and_is_no_zero(bare, judged_in):
-    with pytest.raises(DataError, match="could be scored"):
+def test_a_judge_that_answers_nonsense_ends_a_compilation(bare, judged_in):
+    with pytest.raises(TooManyFailuresError, match="'bananas', where a JSON object with"):
         judged_in(bare(), write=lambda asked: "bananas")
 
 

@@ -180,7 +180,8 @@ def test_unreadable_and_failed_judgements_are_counted_and_not_stored(filled, fol
     def down(n, asked):
         raise dspy.LMError("down")
 
-    lm = make_lm(make_engine(before, lambda asked: "so so" if "Fact 1" in asked.prompt else answered(asked)))
+    engine = make_engine(before, lambda asked: "so so" if "Fact 1" in asked.prompt else answered(asked))
+    lm = make_lm(engine, max_unreadable=0.9)
     report, _ = filled(lm, most=150, complete=False, threads=1)
     stored = read_pairs(folder)
     assert report.failed == 1
@@ -231,7 +232,7 @@ def test_numbers_out_of_range_are_refused_before_anything_is_asked(filled, lm_th
 def test_the_command_says_what_was_judged_and_what_the_completion_is_worth(
     folder, embedder, lm_that, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("querywright.workspace._lm", lambda *rest: lm_that())
+    monkeypatch.setattr("querywright.workspace._lm", lambda *rest, **shared: lm_that())
     monkeypatch.setattr("querywright.models.embedder.resolve_embedder", lambda name, *, store: embedder)
 
     def run(*options):

@@ -67,7 +67,7 @@ def verify_command(
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
-    asked = {"lm": lm.for_artifact(artifact, output.home), "writer_lm": writer.given}
+    asked = {"lm": lm.for_artifact(artifact, output.home), "writer_lm": writer.beside(lm)}
     with progress() as update:
         checks = verify(artifact, **asked, home=output.home, digest=digest, progress=update)
     is_well = passed(checks)

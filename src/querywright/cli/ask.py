@@ -112,7 +112,7 @@ def _compiled(
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
     return load(
-        artifact, lm=lm.for_artifact(manifest, home), retriever=collection, writer_lm=helpers.writer.given,
+        artifact, lm=lm.for_artifact(manifest, home), retriever=collection, writer_lm=helpers.writer.beside(lm),
         reranker=helpers.reranker, home=home, verify=verify,
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ def _technique(
     ready = prepare(
         [technique], [Question("asked", question, tuple(options))], workspace=lambda: lm.open(home),
         retriever=collection, embedder=search.embedder, engine=engine, reader=reader, max_passages=None,
-        knobs=search.knobs, reranker=helpers.reranker, writer_lm=helpers.writer.given, scores=False, tell=note,
+        knobs=search.knobs, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), scores=False, tell=note,
     )  # fmt: skip
     (program,) = ready.programs.values()
 

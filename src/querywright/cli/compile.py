@@ -78,7 +78,7 @@ def compile_command(
     compile_and_show(
         technique, questions, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
-        reranker=helpers.reranker, writer_lm=helpers.writer.given, reader_check=reader_check, reading=data.given,
+        reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         settings=CompileSettings(
             objective=objective, n_trials=trials, seed=seed, threads=run.threads, deadline=deadline,

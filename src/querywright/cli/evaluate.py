@@ -134,7 +134,8 @@ class Bench:
         ready = prepare(
             named, source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
             engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
-            metrics=arms.metric, reranker=helpers.reranker, writer_lm=helpers.writer.given, reading=given.data.given,
+            metrics=arms.metric, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm),
+            reading=given.data.given,
             judges=judging.judge, guidelines=guidelines, threads=given.work.run.threads, tell=note,
             judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         )  # fmt: skip

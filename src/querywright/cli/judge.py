@@ -145,7 +145,7 @@ def label_command(
     ready = prepare(
         named, questions, workspace=work.open, retriever=collection, embedder=search.embedder,
         engine=search.engine or "dense", reader=None, max_passages=depth, knobs=search.knobs, scores=False,
-        reranker=helpers.reranker, writer_lm=helpers.writer.given, reading=data.given, tell=note,
+        reranker=helpers.reranker, writer_lm=helpers.writer.beside(work.lm), reading=data.given, tell=note,
     )  # fmt: skip
     lm = judging.open(ready.workspace, work.lm)
     with progress() as update:

@@ -21,6 +21,7 @@ from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.data.types import Question
+    from querywright.models.circuit_breaker import Limits
     from querywright.optimize.artifacts.files import ArtifactManifest
 
 DEFAULTS = Parameter(negative=())
@@ -81,18 +82,31 @@ class LMOptions:
         api_base: Address of an OpenAI-compatible server.
         api_key_env: Environment variable that holds the key.
         max_calls: Stop after N LM calls.
+        timeout: Seconds of an attempt at an LM elsewhere, to the end of its answer; up to a week. Default: 60.
+        max_unreadable: Share of its answers that may be unreadable, 0 to less than 1. Default: 0.3.
     """
 
     lm: Name | None = None
     api_base: Url | None = None
     api_key_env: Name | None = None
     max_calls: Count | None = None
+    timeout: Annotated[float | None, Parameter(metavar="SECONDS")] = None
+    max_unreadable: Annotated[float | None, Parameter(metavar="SHARE")] = None
+
+    @property
+    def limits(self) -> Limits:
+        """How patient it is asked, and every LM beside it."""
+        from querywright.models.circuit_breaker import Limits
+
+        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable)
 
     @property
     def given(self) -> dict[str, Any]:
         """As a workspace takes it."""
-        key = api_key(self.api_key_env)
-        return {"lm": self.lm or "embedded", "api_base": self.api_base, "api_key": key, "max_calls": self.max_calls}
+        return {
+            "lm": self.lm or "embedded", "api_base": self.api_base, "api_key": api_key(self.api_key_env),
+            "max_calls": self.max_calls, "limits": self.limits,
+        }  # fmt: skip
 
     def open(self, home: Path | None) -> Workspace:
         """Open the working folder with this LM."""
@@ -102,29 +116,27 @@ class LMOptions:
         """This LM as a second one of a workspace, which both are paid from."""
         return workspace.another_lm(self.lm or "embedded", api_base=self.api_base, api_key=api_key(self.api_key_env))
 
-    def instead_of(self, own: str) -> LMOptions:
-        """The LM that was named; an address, a key or a limit alone is for the artifact's own.
-
-        Args:
-            own: The id of the artifact's LM.
-        """
-        return replace(self, lm=self.lm or ("embedded" if own.startswith("embedded:") else own))
-
     def for_artifact(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
         """The LM that an artifact is asked with; None for its own, where nothing was said.
+
+        An address, a key or a limit alone is for the artifact's own.
 
         Args:
             artifact: Its folder, which is read where its LM must be known, or its manifest.
             home: The working folder.
+
+        Raises:
+            ArtifactError: Its own LM is elsewhere, and neither named nor allowed here.
         """
         from querywright.optimize.artifacts.files import read_artifact
+        from querywright.optimize.artifacts.load import own_lm
 
         if self == LMOptions():
             return None
         if self.lm is not None:
             return self.open(home).lm
         manifest = read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact
-        return self.instead_of(manifest.lm).open(home).lm
+        return replace(self, lm=own_lm(manifest.lm, "lm", api_base=self.api_base)).open(home).lm
 
 
 @Parameter(name="*", group="LM")
@@ -143,16 +155,20 @@ class WriterLM:
     writer_api_base: Url | None = None
     writer_api_key_env: Name | None = None
 
-    @property
-    def given(self) -> Any:
-        """As ``writer_lm=`` is given: a name, or an LM where it has an address or a key of its own."""
+    def beside(self, lm: LMOptions) -> Any:
+        """As ``writer_lm=`` is given: a name, or an LM where it has an address or a key of its own.
+
+        Args:
+            lm: The LM that reads, which says how patient it is asked.
+        """
         from querywright.models.lm import resolve_lm
 
         if not (self.writer_api_base or self.writer_api_key_env):
             return self.writer_lm
         if self.writer_lm is None:
             raise InputError("--writer-api-base and --writer-api-key-env are of the writer; name it with --writer-lm")
-        return resolve_lm(self.writer_lm, api_base=self.writer_api_base, api_key=api_key(self.writer_api_key_env))
+        key = api_key(self.writer_api_key_env)
+        return resolve_lm(self.writer_lm, api_base=self.writer_api_base, api_key=key, limits=lm.limits)
 
 
 @Parameter(name="*", group="Judge")

@@ -85,7 +85,7 @@ def build(
         assert writes is not None
         names = RayBuild(
             str(workspace.home), writes, judges, num_questions=num_questions, batch_size=batch_size,
-            threads=work.run.threads, max_calls=work.lm.max_calls,
+            threads=work.run.threads, max_calls=work.lm.max_calls, limits=work.lm.limits,
         )  # fmt: skip
         runner = in_ray(names, workers=workers or WORKERS, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.

@@ -107,7 +107,10 @@ def check_command(file: Path, /, *, measure: opt.Flag = False, output: opt.Outpu
     checked = checked_study(file, output.home)
     spec = checked.spec
     _note_unlearnt(spec)
-    workspace = opt.LMOptions(spec.lm, spec.api_base, spec.api_key_env).open(output.home)
+    asked = opt.LMOptions(
+        spec.lm, spec.api_base, spec.api_key_env, timeout=spec.timeout, max_unreadable=spec.max_unreadable
+    )
+    workspace = asked.open(output.home)
     writers = open_writers(spec, workspace.lm)
     seconds = _measured(checked, workspace, next(iter(writers.values()), None)) if measure else None
     found = estimate(

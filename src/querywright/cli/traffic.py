@@ -91,7 +91,7 @@ def drift_command(
         against: What it was compiled on, as compile takes it, asked now; or a file of earlier traffic.
     """
     from querywright.optimize.artifacts.files import read_artifact
-    from querywright.optimize.artifacts.load import load
+    from querywright.optimize.artifacts.load import collection_of, load
     from querywright.watching.drift import distinct, find_drift, too_few
     from querywright.watching.traffic import is_traffic
 
@@ -112,15 +112,18 @@ def drift_command(
     if few:  # then nothing is spent on the reference
         emit(output.as_json, {"verdict": "too_few", "sentence": few}, lambda: say(few, style="bold"))
         return 0
-    program = load(
-        artifact, lm=lm.for_artifact(manifest, output.home), writer_lm=helpers.writer.given, reranker=helpers.reranker,
-        home=output.home,
-    )  # fmt: skip
     cost = None
     if theirs is None:
+        program = load(
+            artifact, lm=lm.for_artifact(manifest, output.home), writer_lm=helpers.writer.beside(lm),
+            reranker=helpers.reranker, home=output.home,
+        )  # fmt: skip
+        searched = program.program.technique.retriever
         reads = any(one.answer is not None for one in ours)
         theirs, cost = _asked_now(program, asked, reads=reads, threads=run.threads)
-    found = find_drift(ours, theirs, embed=getattr(program.program.technique.retriever, "embed", None))
+    else:
+        searched = collection_of(manifest, output.home)
+    found = find_drift(ours, theirs, embed=getattr(searched, "embed", None))
     emit(output.as_json, found.to_json(), lambda: _show(found, traffic.name, Path(against).name))
     if cost is not None:
         note(f"the reference was asked now: LM calls: {cost.calls} made, {cost.saved} saved")

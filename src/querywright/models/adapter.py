@@ -11,6 +11,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
@@ -25,8 +26,9 @@ from querywright.data.types import Passage
 from querywright.models.constrained_decoding import apostrophes
 from querywright.models.engine import LMEngine
 from querywright.models.response_parsing import JSON_REQUEST
-from querywright.models.usage import Cost
+from querywright.models.usage import Cost, Unread
 
+_QUOTED = 160  # characters of an answer that could not be read, where it is told
 _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
@@ -66,7 +68,8 @@ class PromptAdapter(JSONAdapter):
             return list(JSONAdapter.__call__(first, lm, dict(lm_kwargs), signature, demos, inputs))
         except AdapterParseError as error:
             again = first._repairing(lm, signature, error)
-        return list(JSONAdapter.__call__(again, lm, dict(lm_kwargs), signature, demos, inputs))
+        with _last_try(lm, signature):
+            return list(JSONAdapter.__call__(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     async def acall(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
@@ -77,7 +80,8 @@ class PromptAdapter(JSONAdapter):
             return list(await JSONAdapter.acall(first, lm, dict(lm_kwargs), signature, demos, inputs))
         except AdapterParseError as error:
             again = first._repairing(lm, signature, error)
-        return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
+        with _last_try(lm, signature):
+            return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
         """Ask for the fields by schema; an LM that fills one in by grammar is told how long a value may get."""
@@ -175,6 +179,21 @@ class PromptAdapter(JSONAdapter):
             f"after it, with these fields: {names}."
         )
         return repairing
+
+
+@contextmanager
+def _last_try(lm: Any, signature: Any) -> Iterator[None]:
+    """Enters an answer that cannot be read in the LM's ledger, with its beginning and what was wanted."""
+    try:
+        yield
+    except AdapterParseError as error:
+        engine = getattr(lm, "engine", None)
+        if isinstance(engine, LMEngine):
+            said = textwrap.shorten(_UNSEEN.sub("", str(error.lm_response or "")), _QUOTED, placeholder=" ...")
+            wanted = " and ".join(json.dumps(name) for name in signature.output_fields)
+            told = f"{said!r}, where a JSON object with {wanted} was wanted"
+            engine.ledger.add(Cost(unreadable=1), Unread(told, engine.limits.max_unreadable))
+        raise
 
 
 def _limit(properties: dict[str, Any], signature: Any) -> None:

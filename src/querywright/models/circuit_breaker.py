@@ -16,6 +16,8 @@ from querywright.models.engine_errors import LMOutageError
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
 """Failures that no waiting mends."""
 _SHOWN = 300  # characters of the last failure in an outage's message
+LONGEST = 7 * 24 * 3600.0
+"""Seconds that an attempt may be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,14 @@ class Limits:
         max_attempts: Attempts at one request, 1 or more. Default 4.
         backoff: Seconds before the second attempt; doubled each time, with full jitter. Default 1.
         max_wait: Longest wait between attempts in seconds, a server's Retry-After included. Default 60.
-        outage_after: Requests in a row that failed all their attempts before the breaker opens. Default 5.
+        outage_after: Requests in a row that failed all their attempts, or attempts in a row that ran out of time,
+            before the breaker opens. Default 5.
         cooldown: Seconds after which an open breaker lets one request through, to see whether the model is
             back. Default 30.
+        timeout: Seconds from an attempt's request to the end of its answer, more than 0 and at most a week (604800); of
+            a model elsewhere. Default 60.
+        max_unreadable: Share of the LM's answers that may be unreadable, also when asked for again, before a run stops:
+            0 to less than 1. Default 0.3.
 
     Raises:
         InputError: A value is out of range.
@@ -39,8 +46,22 @@ class Limits:
     max_wait: float = 60.0
     outage_after: int = 5
     cooldown: float = 30.0
+    timeout: float = 60.0
+    max_unreadable: float = 0.3
+
+    @classmethod
+    def where(cls, **given: float | None) -> Limits:
+        """The defaults, but for what is given and not None."""
+        return cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
+        if not 0 < self.timeout <= LONGEST:
+            raise InputError(f"timeout must be more than 0 seconds and at most a week, but got {self.timeout}")
+        if not 0 <= self.max_unreadable < 1:
+            raise InputError(
+                f"max_unreadable must be a share from 0 to less than 1, but got {self.max_unreadable}: from an LM of "
+                "which nothing can be read nothing can be decided"
+            )
         for name, least in (("max_attempts", 1), ("outage_after", 1), ("backoff", 0), ("max_wait", 0), ("cooldown", 0)):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")
@@ -66,8 +87,8 @@ class CircuitBreaker:
                 count = self._failed_in_a_row
                 raise LMOutageError(
                     f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed and nothing more "
-                    f"is asked. The last failure: {self._last_failure}. Check the model's service and run again: "
-                    "answers received so far are kept"
+                    f"is asked. The last failure: {self._last_failure.rstrip('.')}. Check the model's service and run "
+                    "again: answers received so far are kept"
                 )
             self._open_until = self._clock() + self._limits.cooldown  # this one finds out; others wait
 
@@ -77,7 +98,9 @@ class CircuitBreaker:
             self._failed_in_a_row, self._is_open = 0, False
 
     def failed(self, error: Exception, *, transient: bool) -> None:
-        """Note that a request failed for good; one that is at fault itself says nothing about the service."""
+        """Note that a request failed for good, or ran out of time; one that is at fault itself says nothing about the
+        service.
+        """
         incurable = isinstance(error, INCURABLE)
         if incurable or transient:
             with self._lock:

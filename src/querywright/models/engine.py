@@ -17,13 +17,21 @@ from dspy import lm15
 from dspy.clients.engines.base import validate_request
 from dspy.clients.errors import error_boundary
 from dspy.lm15 import Request, Response
-from dspy.utils.exceptions import LMError, LMProviderError, LMStreamAssemblyError, is_retryable_lm_error
+from dspy.utils.exceptions import (
+    LMError,
+    LMProviderError,
+    LMStreamAssemblyError,
+    LMTimeoutError,
+    is_retryable_lm_error,
+)
 
+from querywright.models.attempts import until_given_up, within
 from querywright.models.budget import Budget
 from querywright.models.cached import Ask, cached
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
 from querywright.models.engine_errors import LMBudgetError, LMStoreError, redacted
 from querywright.models.pieces import listening, told
+from querywright.models.response_parsing import is_empty
 from querywright.models.store import Store
 from querywright.models.usage import Cost, Ledger, metered, waiting
 
@@ -80,7 +88,9 @@ class LMEngine:
         self.supported_params = frozenset(getattr(inner, "supported_params", ())) | {"seed"}
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
         self._deterministic = bool(getattr(inner, "deterministic", False))
-        ask = counted(direct(inner, identity, secrets), self.ledger, price, clock)
+        # Nobody is waited for in this process: a model here has no deadline.
+        timeout = None if self._deterministic else self.limits.timeout
+        ask = counted(direct(inner, identity, secrets, timeout), self.ledger, price, clock)
         self._ask = retrying(
             ask if budget is None else budgeted(ask, budget),
             CircuitBreaker(identity, self.limits, clock),
@@ -180,7 +190,7 @@ class AsyncLMEngine:
         return cls(LMEngine.load_state(state))
 
 
-def direct(inner: Any, identity: str, secrets: tuple[str, ...] = ()) -> Ask:
+def direct(inner: Any, identity: str, secrets: tuple[str, ...] = (), timeout: float | None = None) -> Ask:
     """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys.
 
     A seed is left out where the model takes none: it is what tells one stored draw from another.
@@ -189,26 +199,30 @@ def direct(inner: Any, identity: str, secrets: tuple[str, ...] = ()) -> Ask:
         inner: The engine that asks the model; streams where it has a ``stream``.
         identity: Names the model in errors.
         secrets: Strings that must not appear in an error.
+        timeout: Seconds from the request to the end of the answer. Default None, any number.
     """
     takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
     streams = callable(getattr(inner, "stream", None))
     silent = 0
 
-    def complete(request: Request) -> Response:
+    def once(request: Request) -> Response:
         nonlocal silent
+        ear = listening()
+        if ear is not None and streams and silent < _SILENT:
+            ear.begin()
+            heard = told(until_given_up(inner.stream(request)), request, ear)
+            silent = 0 if heard is not None else silent + 1
+            if heard is not None:
+                return heard
+        response: Response = inner.complete(request)
+        return response
+
+    def complete(request: Request) -> Response:
         if not takes_seed and request.config.seed is not None:
             request = replace(request, config=replace(request.config, seed=None))
-        ear = listening()
         try:
             with error_boundary(identity, unexpected=True):
-                if ear is not None and streams and silent < _SILENT:
-                    ear.begin()
-                    heard = told(inner.stream(request), request, ear)
-                    silent = 0 if heard is not None else silent + 1
-                    if heard is not None:
-                        return heard
-                response: Response = inner.complete(request)
-                return response
+                return once(request) if timeout is None else within(timeout, lambda: once(request))
         except LMError as error:
             failure = redacted(error, secrets)
         raise failure  # outside of the handler: what it came from would show keys
@@ -276,6 +290,9 @@ def retrying(
 ) -> Ask:
     """Tries again what failed in passing, and asks nothing of a model that is down.
 
+    An empty answer is a failure of its service, but for a model in this process; time that runs out is one of the
+    attempt, which the breaker counts at once: a service that is silent costs few of them.
+
     Args:
         ask: Asks the model.
         breaker: Says whether the model is down.
@@ -303,13 +320,17 @@ def retrying(
                 ledger.add(Cost(retries=1))
             try:
                 response = ask(request)
+                if not deterministic and is_empty(response):
+                    raise _empty(response)
             except (LMBudgetError, LMStoreError):  # nothing was asked
                 raise
             except LMError as error:
                 transient = is_transient(error)
-                if not transient or attempt >= limits.max_attempts:
-                    ledger.add(Cost(failures=1))
+                last = not transient or attempt >= limits.max_attempts
+                if last or isinstance(error, LMTimeoutError):
                     breaker.failed(error, transient=transient)
+                if last:
+                    ledger.add(Cost(failures=1))
                     raise
                 seconds = wait(attempt, error.retry_after)
             else:
@@ -320,3 +341,12 @@ def retrying(
         raise AssertionError  # itertools.count never ends
 
     return complete
+
+
+def _empty(response: Response) -> LMError:
+    """The failure that an empty answer is; one whose tokens all went into thinking would come again."""
+    if response.finish_reason == "length":
+        return LMError(
+            "the answer is empty: all its tokens went into thinking; allow more with resolve_lm(max_tokens=)"
+        )
+    return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")

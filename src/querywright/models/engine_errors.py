@@ -15,8 +15,8 @@ _SECRET = re.compile(
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password in a URL
 )
 
-_SHORTEST, _LONG = 4, 8
-"""Characters of a secret: with fewer it would garble every text; with so many it stands in none by chance."""
+_LONG = 8
+"""Characters of a secret that stands in no text by chance."""
 
 
 class LMOutageError(OutageError, LMError):
@@ -53,13 +53,13 @@ def redact(text: str, secrets: tuple[str, ...] = ()) -> str:
 
     Args:
         text: Any text, such as a service's error message.
-        secrets: Strings to remove whatever they look like, those of less than 8 characters where they stand as words,
-            and none of less than 4, which is no key; what looks like a key is removed in any case.
+        secrets: Strings to remove whatever they look like, those of less than 8 characters where they stand as words;
+            what looks like a key is removed in any case.
     """
     for secret in secrets:
         if len(secret) >= _LONG:
             text = text.replace(secret, "***")
-        elif len(secret) >= _SHORTEST:
+        elif secret:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return _SECRET.sub("***", text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # no look-up over
 
 _MAX_TOKENS = 1000
 _MAX_TOKENS_REASONING = 16_000  # the least that DSPy allows a model that reasons before it answers
+_OWN_TIMEOUT = 600.0  # seconds, what DSPy's own clients wait where nothing is said
 _LARGER_MODEL = EmbeddedSettings(max_chars=400, max_items=5)
 """For a GGUF file of the user's own. The short texts of the default are for the smallest model, which only rambles."""
 
@@ -41,7 +43,7 @@ def resolve_lm(
     settings: EmbeddedSettings | None = None,
     api_base: str | None = None,
     api_key: str | None = None,
-    timeout: float = 60.0,
+    timeout: float | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
 ) -> dspy.LM:
@@ -54,16 +56,18 @@ def resolve_lm(
             ``anthropic/...`` or ``ollama_chat/...``.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
-        limits: Attempts, waits, and when the model counts as down.
+        limits: Attempts, their time and waits, when the model counts as down, and how much of what it says may be
+            unreadable in a run.
         budget: What its calls are paid from, with all other LMs that were given it; None for no limit.
         settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with room for longer texts where
             the model is a file of one's own, and with a rewriter's own limits where it is a rewriter.
         api_base: Address of an OpenAI-compatible server; otherwise the one in the provider's environment
-            variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own.
+            variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own. A user and password in it are
+            sent as basic authentication, in the place of a key.
         api_key: Key of the service; otherwise DSPy reads the service's environment variable. Never written
             anywhere.
-        timeout: Seconds that one attempt may wait for the next bytes of a remote model, more than 0.
-            Default 60.
+        timeout: Seconds that one attempt at a remote model may take, to the end of its answer; more than 0 and at
+            most a week. Default: that of ``limits``, 60.
         temperature: From 0. Default 0; for models that allow none, their own.
         max_tokens: Tokens of an answer at most. Default 1000; 16000 for models that reason first.
 
@@ -73,7 +77,10 @@ def resolve_lm(
     Raises:
         ModelError: The model is unknown, or its file or package is missing.
         ArtifactError: The rewriter is missing, or was changed.
+        InputError: The timeout is out of range.
     """
+    limits = limits or Limits()
+    limits = limits if timeout is None else replace(limits, timeout=timeout)
     common: dict[str, Any] = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
     kind, _, path = name.partition(":")
     local: Any = None
@@ -86,7 +93,7 @@ def resolve_lm(
     elif (kind == "rewriter" and path) or (name and Path(name).is_dir()):
         local = rewriter_engine(read_rewriter(path if kind == "rewriter" else name), settings)
     if local is None:
-        remote = named_engine(name, api_base, api_key, timeout)
+        remote = named_engine(name, api_base, api_key, limits.timeout)
         model, engine = name, _remote(remote, common)
     else:
         model, engine = local.identity, LMEngine(local, identity=local.answers_identity, **common)
@@ -113,7 +120,8 @@ def as_lm(
             store where it has none, and with what an event loop needs.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
-        limits: Attempts, waits, and when the model counts as down.
+        limits: Attempts, their time and waits, when the model counts as down, and how much of what it says may be
+            unreadable in a run. Default: an attempt may take what the LM's own ``timeout`` says, else 600 seconds.
         budget: What its calls are paid from, with all other LMs that were given it; None for no limit.
 
     Raises:
@@ -131,6 +139,8 @@ def as_lm(
         return ready.copy(engine=engine, async_engine=AsyncLMEngine(engine))
     options = {key: value for key, value in lm.kwargs.items() if value is not None and key not in CLIENT_KEYS}
     options["max_tokens"] = options.pop("max_completion_tokens", options.pop("max_tokens", None))
+    own = lm.kwargs.get("timeout")
+    limits = limits or Limits(timeout=own if isinstance(own, int | float) else _OWN_TIMEOUT)
     common = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
     return _lm(lm.model, _remote(RemoteEngine(lm), common), callbacks=list(lm.callbacks), **options)
 
@@ -156,10 +166,12 @@ def writer_beside(
         return None
     own = getattr(lm, "engine", None)
     shared: dict[str, Any] = {"store": store}
+    limits = None
     if isinstance(own, LMEngine):
         shared = {"store": store if own.store is None else own.store, "ledger": own.ledger, "budget": own.budget}
+        limits = own.limits
     if isinstance(writer, str | Path):
-        writer = resolve_lm(f"rewriter:{writer}" if isinstance(writer, Path) else writer, **shared)
+        writer = resolve_lm(f"rewriter:{writer}" if isinstance(writer, Path) else writer, limits=limits, **shared)
     found = as_lm(writer, **shared)
     if not isinstance(own, LMEngine):
         return found

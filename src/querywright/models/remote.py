@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import dspy
+from dspy._vendor.lm15.transports import StdlibTransport, TransportRequest, TransportResponse
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
 from dspy.lm15 import (
     Request,
     Response,
     RouterConfig,
-    Timeouts,
     UnknownModelError,
     UnsupportedFeatureError,
     registered_providers,
 )
-from dspy.utils.exceptions import DSPyError, LMError
+from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError
 
 from querywright.errors import ModelError
+from querywright.models.attempts import until_given_up
 from querywright.models.engine_errors import redact
 
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
 _SHORTEST_KEY = 8
+_LATER = 1.0
+"""Seconds that a client waits for the next bytes after an attempt's time is over, and nobody else does."""
+
+
+class Transport(StdlibTransport):
+    """DSPy's own, which goes on reading for an attempt that is waited for and no longer, and can say who asks.
+
+    Args:
+        timeout: Seconds to wait for the next bytes.
+        login: ``user:password`` that are sent in the place of a key; None for none.
+    """
+
+    def __init__(self, timeout: float, login: str | None = None) -> None:
+        super().__init__(read_timeout=timeout, write_timeout=timeout, pool_timeout=timeout)
+        self._login = login and f"Basic {_basic(login)}"
+
+    def stream(self, request: TransportRequest) -> TransportResponse:
+        """Send a request; its response is read piece by piece."""
+        if self._login:
+            others = [(name, value) for name, value in request.headers if name.lower() != "authorization"]
+            request = replace(request, headers=[*others, ("Authorization", self._login)])
+        response = super().stream(request)
+        if 300 <= response.status < 400:
+            response.close()
+            raise LMConfigurationError(
+                f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
+                "nor key is sent; give that address (--api-base, api_base=) if it is right"
+            )
+        response._chunks = until_given_up(response._chunks)
+        return response
 
 
 class RemoteEngine:
@@ -34,13 +67,14 @@ class RemoteEngine:
     Args:
         lm: Asks it, whatever it is; it is not changed. What it caches and retries by itself it does not do here.
         client: An engine of DSPy's for the same model, which is asked in its stead and can stream; None for none.
+        address: The address as it was given, with the user and password that the LM's own has not. Default: the LM's.
     """
 
-    def __init__(self, lm: dspy.BaseLM, client: Any = None) -> None:
+    def __init__(self, lm: dspy.BaseLM, client: Any = None, address: str | None = None) -> None:
         api_base = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
         api_base = api_base or _from_environment(lm.model.partition("/")[0])
         self.identity = f"{lm.model} at {place_of(api_base)}"
-        self.secrets = secrets_of(api_base, lm.kwargs.get("api_key"))
+        self.secrets = secrets_of(api_base if address is None else address, lm.kwargs.get("api_key"))
         self.supports_response_schema = bool(lm.supports_response_schema)
         self.supported_params = frozenset(lm.supported_params)
         self._lm: Any = lm.copy(num_retries=0)
@@ -69,35 +103,51 @@ class RemoteEngine:
         """Close the connections."""
         if self._client is not None:
             self._client.close()
+            transport = getattr(getattr(self._client, "config", None), "transport", None)
+            if transport is not None:  # ours, which DSPy's client leaves to us
+                transport.close()
 
 
 def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: float) -> RemoteEngine:
     """The engine of a model of a service, through DSPy's own client or else through LiteLLM.
 
+    A user and password in the address are sent as HTTP's basic authentication, in the place of a key.
+
+    Args:
+        name: A DSPy model string.
+        api_base: The service's address; else the one in the environment, or the provider's own.
+        api_key: The service's key; else the one in the environment.
+        timeout: Seconds that an attempt may take, after which nobody waits for it.
+
     Raises:
-        ModelError: The model cannot be asked, or the timeout is none.
+        ModelError: The model cannot be asked.
     """
-    if timeout <= 0:
-        raise ModelError(f"timeout must be more than 0 seconds, but got {timeout}")
     provider, _, model = name.partition("/")
     if not provider or not model:
         raise ModelError(
             f"unknown LM {name!r}: give embedded, gguf:PATH, a rewriter's folder or a DSPy model string with its "
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
-    api_base = api_base or _from_environment(provider)
-    place_of(api_base)  # an address that is none is told before anything is made of it
+    address = api_base or _from_environment(provider)
+    place_of(address)  # an address that is none is told before anything is made of it
+    api_base, login = _address_and_login(address)
+    api_key, patience = api_key or (login and "none"), timeout + _LATER
     given: dict[str, Any] = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
     client: Any
     try:
         try:
-            client = _own_client(name, api_base, api_key, timeout)
-            engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=timeout, **given), client)
+            client = _own_client(name, api_base, api_key, Transport(patience, login))
+            engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=patience, **given), client, address)
         except (LMError, UnknownModelError, UnsupportedFeatureError):  # of a provider that DSPy's own does not know
-            client = LiteLLMEngine(timeout=timeout, **given)
-            engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=timeout, **given), client)
+            if login:
+                raise ValueError(
+                    f"{provider} takes no user and password in its address; name an OpenAI-compatible server as "
+                    "openai/MODEL, or give a key (--api-key-env, api_key=)"
+                ) from None
+            client = LiteLLMEngine(timeout=patience, **given)
+            engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=patience, **given), client)
     except (DSPyError, ImportError, ValueError) as error:
-        reason = redact(str(error), secrets_of(api_base, api_key))
+        reason = redact(str(error), secrets_of(address, api_key))
         raise ModelError(f"the LM {name!r} cannot be used: {reason}") from None
     if not engine.supported_params:
         raise ModelError(
@@ -125,19 +175,31 @@ def place_of(api_base: str | None) -> str:
 def secrets_of(api_base: str | None, api_key: Any) -> tuple[str, ...]:
     """What must not be shown: the key, the password of the address, and every key in the environment."""
     password = (urlsplit(api_base).password if api_base else None) or ""
-    found = {api_key if isinstance(api_key, str) else "", password, unquote(password)}
+    _, login = _address_and_login(api_base)
+    found = {api_key if isinstance(api_key, str) else "", password, unquote(password), login and _basic(login)}
     found |= {value for name, value in os.environ.items() if _KEY_NAME.search(name) and len(value) >= _SHORTEST_KEY}
     return tuple(sorted(filter(None, found), key=len, reverse=True))
 
 
-def _own_client(name: str, api_base: str | None, api_key: str | None, timeout: float) -> LM15Engine:
+def _address_and_login(address: str | None) -> tuple[str | None, str | None]:
+    """An address without the user and password that it may hold, and these."""
+    parts = urlsplit(address or "")
+    login, _, place = parts.netloc.rpartition("@")
+    return (urlunsplit(parts._replace(netloc=place)), unquote(login)) if login else (address, None)
+
+
+def _basic(login: str) -> str:
+    return base64.b64encode(login.encode()).decode()
+
+
+def _own_client(name: str, api_base: str | None, api_key: str | None, transport: Transport) -> LM15Engine:
     providers = tuple(one.definition for one in registered_providers())
     provider = LM15Engine(RouterConfig(env={}, providers=providers)).resolve(name).provider
     return LM15Engine(
         RouterConfig(
             api_keys={provider: api_key} if api_key else None,
             base_urls={provider: api_base} if api_base else None,
-            timeouts=Timeouts(read=timeout, write=timeout, pool=timeout),
+            transport=transport,
             providers=providers,
         )
     )

@@ -34,6 +34,12 @@ def system_text(request: Request) -> str:
     return system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system)
 
 
+def is_empty(response: Response) -> bool:
+    """Whether an answer says nothing at all: no text, no refusal and nothing else, whatever was thought."""
+    parts = (part for part in response.message.parts if not isinstance(part, lm15.ThinkingPart))
+    return not any(part.text.strip() if isinstance(part, lm15.TextPart) else True for part in parts)
+
+
 def worth_keeping(request: Request, response: Response) -> bool:
     """Whether an answer is whole: another attempt might better one that is cut off, empty or no JSON."""
     text = response.text

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter, sub
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Cost:
         retries: Attempts beyond the first.
         failures: Requests that failed after all attempts.
         repairs: Answers that could not be read and were asked for once more.
+        unreadable: Answers that could not be read then either.
         input_tokens: Tokens read by the model in calls made.
         output_tokens: Tokens written by the model in calls made.
         saved_tokens: Input and output tokens of the calls saved.
@@ -36,6 +37,7 @@ class Cost:
     retries: int = 0
     failures: int = 0
     repairs: int = 0
+    unreadable: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     saved_tokens: int = 0
@@ -60,6 +62,11 @@ class Cost:
         """Input and output tokens of the calls made."""
         return self.input_tokens + self.output_tokens
 
+    @property
+    def answers(self) -> int:
+        """Answers that were wanted of an LM: calls made and saved, but not those that asked once more."""
+        return self.asked - self.repairs
+
     def to_json(self) -> dict[str, Any]:
         """The totals as a JSON object; seconds and dollars rounded."""
         digits = {"seconds": 3, "saved_seconds": 3, "dollars": 6}
@@ -75,10 +82,27 @@ _NAMES = tuple(f.name for f in fields(Cost))
 _values = attrgetter(*_NAMES)
 
 
+class Unread(NamedTuple):
+    """An answer that could not be read, also when asked for again.
+
+    Args:
+        said: The beginning of the answer, and what was wanted.
+        allowed: Share of the LM's answers that may be so in a run, from 0 to less than 1.
+    """
+
+    said: str
+    allowed: float
+
+
 @dataclass(slots=True)
 class Ledger:
-    """Adds up cost from many threads; exact, because each request is entered once, where it is answered."""
+    """Adds up cost from many threads; exact, because each request is entered once, where it is answered.
 
+    Attributes:
+        unread: The last answer that could not be read; None where there was none, or it was one of another process.
+    """
+
+    unread: Unread | None = None
     _total: Cost = field(default_factory=Cost)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waits: int = 0
@@ -86,11 +110,12 @@ class Ledger:
     _since: float = 0.0
     _waited: float = 0.0
 
-    def add(self, cost: Cost) -> None:
-        """Enter a cost, here and in every meter that is open in this context."""
+    def add(self, cost: Cost, unread: Unread | None = None) -> None:
+        """Enter a cost, here and in every meter that is open in this context, with an answer that could not be read."""
         for ledger in {id(one): one for one in (self, *_meters.get())}.values():
             with ledger._lock:
                 ledger._total = ledger._total + cost
+                ledger.unread = unread or ledger.unread
 
     @property
     def total(self) -> Cost:

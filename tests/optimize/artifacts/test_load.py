@@ -155,9 +155,10 @@ def test_a_reranker_is_given_or_had_by_the_name_of_a_hub_model(own, saved, refus
     ],
 )
 def test_the_lm_that_the_artifact_names_is_looked_for_where_its_name_holds_no_address(
-    recorded, looked_for, artifact, world, names, make_lm
+    recorded, looked_for, artifact, world, names, make_lm, monkeypatch
 ):
     rewrite(artifact, lm=recorded)
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*, openrouter/meta-llama/*,huggingface/*")
     with pytest.raises(ModelError if looked_for else ArtifactError, match="in this test" if looked_for else "give lm="):
         load(artifact, retriever=world)
     assert names == ([looked_for] if looked_for else [])
@@ -165,6 +166,39 @@ def test_the_lm_that_the_artifact_names_is_looked_for_where_its_name_holds_no_ad
     assert load(artifact, lm=lm, retriever=world).lm is lm
     with pytest.raises(InputError, match="lm must be an LM or its name, but got 7"):
         load(artifact, lm=7, retriever=world)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "loads"),
+    [("", False), ("openai/*", True), ("anthropic/*, openai/gpt-4o", True), ("openai", False), ("anthropic/*", False)],
+)
+def test_an_lm_elsewhere_is_named_or_allowed_by_who_loads_and_not_by_the_artifact(
+    allowed, loads, artifact, world, names, monkeypatch
+):
+    rewrite(artifact, lm="openai/gpt-4o")
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", allowed)
+    wanted = r"no openai/gpt-4o in this test" if loads else (
+        r"give lm='openai/gpt-4o' \(--lm openai/gpt-4o\), or allow it .* QUERYWRIGHT_ALLOW_LM=openai/gpt-4o"
+    )  # fmt: skip
+    with pytest.raises(ModelError if loads else ArtifactError, match=wanted):
+        load(artifact, retriever=world)
+    assert names == (["openai/gpt-4o"] if loads else [])
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "")
+    checks = verify(artifact, home=None)
+    with pytest.raises(ModelError, match="no anthropic/mine in this test"):
+        load(artifact, lm="anthropic/mine", retriever=world)
+    assert not passed(checks)
+
+
+def test_a_service_that_refuses_a_key_is_told_with_the_remedy_in_the_message(artifact, world, make_lm, make_engine):
+    def refuse(n, asked):
+        raise dspy.utils.exceptions.LMAuthError("no such key")
+
+    loaded = load(artifact, lm=make_lm(make_engine(refuse)), retriever=world)
+    with pytest.raises(
+        dspy.utils.exceptions.LMAuthError, match=r"no such key\. An artifact .* give the LM: load\(path"
+    ):
+        loaded(*ASKED)
 
 
 # What an application waits for when it imports us: in a process of its own.

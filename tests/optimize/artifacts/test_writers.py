@@ -153,6 +153,9 @@ def test_any_lm_writes_for_an_artifact_by_name_and_is_counted_and_limited_with_t
     program = make_program("hcqr", searched, writer_lm=other, max_passages=2)
     save_program(tmp_path / "named", program, lm=reads, asked=[], threads=1, made={}, card="# named\n")
     assert read_artifact(tmp_path / "named").manifest.writer == WriterRef(name="openai/small", checksum="")
+    with pytest.raises(ArtifactError, match=r"writer_lm='openai/small' \(--writer-lm openai/small\)"):
+        load(tmp_path / "named", lm=reads, home=home)
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*")
     assert load(tmp_path / "named", lm=reads, home=home).program.technique.writer_lm.model == "openai/small"
     same = make_lm()
     same.model = "openai/small"

@@ -141,6 +141,14 @@ def test_an_outage_and_the_limit_of_calls_go_up(name, after, run, writing, make_
     assert len(engine.asked) == after
 
 
+@pytest.mark.parametrize("name", FAST)
+def test_an_lm_that_answers_prose_ends_it_early(name, run, world, make_engine, make_lm):
+    engine = make_engine(write=lambda asked: "As an AI, I cannot.")
+    with pytest.raises(TooManyFailuresError, match=r"'As an AI, I cannot\.', where a JSON object with"):
+        run(name, lm=make_lm(engine), train=world.questions, max_failures=1.0)
+    assert len(engine.asked) <= 40
+
+
 @pytest.mark.parametrize("name", ["copro", "mipro", "simba", "gepa"])
 def test_an_outage_while_instructions_are_written_goes_up(name, run, writing, make_lm):
     reached = []

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querywright.errors import InputError
+from querywright.models.circuit_breaker import Limits
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.spec import KnobRange, StudySpec
 
@@ -252,7 +253,9 @@ def test_only_what_changes_results_is_a_difference():
     old = read_spec(of({"hcqr": {"knobs": {"top_k": [3, 5]}}}, trials=10))
     free = old.model_copy(
         update={"trials": 20, "threads": 9, "storage": "postgresql://h/d", "max_failures": 0.5, "api_key_env": "KEY"}
+        | {"timeout": 600.0, "max_unreadable": 0.5}
     )
+    assert (old.limits, free.limits) == (Limits(), Limits(timeout=600.0, max_unreadable=0.5))
     assert spec_differences(old, free) == []
     new = read_spec(of({"hcqr": {"knobs": {"top_k": [3, 5, 10]}}, "hyde": {}}, trials=8, seed=1))
     assert spec_differences(old, new) == [

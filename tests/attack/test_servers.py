@@ -1,0 +1,312 @@
+"""Servers that fail, lie, drip or keep silent: no failure of theirs is scored, none is waited for, and no key leaks."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import http.server
+import json
+import logging
+import random
+import re
+import runpy
+import ssl
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import dspy
+import pytest
+from dspy.utils.exceptions import AdapterParseError, LMError, LMProviderError, LMTimeoutError, LMTransportError
+
+from querywright.data.types import Question
+from querywright.errors import ModelError, OutageError
+from querywright.models.adapter import PromptAdapter
+from querywright.models.budget import Budget
+from querywright.models.circuit_breaker import Limits
+from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.pieces import heard_by
+from querywright.models.store import open_store
+from querywright.optimize.evaluate import evaluate
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.tables import table_rows
+from querywright.programs import make_program
+
+event = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))["event"]
+
+KEY = "sk-canary-0123456789abcdef"
+GOOD = '{"answer": "tea"}'
+PROSE = "I am afraid that I cannot do that."
+EMPTY = {
+    "no choices": {"body": {"id": "1", "model": "x", "choices": []}},
+    "no content": {"body": {"id": "1", "model": "x", "choices": [{"message": {"role": "assistant", "content": None}}]}},
+    "an empty text": "",
+    "spaces": " \n ",
+    "an empty object": {"body": b"{}"},
+    "nothing": {"body": b" "},
+    "half an answer": {"body": b'{"id": "1", "choices": [{"mess'},
+}
+FAULTS = [
+    *EMPTY.values(),
+    {"status": 429, "body": {}, "headers": {"Retry-After": "0"}},
+    {"status": 500, "body": {"error": {"message": "boom"}}},
+    {"drop": True},
+]
+
+
+class Ear(list):
+    """Keeps what was heard."""
+
+    def begin(self):
+        self.append("")
+
+    def hear(self, text):
+        self.append(text)
+
+
+@pytest.fixture
+def remote(chat_server):
+    """An LM whose server answers from a script, and that server; nothing is waited between attempts."""
+    opened = []
+
+    def make(*steps, **options):
+        server = chat_server(*steps)
+        limits = Limits(**{"backoff": 0, "max_wait": 0, **options.pop("limits", {})})
+        given = {"api_base": server.url, "api_key": KEY, "timeout": 5.0, "limits": limits}
+        lm = resolve_lm("openai/x", **{**given, **options})
+        opened.append(engine_of(lm))
+        return lm, server
+
+    yield make
+    for engine in opened:
+        engine.close()
+
+
+def ask(lm, question="What is drunk hot?", ear=None):
+    with dspy.context(lm=lm, adapter=PromptAdapter()), heard_by(ear):
+        return dspy.Predict("question -> answer")(question=question).answer
+
+
+def failure(lm, *asked, **given):
+    """What asking ends with; None where it goes well."""
+    try:
+        ask(lm, *asked, **given)
+    except Exception as error:  # noqa: BLE001 - the test says what it must be
+        return error
+    return None
+
+
+def questions(count):
+    return [Question(f"q{number}", f"What of number {number}?", answer=f"right {number}") for number in range(count)]
+
+
+def closed_book(asked, lm, **given):
+    program = make_program("closed_book", None, reader="short_answer")
+    return evaluate(program, asked, lm=lm, name="closed book", **given)
+
+
+def right(body):
+    number = re.findall(r"number (\d+)", body["messages"][-1]["content"])[-1]
+    return json.dumps({"answer": f"right {number}"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_no_failure_of_a_service_is_scored(attack, times, remote, share):
+    """Of mixed faults, each question is answered rightly or failed; none is a zero, and none is of another question."""
+    chance, lock = random.Random(f"faults {share}"), threading.Lock()
+
+    def answer(body):
+        with lock:
+            fault = chance.choice(FAULTS) if chance.random() < share else None
+        return right(body) if fault is None else fault
+
+    lm, _ = remote(answer, limits={"outage_after": 10**6}, store=open_store())
+    for row in closed_book(questions(times(200)), lm, threads=8, max_failures=1.0).rows:
+        scored = row.scores["accuracy"]
+        held = scored == 1.0 if row.failure is None else (row.failure, scored == scored) == ("lm", False)
+        attack.tried("a failure of the service is never scored", held, row)
+        attack.tried("an answer is of its own question", row.answer in (None, f"right {row.id[1:]}"), row)
+    kept = open_store().count("lm")
+    attack.tried("no failure is kept", kept <= times(200), kept)
+
+
+@pytest.mark.parametrize("step", EMPTY.values(), ids=EMPTY)
+def test_a_service_that_answers_nothing_is_down(attack, remote, step):
+    lm, server = remote(step, limits={"max_attempts": 2, "outage_after": 2}, store=open_store())
+    failed = failure(lm)
+    held = isinstance(failed, LMProviderError) and not isinstance(failed, AdapterParseError) and server.count == 2
+    attack.tried("an empty answer is a failure of the service", held, failed)
+    with pytest.raises((OutageError, TooManyFailuresError)):
+        closed_book(questions(40), lm)
+    attack.tried("a service that answers nothing ends a run", server.count <= 12, server.count)
+    assert open_store().count("lm") == 0
+
+
+def test_thinking_that_took_all_tokens_is_no_answer_and_is_not_asked_for_again(remote):
+    lm, server = remote({"answer": "", "finish_reason": "length"})
+    with pytest.raises(LMError, match=r"went into thinking; allow more with resolve_lm\(max_tokens=\)"):
+        ask(lm)
+    assert (server.count, engine_of(lm).ledger.total.output_tokens) == (1, 7)
+
+
+def test_a_service_that_answers_prose_ends_a_run_that_says_what_came_back(attack, remote):
+    lm, server = remote(PROSE)
+    with pytest.raises(TooManyFailuresError) as caught:
+        closed_book(questions(60), lm)
+    said = f'{PROSE!r}, where a JSON object with "answer" was wanted'
+    held = said in str(caught.value) and "30%" in str(caught.value) and server.count < 40
+    attack.tried("answers that cannot be read end a run early", held, (server.count, caught.value))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_short_run_of_which_nothing_can_be_read_ends_as_well_whatever_is_allowed(remote, count):
+    lm, _ = remote(PROSE, limits={"max_unreadable": 0.99})
+    with pytest.raises(TooManyFailuresError, match=f"{count} of {count} answers of the LM in 'closed book'"):
+        closed_book(questions(count), lm)
+
+
+def test_some_unreadable_answers_are_told_in_table_and_data(attack, remote):
+    lm, _ = remote(lambda body: PROSE if "number 1" in body["messages"][-1]["content"] else right(body))
+    found = closed_book(questions(10), lm)  # number 1 alone
+    attack.tried("unreadable answers are counted", (found.cost.unreadable, found.unreadable_rate) == (1, 0.1))
+    assert found.to_json()["unreadable_rate"] == 0.1
+    assert table_rows([found])[0]["unreadable"] == "10 %"
+    with pytest.raises(TooManyFailuresError, match="0% may"):
+        closed_book(questions(10), remote(PROSE, limits={"max_unreadable": 0})[0])
+
+
+@pytest.mark.parametrize("ear", [None, Ear()], ids=["whole", "stream"])
+@pytest.mark.parametrize("step", [{"hang": True}, {"drip": 0.05}], ids=["silent", "drips"])
+def test_a_server_that_never_ends_costs_a_handful_of_attempts(attack, remote, step, ear):
+    lm, server = remote(step, timeout=0.3, limits={"max_attempts": 2, "outage_after": 3})
+    failed = failure(lm, ear=ear)
+    told = "no whole answer within 0.3 seconds; give a slower one more with --timeout SECONDS" in str(failed)
+    attack.tried("an attempt ends in time, whatever trickles", isinstance(failed, LMTimeoutError) and told, failed)
+    with pytest.raises(OutageError, match="requests in a row"):
+        closed_book(questions(40), lm, max_failures=1.0)
+    attack.tried("a silent server costs a handful of attempts", server.count <= 3 + 4, server.count)
+    if "drip" in step:
+        for _ in range(100):
+            if server.left == server.count:
+                break
+            threading.Event().wait(0.05)
+        attack.tried("who is waited for no longer is read no longer", server.left == server.count, server.left)
+
+
+def test_what_comes_slowly_but_in_time_is_an_answer(remote):
+    lm, server = remote({"pieces": ['{"answer":', ' "tea"}'], "before": lambda _: threading.Event().wait(0.1)})
+    ear = Ear()
+    assert (ask(lm, ear=ear), server.count, ear[0]) == ("tea", 1, "")
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [{"prompt_tokens": -5, "completion_tokens": -7}, {"prompt_tokens": "many", "completion_tokens": None}, {},
+     {"prompt_tokens": 10**30, "completion_tokens": 1}, {"prompt_tokens": 1.5, "completion_tokens": True}, [1]],
+)  # fmt: skip
+def test_a_server_that_lies_about_tokens_gives_no_budget_back(attack, remote, usage):
+    budget = Budget(None, "a test", calls=3, tokens=10**6)
+    lm, _ = remote({"answer": GOOD, "usage": usage}, budget=budget)
+    failed = failure(lm)
+    spent, total = budget.spent, engine_of(lm).ledger.total
+    held = spent.calls == 1 and spent.tokens >= 0 and min(total.input_tokens, total.output_tokens) >= 0
+    attack.tried("a lie about tokens lowers no count", held, (usage, spent, total))
+    attack.tried("a lie about tokens is no bug", failed is None or isinstance(failed, LMError), failed)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("ear", [None, Ear()], ids=["whole", "stream"])
+def test_a_redirect_takes_neither_question_nor_key_elsewhere(attack, remote, chat_server, status, ear):
+    other = chat_server(GOOD)
+    lm, _ = remote({"status": status, "headers": {"Location": f"{other.url}/chat/completions"}})
+    failed = failure(lm, ear=ear)
+    told = isinstance(failed, LMError) and f"HTTP {status}" in str(failed) and "--api-base" in str(failed)
+    attack.tried("a redirect is not followed", (told, other.count) == (True, 0), failed)
+    attack.tried("no key is shown", KEY not in repr(failed) + str(failed), failed)
+
+
+def certificate(folder, name):
+    """A certificate that signs itself, with its key, as a file."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+    end = now + datetime.timedelta(days=1)
+    made = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), now, end)
+    made = made.sign(key, hashes.SHA256())
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path = folder / "certificate.pem"
+    path.write_bytes(made.public_bytes(form[0]) + key.private_bytes(*form))
+    return path
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """A server whose certificate nobody vouches for; counts requests."""
+    seen = SimpleNamespace(count=0)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            seen.count += 1
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(tmp_path, "other.example"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *args: None
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    seen.url = f"https://127.0.0.1:{server.server_port}/v1"
+    yield seen
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_certificate_that_does_not_fit_is_refused_before_anything_is_sent(attack, remote, stranger):
+    lm, _ = remote(GOOD, api_base=stranger.url, limits={"max_attempts": 1})
+    failed = failure(lm)
+    refused = isinstance(failed, LMTransportError) and "certificate" in str(failed).lower()
+    attack.tried("a certificate that does not fit is refused", refused and stranger.count == 0, failed)
+
+
+@pytest.mark.parametrize("given", [{}, {"api_key": None}], ids=["key", "no key"])
+def test_user_and_password_of_an_address_are_sent_in_place_of_a_key_and_shown_nowhere(
+    attack, remote, given, caplog, monkeypatch
+):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    lm, server = remote(GOOD, **given)
+    login = base64.b64encode("me:p@ss/wörd".encode()).decode()
+    said = {"status": 401, "body": {"error": {"message": f"no entry for p@ss/wörd, Basic {login}"}}}
+    server._steps = [GOOD, said]
+    address = server.url.replace("//", "//me:p%40ss%2Fw%C3%B6rd@")
+    lm = resolve_lm("openai/x", api_base=address, limits=engine_of(lm).limits, **{"api_key": KEY, **given})
+    assert ask(lm) == "tea"
+    sent = [value for name, value in server.headers[0].items() if name.lower() == "authorization"]
+    attack.tried("user and password are sent as basic authentication", sent == [f"Basic {login}"], sent)
+    failed = failure(lm, "And now?")
+    shown = " ".join([repr(failed), str(failed), caplog.text, json.dumps(lm.dump_state()), str(lm.history)])
+    hidden = not any(secret in shown for secret in ("p@ss", "p%40ss", login, KEY))
+    attack.tried("no password is shown", hidden and "no entry for ***" in shown, shown)
+    assert engine_of(lm).identity == f"openai/x at {server.url.removeprefix('http://')}"
+    engine_of(lm).close()
+
+
+def test_a_service_that_takes_no_user_and_password_says_so():
+    with pytest.raises(ModelError, match="takes no user and password in its address") as caught:
+        resolve_lm("cohere_chat/command", api_base="http://me:s3cret@127.0.0.1:9/v1")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["k", "ab", "xyz", "four"])
+def test_a_short_key_is_not_shown_either(attack, remote, key):
+    lm, _ = remote({"status": 401, "body": {"error": {"message": f"bad key: {key}, said the server"}}}, api_key=key)
+    failed = failure(lm)
+    attack.tried("no key is shown", "bad key: ***, said the server" in str(failed), failed)
