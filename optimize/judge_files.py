@@ -5,6 +5,7 @@ Nothing is ever unpickled, and no address, header or key of an LM is stored or r
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -107,7 +108,7 @@ def resolve_judge(name: str | Path) -> SavedJudge:
     """
     if name in JUDGES:
         return SavedJudge(make_judge(str(name)))
-    if not judge_file(Path(name)).is_file():
+    if not os.path.isfile(judge_file(Path(name))):
         raise InputError(
             f"unknown judge {str(name)!r}; it is the path of a saved judge, or one of: {', '.join(JUDGES)}"
         )

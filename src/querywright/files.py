@@ -148,7 +148,7 @@ def writing(what: str, state: str = "nothing was written", place: str = "--out")
 
 def place_of(target: Path) -> Path:
     """Where a folder is: in its place, or aside where a writer that was killed left it."""
-    return target if target.exists() or not aside(target).is_dir() else aside(target)
+    return target if os.path.exists(target) or not os.path.isdir(aside(target)) else aside(target)
 
 
 def aside(target: Path) -> Path:

@@ -67,6 +67,22 @@ def test_unknown_names_are_answered_with_the_known_ones(wrong, questions, collec
         says(wrong(*command, "--embedder", "other", *fixed), "'embedded:all-MiniLM-L6-v2'", "'st:other'")
 
 
+def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collection, server):
+    """What may be a name or a path is a name; what is written to is refused before anything is asked."""
+    long, fixed = "x" * 300, ("--collection", collection, *server.lm)
+    compares = ("compare", "plain", "--data", questions, *fixed)
+    for arm in (long, f"plain:{long}=1", f"hcqr:writer={long}"):
+        says(wrong("compare", arm, *compares[1:], "--out", "new"), "unknown", "xxx")
+    says(wrong(*compares, "--out", long), "too long for the name", "give a shorter --out")
+    says(wrong(*compares, "--out", "new", "--judge", long), "unknown judge")
+    says(wrong("evaluate", questions, "--technique", "plain", "--rows", long, *fixed), "give a shorter --rows")
+    says(wrong("evaluate", long, "--technique", "plain", *fixed), "no such file")
+    says(wrong("index", "new", long), "no such file")
+    says(wrong("ask", QUESTION, "--artifact", long, *server.lm), "there is no artifact")
+    says(wrong("ask", QUESTION, "--technique", "plain", "--embedder", long, *fixed), "the one given is")
+    assert not server.requests
+
+
 def test_lms(wrong, questions, collection, monkeypatch):
     def told(*lm):
         return wrong("evaluate", questions, "--collection", collection, "--technique", "plain", *lm)

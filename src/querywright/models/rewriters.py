@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,7 @@ class RewriterBase(BaseModel):
         fits = {
             "embedded": self.name == EMBEDDED,
             "folder": PurePath(self.name).name == self.name and self.name != "..",
-            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)) and not Path(self.name).is_dir(),
+            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)) and not os.path.isdir(self.name),
         }
         if not fits[self.kind]:
             raise ValueError(f"a base of the kind {self.kind} cannot have the name {self.name!r:.80} here")
@@ -244,7 +245,7 @@ def describe_base(name: str) -> RewriterBase:
     if name == EMBEDDED:
         return RewriterBase(kind="embedded", name=EMBEDDED, digest=digest_of(packaged_file()))
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):
         named = folder.resolve() if folder.name == ".." else folder.absolute()
         return RewriterBase(kind="folder", name=named.name, digest=_folder_digest(folder))
     remedy = "give embedded, a folder, or the name of a model on the Hugging Face hub"
