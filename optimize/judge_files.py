@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, InputError, unknown
+from querywright.files import SHARED
 from querywright.metrics.calibration import Calibration
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import JUDGES, make_judge
@@ -71,7 +72,8 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
     measured = None if calibration is None else calibration.to_json()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        JudgeState(judge=judge.NAME, predictors=predictor_states(judge), calibration=measured).write(file)
+        state = JudgeState(judge=judge.NAME, predictors=predictor_states(judge), calibration=measured)
+        state.write(file, mode=SHARED)
     except OSError as error:
         raise ArtifactError(
             f"the judge {file.name!r} could not be written: {error.strerror}; give another --out"

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, ModelError
-from querywright.files import file_digests, json_digest, place_of, replace_folder, writing
+from querywright.files import SHARED, file_digests, json_digest, place_of, replace_folder, writing
 from querywright.home import home
 from querywright.models.embedded import EmbeddedSettings, digest_of
 from querywright.models.engine_errors import LMModelError
@@ -200,7 +200,7 @@ def write_rewriter(
             max_items=max_items,
             versions={name: version(name) for name in _LIBRARIES if find_spec(name)},
             files=file_digests(folder, FILES),
-        ).write(folder / MANIFEST)
+        ).write(folder / MANIFEST, mode=SHARED)
 
     with writing(f"the rewriter {target.name!r}", "nothing at that place was changed", "folder"):
         replace_folder(target, fill, check=check_target)
