@@ -143,7 +143,8 @@ class Store:
         rows: list[Any] = []
         for start in range(0, len(wanted), KEYS_PER_SELECT):
             rows += self.execute(_SELECT, kind=kind, keys=wanted[start : start + KEYS_PER_SELECT])[0]
-        found = {key: value for key, checksum, value in rows if _is_whole(kind, key, checksum, value)}
+        asked = set(wanted)  # a damaged index leads to other rows, which may be whole
+        found = {key: value for key, sum_, value in rows if key in asked and _is_whole(kind, key, sum_, value)}
         if len(found) < len(rows):
             _logger.warning("%d damaged values of kind %r in %r are computed again", len(rows) - len(found), kind, self)
             self.delete_many(kind, [key for key in wanted if key not in found])  # whatever key stands in a row

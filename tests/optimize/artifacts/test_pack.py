@@ -242,6 +242,18 @@ def test_another_collection_is_refused_also_with_every_digest_right(file, tmp_pa
     refused(forge(target, {**members, "artifact/manifest.json": evil[1]}), "manifest.json: ")
 
 
+def test_many_passages_of_another_collection_are_refused_unread(file, tmp_path, refused, monkeypatch):
+    """By their number, their vectors' size and the fingerprint, whatever else is right."""
+    monkeypatch.setattr("querywright.retrieval.collection.read_passages", lambda *_: pytest.fail("it was read"))
+    members, target, count = members_of(file), tmp_path / "x.qw", 100_000
+    lines = b"".join(b'{"id": "%d", "title": "", "text": "t", "metadata": {}}\n' % n for n in range(count))
+    many = {**members, PASSAGES: lines}
+    refused(forge(target, many), "the collection of the packed file is damaged")
+    told = generation(many, count=count, passages_sha256=hashlib.sha256(lines).hexdigest())
+    refused(forge(target, told), "not the one the program was compiled on")
+    refused(forge(target, {**told, VECTORS: bytes(256 * 4 * (count + 1))}), "damaged")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 1e38])
 def test_vectors_that_are_none_are_refused(value, file, tmp_path, refused):
     members = members_of(file)
