@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+
+from querywright.models.store import open_store
 
 QUESTION = "What is said about salt?"
 OPTIONS = ("--option", "salt", "--option", "feet")
@@ -81,6 +84,25 @@ def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collecti
     says(wrong("ask", QUESTION, "--artifact", long, *server.lm), "there is no artifact")
     says(wrong("ask", QUESTION, "--technique", "plain", "--embedder", long, *fixed), "the one given is")
     assert not server.requests
+
+
+def test_a_working_folder_that_cannot_be_written_is_asked_from_alone(
+    ok, wrong, questions, collection, artifact, server, home, monkeypatch, caplog
+):
+    """Read-only as ``os.access`` has it; nothing in it changes."""
+    open_store(home).close()
+    monkeypatch.setattr("querywright.models.store._stores", {})
+    may, before = os.access, {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    monkeypatch.setattr(os, "access", lambda path, mode: "/home" not in f"{path}" and may(path, mode))
+    for asked in (
+        ["--artifact", artifact, *OPTIONS],
+        ["--technique", "rrr", "--collection", collection],
+        ["--technique", "plain", "--collection", collection, "--engine", "bm25"],
+    ):
+        ok("ask", QUESTION, *asked, *server.lm)
+    assert caplog.text.count("cannot be written: what is answered is not kept") == 1
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    says(wrong("evaluate", questions, "--collection", collection, *server.lm), "cannot be written", "--home")
 
 
 def test_lms(wrong, questions, collection, monkeypatch):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from querywright.errors import QuerywrightError
 from querywright.files import locked, open_lock
-from querywright.home import home as working_folder
+from querywright.home import is_read_only, named_home
 from querywright.models.postgres import server_options, session, unreachable
 from querywright.models.usage import waiting
 
@@ -411,14 +411,20 @@ _stores_lock = threading.Lock()
 def open_store(home: Path | None = None, url: str | None = None) -> Store:
     """The store of a working folder, or of a database: one instance a place in a process.
 
+    That of a working folder which cannot be written is in memory, which is told once.
+
     Args:
         home: The working folder. Default: ``querywright.home.home()``.
         url: ``postgresql://user:password@host/database`` in its stead. Default none.
     """
-    place = url or working_folder(home).resolve() / FILE_NAME
+    folder = Path(named_home(home)).expanduser().absolute()
+    place = url or folder.resolve() / FILE_NAME
     with _stores_lock:
         if place not in _stores:
-            _stores[place] = Store(place)
+            is_kept = url is not None or not is_read_only(folder)
+            if not is_kept:
+                _logger.warning("the working folder %s cannot be written: what is answered is not kept", folder)
+            _stores[place] = Store(place if is_kept else None)
         return _stores[place]
 
 
