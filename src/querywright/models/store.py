@@ -161,7 +161,9 @@ class Store:
             self._insert([(kind, key, _checksum(kind, key, value), bytes(value)) for key, value in items.items()])
 
     def _insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        named = [dict(zip(("kind", "key", "checksum", "value"), row, strict=True)) for row in rows]
+        named: list[dict[str, Any]] = [
+            dict(zip(("kind", "key", "checksum", "value"), row, strict=True)) for row in rows
+        ]
         self.transact(lambda connection: connection.execute(_sql(_INSERT), named))
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
