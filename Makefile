@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live test test-all coverage lint docs table format bench train-rewriter clean
+.PHONY: help install demo demo-live test test-all attack coverage lint docs table format bench train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ test: $(STAMP) ## Run the tests that take no more than minutes, on up to four co
 
 test-all: test ## Run the tests, then the slow ones: kills, fuzzing, real models at length
 	$(PYTEST) -m slow
+
+attack: $(STAMP) ## Attack every promise, so many times as often as the slow tests do: make attack SCALE=10
+	ATTACK_SCALE=$(or $(SCALE),1) $(PYTEST) tests/attack
 
 coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twice as long
 	$(PYTEST) --cov --cov-report=term --cov-fail-under=90

@@ -5,6 +5,7 @@ Nothing is ever unpickled, and no address, header or key of an LM is stored or r
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -13,6 +14,7 @@ from pydantic import JsonValue
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, InputError, unknown
+from querywright.files import SHARED
 from querywright.metrics.calibration import Calibration
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import JUDGES, make_judge
@@ -70,7 +72,8 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
     measured = None if calibration is None else calibration.to_json()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        JudgeState(judge=judge.NAME, predictors=predictor_states(judge), calibration=measured).write(file)
+        state = JudgeState(judge=judge.NAME, predictors=predictor_states(judge), calibration=measured)
+        state.write(file, mode=SHARED)
     except OSError as error:
         raise ArtifactError(
             f"the judge {file.name!r} could not be written: {error.strerror}; give another --out"
@@ -107,7 +110,7 @@ def resolve_judge(name: str | Path) -> SavedJudge:
     """
     if name in JUDGES:
         return SavedJudge(make_judge(str(name)))
-    if not judge_file(Path(name)).is_file():
+    if not os.path.isfile(judge_file(Path(name))):
         raise InputError(
             f"unknown judge {str(name)!r}; it is the path of a saved judge, or one of: {', '.join(JUDGES)}"
         )

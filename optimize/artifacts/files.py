@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -246,11 +247,11 @@ def checked_artifact(data: Mapping[str, bytes], *, digest: str | None = None) ->
 
 def _read_file(path: Path, artifact: str, limit: int) -> bytes:
     """A file's bytes; a link is not followed, and a pipe is not waited for."""
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise ArtifactError(
             f"there is no artifact at {artifact!r}; give the folder that querywright compile wrote (--out)"
         )
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink() or not os.path.isfile(path):
         raise ArtifactError(
             f"the artifact {artifact!r} is not whole: {path.name} is missing, or is no plain file; copy the whole "
             "folder, or compile again"

@@ -256,11 +256,16 @@ def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home
     assert manifest.engine is not None
     needed = None if manifest.engine in LEXICAL else embedder
     found = open_retriever(str(manifest.collection), engine=manifest.engine, embedder=needed, home=home)
-    if found.fingerprint != manifest.fingerprint:
+    check_compiled_on(manifest, found.fingerprint)
+    return found
+
+
+def check_compiled_on(manifest: ArtifactManifest, fingerprint: str) -> None:
+    """Raise ``ArtifactError`` where what has this fingerprint is not what an artifact was compiled on."""
+    if fingerprint != manifest.fingerprint:
         parts = "questions or stored answers" if manifest.engine in ("questions", "expanded") else "passages"
         raise ArtifactError(
             f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-            f"{found.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; give it the {parts} that "
+            f"{fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; give it the {parts} that "
             "it had then (index, questions build, import or fill), compile again, or load it with retriever=..."
         )
-    return found

@@ -17,9 +17,10 @@ import shutil
 import struct
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +33,11 @@ from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
 from querywright.models.rewriters import FILES as REWRITER_FILES
 from querywright.models.store import FILE_NAME, Store, open_store
 from querywright.optimize.artifacts import files, writers
-from querywright.optimize.artifacts.load import open_compiled_on
+from querywright.optimize.artifacts.load import check_compiled_on, open_compiled_on
 from querywright.optimize.program_state import program_from
 from querywright.retrieval import collection as published
 from querywright.retrieval.collection import MANIFEST, PASSAGES, Generation, collection_folder
+from querywright.retrieval.engines import fingerprint_of
 from querywright.retrieval.generated_questions import ANSWERS, RECORDS, questions_name, read_pairs, read_records
 from querywright.retrieval.index import build_collection, checked_passages
 
@@ -150,7 +152,8 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | Non
             with_rewriter = (staged / "rewriter").exists()
             if with_rewriter and (manifest.writer is None or not manifest.writer.checksum):
                 raise ArtifactError("the packed file holds a rewriter, which its artifact does not name; do not use it")
-            collections = {where: _read(staged / where, name) for where, name in _searched(manifest).items()}
+            facts = {where: _facts(staged / where, name, manifest) for where, name in _searched(manifest).items()}
+            collections = {where: _read(staged / where, one) for where, one in facts.items()}
             files.check_replaceable(target)
             if manifest.writer is not None and with_rewriter:
                 writers.keep_rewriter(staged / "rewriter", place, manifest.writer)
@@ -278,18 +281,39 @@ class _Collection:
     vectors: Vectors
 
 
-def _read(staged: Path, name: str) -> _Collection:
-    try:
+def _facts(staged: Path, name: str, manifest: files.ArtifactManifest) -> Generation:
+    """What is said of a collection, held against its artifact and the sizes of its files before any of it is read."""
+    with _told(staged):
         facts = Generation.from_bytes((staged / MANIFEST).read_bytes())
+        with (staged / PASSAGES).open("rb") as file:
+            n_lines = sum(part.count(b"\n") for part in iter(partial(file.read, 2**20), b""))
+        n_vectors, odd = divmod((staged / VECTORS).stat().st_size, 4 * facts.dimension)
+        if facts.name != name or n_lines != facts.count or odd or not 0 < n_vectors <= facts.count:
+            raise ValueError("it is not what its artifact names")
+    told = fingerprint_of(str(manifest.engine), facts) if name == manifest.collection else None
+    if told is not None:
+        check_compiled_on(manifest, told)
+    return facts
+
+
+@contextlib.contextmanager
+def _told(staged: Path) -> Iterator[None]:
+    """Inside the ``with`` block whatever a stranger wrote is damage."""
+    try:
+        yield
+    except Exception as error:
+        raise ArtifactError(f"the {staged.name} of the packed file is damaged ({error}); do not use it") from error
+
+
+def _read(staged: Path, facts: Generation) -> _Collection:
+    with _told(staged):
         passages = checked_passages(published.read_passages(staged / PASSAGES, facts).values())
         vectors = np.frombuffer((staged / VECTORS).read_bytes(), dtype="<f4").reshape(-1, facts.dimension)
-        if facts.name != name or facts.content_hash != published.content_hash(passages.values()):
+        if facts.content_hash != published.content_hash(passages.values()):
             raise ValueError("it is not what its artifact names")
         if staged.name == "questions":
             read_records(staged)
             read_pairs(staged)
-    except Exception as error:  # whatever a stranger wrote
-        raise ArtifactError(f"the {staged.name} of the packed file is damaged ({error}); do not use it") from error
     return _Collection(staged, facts, passages, vectors)
 
 

@@ -34,7 +34,7 @@ class Stage:
     """
 
     def __init__(self, policy: HFPolicy, optimizer: Any, folder: Path, log: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._policy, self._optimizer, self._folder, self._log = policy, optimizer, folder, folder / log
         self.lines: list[dict[str, Any]] = []
         if (folder / _CHECKPOINT).exists():

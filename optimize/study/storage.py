@@ -104,7 +104,8 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     opened.enter_context(quiet_optuna())
     try:
         with plain_failures():
-            (folder / LOCKS_NAME).mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / LOCKS_NAME).mkdir(mode=0o700, exist_ok=True)
             opened.take = partial(_file_lock, folder / LOCKS_NAME)
             if kind == "postgresql":
                 _open_postgres(opened, server_options(text))

@@ -28,9 +28,9 @@ class Checksummed(BaseModel):
         content = self.model_dump(mode="json")
         return json.dumps(content | {"sha256": json_digest(content)}, indent=2, sort_keys=True).encode() + b"\n"
 
-    def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all."""
-        write_file(path, self.to_bytes())
+    def write(self, path: Path, *, mode: int = 0o600) -> None:
+        """Writes the file, whole or not at all; see ``write_file``."""
+        write_file(path, self.to_bytes(), mode=mode)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,14 +23,24 @@ from querywright.errors import ArtifactError
 POLL_SECONDS = 0.005
 
 
-def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0o666) -> str:
+SHARED = 0o666
+"""The mode of a file that is made to be handed on; every other one is its owner's."""
+
+
+def private(name: str, flags: int) -> int:
+    """An ``opener`` that makes a file for its owner only."""
+    return os.open(name, flags, 0o600)
+
+
+def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0o600) -> str:
     """Writes a file so that the old one or the whole new one stands there, whenever the process ends.
 
     Args:
         path: The file. Its folder is there.
         data: What is in it: bytes, a text (UTF-8; half of a surrogate pair becomes ``?``), or bytes part by part. An
             error that comes out of the parts leaves the older file.
-        mode: Who may read and write it, less the umask.
+        mode: Who may read and write it, less the umask; an older file's stays. Default 0o600, its owner only, for what
+            is written here mostly holds texts of questions.
 
     Returns:
         SHA-256 of the file.
@@ -43,6 +54,8 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0
     digest = hashlib.sha256()
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             for part in (data,) if isinstance(data, bytes) else data:
                 digest.update(part)
                 file.write(part)
@@ -61,7 +74,7 @@ def append_line(path: Path, line: bytes, *, durable: bool = True) -> None:
     One writer at a time: see ``locked``.
 
     Args:
-        path: The file; made where it is missing.
+        path: The file; made where it is missing, for its owner only.
         line: Without a line's end.
         durable: Whether it is on disk when this returns. Default True.
 
@@ -69,7 +82,7 @@ def append_line(path: Path, line: bytes, *, durable: bool = True) -> None:
         OSError: It cannot be written; what was written of it is taken back.
     """
     is_new = not path.exists()
-    with path.open("ab+", buffering=0) as file:
+    with open(path, "ab+", buffering=0, opener=private) as file:
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
@@ -148,7 +161,7 @@ def writing(what: str, state: str = "nothing was written", place: str = "--out")
 
 def place_of(target: Path) -> Path:
     """Where a folder is: in its place, or aside where a writer that was killed left it."""
-    return target if target.exists() or not aside(target).is_dir() else aside(target)
+    return target if os.path.exists(target) or not os.path.isdir(aside(target)) else aside(target)
 
 
 def aside(target: Path) -> Path:

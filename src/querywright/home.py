@@ -6,12 +6,47 @@ be deleted; it is built again when needed.
 
 from __future__ import annotations
 
+import atexit
+import errno
+import functools
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 from querywright.errors import InputError
 
 ENVIRONMENT_VARIABLE = "QUERYWRIGHT_HOME"
+
+
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def named_home(path: str | Path | None = None) -> str | Path:
+    """The working folder as it is named, whether it is there or not; see ``home``."""
+    return path or os.environ.get(ENVIRONMENT_VARIABLE) or ".querywright"
+
+
+def is_read_only(path: str | Path | None = None) -> bool:
+    """Whether the working folder cannot be written, or be made, for want of permission: it can be asked from alone.
+
+    Raises:
+        InputError: It cannot be made for another reason, or is no folder.
+    """
+    try:
+        return not os.access(home(path), os.W_OK)
+    except InputError as error:
+        if getattr(error.__cause__, "errno", None) in _READ_ONLY:
+            return True
+        raise
+
+
+@functools.cache
+def scratch() -> Path:
+    """A folder of this process, removed at its end, for what must be written where the working folder cannot be."""
+    folder, owner = tempfile.mkdtemp(prefix="querywright-"), os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    return Path(folder)
 
 
 def home(path: str | Path | None = None) -> Path:
@@ -23,7 +58,7 @@ def home(path: str | Path | None = None) -> Path:
     Raises:
         InputError: It is not there and cannot be made, or is no folder.
     """
-    given = path or os.environ.get(ENVIRONMENT_VARIABLE) or ".querywright"
+    given = named_home(path)
     try:
         folder = Path(given).expanduser()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -288,7 +288,7 @@ def opened(workspace: Workspace, retriever: Any, embedder: Any, engine: str) -> 
 
 def is_folder(name: str) -> bool:
     """Whether an arm is the folder of an artifact, not a technique."""
-    return os.sep in name.partition(":")[0] or (Path(name) / "manifest.json").is_file()
+    return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
 
 
 def _named_arms(

@@ -56,6 +56,7 @@ class Workspace:
         max_calls: int | None = None,
         limits: Limits | None = None,
         tell: Tell = print,
+        keeps: bool = True,
     ) -> Workspace:
         """Open the working folder and make the LM ready.
 
@@ -67,17 +68,25 @@ class Workspace:
             max_calls: Calls that it may be asked. Default any number.
             limits: How patient it is asked, and every LM beside it. Default: as ``resolve_lm`` and ``as_lm`` have it.
             tell: Says what a user should know meanwhile. Default ``print``.
+            keeps: Whether it must be possible to keep what is answered. Default True.
 
         Raises:
+            InputError: The folder cannot be made, or be written where it has to be.
             ModelError: The LM is unknown, or its file or package is missing.
         """
         from querywright.home import home as working_folder
+        from querywright.home import is_read_only, named_home
         from querywright.models.budget import Budget
         from querywright.models.lm import engine_of
         from querywright.models.store import open_store
         from querywright.models.usage import Ledger
 
-        folder = working_folder(None if home is None else Path(home))
+        folder = Path(named_home(home)).expanduser()
+        if keeps and is_read_only(working_folder(home)):
+            raise InputError(
+                f"the working folder {str(folder)!r} cannot be written, and what is answered is kept there; name "
+                "another one: --home, home= or $QUERYWRIGHT_HOME"
+            )
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()

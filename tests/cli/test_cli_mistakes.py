@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+
+from querywright.models.store import open_store
 
 QUESTION = "What is said about salt?"
 OPTIONS = ("--option", "salt", "--option", "feet")
@@ -65,6 +68,41 @@ def test_unknown_names_are_answered_with_the_known_ones(wrong, questions, collec
         says(wrong(*command, "--knob", "max_passages=many", *fixed), "max_passages", "many")
         says(wrong(*command, "--knob", "max_passages", *fixed), "NAME=VALUE")
         says(wrong(*command, "--embedder", "other", *fixed), "'embedded:all-MiniLM-L6-v2'", "'st:other'")
+
+
+def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collection, server):
+    """What may be a name or a path is a name; what is written to is refused before anything is asked."""
+    long, fixed = "x" * 300, ("--collection", collection, *server.lm)
+    compares = ("compare", "plain", "--data", questions, *fixed)
+    for arm in (long, f"plain:{long}=1", f"hcqr:writer={long}"):
+        says(wrong("compare", arm, *compares[1:], "--out", "new"), "unknown", "xxx")
+    says(wrong(*compares, "--out", long), "too long for the name", "give a shorter --out")
+    says(wrong(*compares, "--out", "new", "--judge", long), "unknown judge")
+    says(wrong("evaluate", questions, "--technique", "plain", "--rows", long, *fixed), "give a shorter --rows")
+    says(wrong("evaluate", long, "--technique", "plain", *fixed), "no such file")
+    says(wrong("index", "new", long), "no such file")
+    says(wrong("ask", QUESTION, "--artifact", long, *server.lm), "there is no artifact")
+    says(wrong("ask", QUESTION, "--technique", "plain", "--embedder", long, *fixed), "the one given is")
+    assert not server.requests
+
+
+def test_a_working_folder_that_cannot_be_written_is_asked_from_alone(
+    ok, wrong, questions, collection, artifact, server, home, monkeypatch, caplog
+):
+    """Read-only as ``os.access`` has it; nothing in it changes."""
+    open_store(home).close()
+    monkeypatch.setattr("querywright.models.store._stores", {})
+    may, before = os.access, {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    monkeypatch.setattr(os, "access", lambda path, mode: "/home" not in f"{path}" and may(path, mode))
+    for asked in (
+        ["--artifact", artifact, *OPTIONS],
+        ["--technique", "rrr", "--collection", collection],
+        ["--technique", "plain", "--collection", collection, "--engine", "bm25"],
+    ):
+        ok("ask", QUESTION, *asked, *server.lm)
+    assert caplog.text.count("cannot be written: what is answered is not kept") == 1
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    says(wrong("evaluate", questions, "--collection", collection, *server.lm), "cannot be written", "--home")
 
 
 def test_lms(wrong, questions, collection, monkeypatch):

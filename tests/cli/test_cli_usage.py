@@ -227,3 +227,22 @@ def test_progress_is_a_line_at_its_end_or_a_bar_that_leaves_nothing_behind(capsy
     assert "[red]plain" in file.getvalue()
     assert "half [b]way" in file.getvalue()
     assert file.getvalue().endswith("\r\x1b[2K\x1b[?25h\r")  # the line is gone and the cursor is back
+
+
+def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, collection, questions, artifact, server):
+    """Texts of questions are in results, labels, reports, studies and stores; an artifact is deployed by others."""
+    fixed = ("--collection", collection, *server.lm)
+    ok("compare", "plain", "--data", questions, "--limit", 2, "--out", "results", *fixed)
+    ok("evaluate", questions, "--technique", "plain", "--limit", 2, "--rows", "rows.jsonl", *fixed)
+    ok("judge", "label", questions, "--limit", 1, "--collection", collection, "--out", "labels.jsonl", *server.lm)
+    ok("recording", "write", "shared.jsonl.gz", "--label", "a")
+    ok("artifact", "pack", artifact, "--out", "shared.qw")
+    private = [Path("rows.jsonl"), Path("labels.jsonl"), Path("results"), *Path("results").iterdir()]
+    private += [path for path in Path("home").rglob("*") if path.suffix in {".jsonl", ".sqlite", ".json"}]
+    handed_on = [Path("shared.jsonl.gz"), Path("shared.qw"), artifact, *artifact.iterdir()]
+    assert [str(path) for path in private if path.stat().st_mode & 0o077] == []
+    assert [str(path) for path in handed_on if not path.stat().st_mode & 0o044] == []
+    Path("labels.jsonl").chmod(0o660)  # a file that people share stays theirs
+    again = ("--limit", 1, "--collection", collection, "--out", "labels.jsonl", *server.lm)
+    ok("judge", "label", questions, "--labels", "labels.jsonl", *again)
+    assert Path("labels.jsonl").stat().st_mode & 0o777 == 0o660

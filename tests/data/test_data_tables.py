@@ -97,7 +97,8 @@ def test_letter_columns_and_structs_with_holes(tmp_path, problems):
         ("a.csv", b"", ["line 1"]),
         ("a.csv", b"question\ncaf\xe9\n", ["not UTF-8"]),
         ("a.csv", b'question\n"a"b\n', ["a.csv line 2", "quote"]),
-        ("a.csv", b"question\n" + b"x" * 200_000 + b"\n", ["a.csv line 2", "JSON lines"]),
+        ("a.csv", b"x," + b",".join(b"c%d" % n for n in range(20_000)) + b"\n", ["a.csv: found no rows"]),
+        ("a.csv", b"a,b," * 9999 + b"question\n", ["repeated: ['a', 'b']"]),
         ("a.csv", b'question,answer\n"two\nlines",b\n"  ",c\n', ["line 4", 'column "question": found nothing']),
         ("a.parquet", b"PAR1 nonsense", ["a.parquet", "no readable Parquet"]),
         ("a.txt", b"question", ["unknown format", ".parquet"]),
@@ -109,6 +110,15 @@ def test_broken_files(tmp_path, problems, name, data, parts):
     (problem,) = problems(tmp_path / name)
     for part in parts:
         assert part in problem
+
+
+def test_a_cell_is_as_long_as_a_text_of_json_and_of_many_columns_a_problem_names_some(tmp_path, problems):
+    path, names = tmp_path / "a.csv", ",".join(f"c{n}" for n in range(20_000))
+    path.write_text(f"question,{names}\n{'x' * 1_000_000},{',' * 19_999}\n")
+    (question,) = read_questions(path)
+    assert len(question.question) == 1_000_000
+    path.write_text(f"{names}\n1{',' * 19_999}\n")
+    assert "'c19'] and 19980 more; name one with" in problems(path)[0]
 
 
 def test_broken_rows_do_not_hide_others(tmp_path, problems):

@@ -138,7 +138,7 @@ def _technique(
         what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
     ready = prepare(
-        [technique], [Question("asked", question, tuple(options))], workspace=lambda: lm.open(home),
+        [technique], [Question("asked", question, tuple(options))], workspace=lambda: lm.open(home, keeps=False),
         retriever=collection, embedder=search.embedder, engine=engine, reader=reader, max_passages=None,
         knobs=search.knobs, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), scores=False, tell=note,
     )  # fmt: skip

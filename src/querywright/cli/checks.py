@@ -7,32 +7,38 @@ from pathlib import Path
 
 from querywright.errors import InputError
 
+LONGEST_NAME = 200
+"""Bytes: what stands beside a file while it is written has a longer one, and 255 is the most."""
+
 
 def check_folder(target: Path, option: str, mark: str = "manifest.json", what: str = "artifact") -> None:
     """Raise when a folder could not be written there; one that holds anything is ours, which its mark tells."""
-    if target.is_dir():
+    if os.path.isdir(target):
         if not (target / mark).is_file() and any(target.iterdir()):
             raise InputError(f"{target.name!r} exists and is no {what}; give another folder with {option}")
-    elif target.exists() or target.is_symlink():
+    elif os.path.lexists(target):
         raise InputError(f"{target.name!r} is a file, but {what} needs a folder; give another {option}")
     check_place(target, option)
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
     """Raise when a file could not be written there; its folder must be there unless parents are made."""
-    if target.is_dir():
+    if os.path.isdir(target):
         raise InputError(f"{target.name!r} is a folder; give a file with {option}")
-    if not parents and not target.absolute().parent.is_dir():
+    if not parents and not os.path.isdir(target.absolute().parent):
         raise InputError(f"there is no folder {os.fspath(target.parent)!r} for {option} {target.name}; make it first")
-    if target.exists() and not os.access(target, os.W_OK):
+    if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{target.name!r} cannot be written; give another file with {option}")
-    if target.is_file() or not target.exists():  # a device or a pipe has no room of its own
+    if os.path.isfile(target) or not os.path.exists(target):  # a device or a pipe has no room of its own
         check_place(target, option)
 
 
 def check_place(target: Path, option: str) -> None:
     """Raise when nothing can be written beside a file or folder, or in the nearest folder above that is there."""
-    folder = next(one for one in target.absolute().parents if one.exists())
+    longest = max(target.parts, key=lambda name: len(os.fsencode(name)))
+    if len(os.fsencode(longest)) > LONGEST_NAME:
+        raise InputError(f"{longest[:40]!r}... is too long for the name of a file or folder; give a shorter {option}")
+    folder = next(one for one in target.absolute().parents if os.path.exists(one))
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InputError(
             f"{target.name!r} cannot be written into {folder.name or os.fspath(folder)!r}; give another place with "

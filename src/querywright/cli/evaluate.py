@@ -16,7 +16,7 @@ from querywright.cli.checks import check_file, check_folder
 from querywright.cli.show import emit, note, progress, say, show_table
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.files import write_file, writing
+from querywright.files import private, write_file, writing
 
 if TYPE_CHECKING:
     from querywright.metrics.guideline import Guidelines
@@ -253,7 +253,7 @@ def _write(
     """Write results question by question, the summary and the report; gives the paths."""
     from querywright.optimize.tables import question_rows, write_table
 
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     summary = json.dumps({**compared.to_json(), "notes": notes}, ensure_ascii=False, indent=2, allow_nan=False)
     write_file(folder / SUMMARY, f"{summary}\n")
     write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
@@ -263,7 +263,10 @@ def _write(
 
 def _write_rows(path: Path, compared: Compared) -> None:
     stands = "the results above stand, and the same command asks nothing again"
-    with writing(f"{path.name!r}", stands, "--rows"), path.open("w", encoding="utf-8", errors="replace") as file:
+    with (
+        writing(f"{path.name!r}", stands, "--rows"),
+        open(path, "w", encoding="utf-8", errors="replace", opener=private) as file,
+    ):
         for one in compared.arms:
             for row in one.rows:
                 file.write(json.dumps({"arm": one.name, **row.to_json()}, ensure_ascii=False) + "\n")

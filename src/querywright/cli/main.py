@@ -134,6 +134,11 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
         return STOPPED, f"stopped: {error}"
     if isinstance(error, QuerywrightError):
         return STOPPED, f"failed: {' '.join(str(error).split())}"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return (
+            WRONG_INPUT,
+            f"error: {str(error.filename)[:60]!r}... is too long for the name of a file; give a shorter one",
+        )
     if isinstance(error, OSError) and error.errno in _NO_ROOM_OR_RIGHT:
         return STOPPED, (
             f"failed: {error.strerror}: {error.filename or 'a file of the working folder'}; make room or make it "

@@ -108,9 +108,9 @@ class LMOptions:
             "max_calls": self.max_calls, "limits": self.limits,
         }  # fmt: skip
 
-    def open(self, home: Path | None) -> Workspace:
-        """Open the working folder with this LM."""
-        return Workspace.open(home, **self.given, tell=note)
+    def open(self, home: Path | None, *, keeps: bool = True) -> Workspace:
+        """Open the working folder with this LM; one that cannot be written only where nothing must be kept."""
+        return Workspace.open(home, **self.given, tell=note, keeps=keeps)
 
     def beside(self, workspace: Workspace) -> Any:
         """This LM as a second one of a workspace, which both are paid from."""
@@ -134,9 +134,10 @@ class LMOptions:
         if self == LMOptions():
             return None
         if self.lm is not None:
-            return self.open(home).lm
+            return self.open(home, keeps=False).lm
         manifest = read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact
-        return replace(self, lm=own_lm(manifest.lm, "lm", api_base=self.api_base)).open(home).lm
+        asked = replace(self, lm=own_lm(manifest.lm, "lm", api_base=self.api_base))
+        return asked.open(home, keeps=False).lm
 
 
 @Parameter(name="*", group="LM")

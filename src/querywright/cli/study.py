@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -247,8 +248,8 @@ def _snapshot(folder: Path, storage: str | None) -> Snapshot:
 
 def _check_study(folder: Path) -> None:
     """Raise when the folder holds no study."""
-    if not (folder / "study.yaml").is_file():
-        there = "holds no study" if folder.is_dir() else "is no folder"
+    if not os.path.isfile(folder / "study.yaml"):
+        there = "holds no study" if os.path.isdir(folder) else "is no folder"
         raise InputError(f"{str(folder)!r} {there}; name one that querywright study run made with --out")
 
 
@@ -292,7 +293,7 @@ def _note_unlearnt(spec: StudySpec) -> None:
     from querywright.programs import technique_class
 
     writing = [name for name in spec.techniques if technique_class(name).LM_STAGES]
-    for folder in (one.lm for one in spec.writers if Path(one.lm).is_dir()):
+    for folder in (one.lm for one in spec.writers if os.path.isdir(one.lm)):
         tell_unlearnt(read_rewriter(folder), writing, note)
 
 

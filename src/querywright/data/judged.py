@@ -20,7 +20,6 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from querywright.data.labels import GRADES
@@ -104,7 +103,7 @@ def read_judged(
     table = Table(_COLUMNS, columns, JUDGED_NAMES)
     check_limit(limit)
     corpus: dict[str, Passage] | None = None
-    if Path(source).expanduser().is_dir():
+    if os.path.isdir(os.path.expanduser(source)):
         corpus = {passage.id: passage for passage in read_passages(source)}
     found: list[Judged] = []
     n_rows = 0

@@ -18,6 +18,8 @@ from querywright.data.types import Label, Scalar, turns_of
 from querywright.errors import DataError
 
 INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
+SHOWN_COLUMNS = 20
+"""Of a source, in a problem."""
 _OPTIONS = "2 to 26 distinct, non-empty texts"
 _OPTION_PARTS = ("label", "key", "letter", "option"), ("text", "value")
 
@@ -77,15 +79,18 @@ class Table:
 
     def _nowhere(self, field: str) -> str:
         """What is said of a field whose column no row has; "" for one that some row has."""
-        seen = list(self._seen)
+        seen = self._seen
+        columns = f"{list(seen)[:SHOWN_COLUMNS]}" + f" and {len(seen) - SHOWN_COLUMNS} more" * (
+            len(seen) > SHOWN_COLUMNS
+        )
         if field in self.mapped:
             column = self.mapped[field]
             missing = [] if column in seen else [part for part in split_names(column) if part not in seen]
-            return f"no column {missing} for {field!r}; the columns are {seen}" if missing else ""
+            return f"no column {missing} for {field!r}; the columns are {columns}" if missing else ""
         if any(name in seen for name in self.names[field]):
             return ""
         return (
-            f"no column for {field!r} (looked for {' or '.join(self.names[field])}); the columns are {seen}; "
+            f"no column for {field!r} (looked for {' or '.join(self.names[field])}); the columns are {columns}; "
             f'name one with columns={{"{field}": ...}}'
         )
 

@@ -55,7 +55,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
     if dataset is not None:
         yield from dataset_rows(*dataset, kind=kind, split=split)
         return
-    if is_path and sample is None and source != "" and path.is_dir():
+    if is_path and sample is None and source != "" and os.path.isdir(path):
         if holds_files(path):
             yield from folder_rows(path, name, kind=kind, split=split, problems=problems)
         else:
@@ -81,7 +81,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
 
 
 def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{name}: no such file; a source is {KNOWN_SOURCES}")
     if not format_of(path.name)[0]:
         raise DataError(f"{name}: unknown format; a source is {KNOWN_SOURCES}")
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 def _dataset_name(source: str) -> tuple[str, str | None] | None:
     """Name and configuration when the source is a dataset by name, None when it is anything else."""
     is_named = source.startswith(HUB_PREFIX)
-    looks_like_file = format_of(source)[0] or source[:1] in "./~" or Path(source).exists()
+    looks_like_file = format_of(source)[0] or source[:1] in "./~" or os.path.exists(source)
     if not is_named and ("/" not in source or looks_like_file):
         return None
     dataset, _, config = source.removeprefix(HUB_PREFIX).partition(":")

@@ -8,7 +8,9 @@ import gzip
 import io
 import json
 import os
+import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
@@ -97,12 +99,13 @@ def _json_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row
 
 def _csv_rows(stream: BinaryIO, name: str, problems: list[str], delimiter: str) -> Iterator[Row]:
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+        csv.field_size_limit(sys.maxsize)  # of the process; JSON lines have no limit either
         reader = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             header = [column.strip() for column in next(reader, [])]
-            repeated = sorted({column for column in header if header.count(column) > 1})
+            repeated = sorted(column for column, count in Counter(header).items() if count > 1)
             if not header or repeated:
-                problems.append(f"{name} line 1: expected distinct column names, repeated: {repeated}")
+                problems.append(f"{name} line 1: expected distinct column names, repeated: {repeated[:20]}")
                 return
             last = reader.line_num
             for cells in reader:

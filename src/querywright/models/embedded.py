@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dspy.lm15 import Request, Response
 
 from querywright.errors import InputError, ModelError
-from querywright.home import home
+from querywright.home import is_read_only, named_home, scratch
 from querywright.models.constrained_decoding import Form, Schema, choices
 from querywright.models.engine_errors import LMModelError
 from querywright.models.gguf_files import packaged_file, requantized
@@ -111,7 +111,7 @@ class EmbeddedEngine(LocalEngine):
         path, adapter, s = self._source, None, self.settings
         try:
             if self.path is None:
-                path = requantized(self._source, home() / "models")
+                path = requantized(self._source, _models())
             if self.rewriter is not None:
                 self.rewriter.check_same()
                 adapter = self.rewriter.adapter_gguf
@@ -204,3 +204,9 @@ def digest_of(path: Path) -> str:
             file.seek(start)
             digest.update(file.read(_SAMPLE))
     return digest.hexdigest()[:12]
+
+
+def _models() -> Path:
+    """Where the re-encoded model is kept; a folder that cannot be written and does not have it is no such place."""
+    kept = Path(named_home()).expanduser() / "models"
+    return scratch() if is_read_only() and not any(kept.glob("*.gguf")) else kept

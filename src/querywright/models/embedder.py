@@ -273,7 +273,7 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         load = _loader(str(folder), name, device)
         return Embedder(EMBEDDED_ID + _suffix(prompts), load, dimension=EMBEDDED_DIMENSION, store=store)
     path = Path(name).expanduser()
-    if name.strip() and any((path / file).is_file() for file in ("modules.json", "config.json")):
+    if name.strip() and any(os.path.isfile(path / file) for file in ("modules.json", "config.json")):
         identifier = folder_id(path) + (_suffix(prompts) if mark else _configured(str(path)))
         return Embedder(identifier, _loader(str(path), name, device), store=store)
     if not name.strip() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
@@ -404,7 +404,7 @@ def _read_json(model: str, name: str) -> Any:
     """A small file of a model in a folder or on the hub; None where it has none, or the hub cannot be reached."""
     path = Path(model, name)
     try:
-        if not Path(model).is_dir():
+        if not os.path.isdir(model):
             from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
             place = model if "/" in model else f"sentence-transformers/{model}"

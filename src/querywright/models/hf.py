@@ -8,6 +8,7 @@ safetensors and GGUF only, and no code of a model's own is run.
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -166,7 +167,7 @@ def _named(tokenizer: Any) -> str:
 def _place(name: str, revision: str | None) -> dict[str, Any]:
     """Where a model is: the folder of that name, or else the name on the hub."""
     folder = Path(name).expanduser()
-    place = str(folder) if folder.is_dir() else name
+    place = str(folder) if os.path.isdir(folder) else name
     return {"pretrained_model_name_or_path": place, "revision": revision or "main", "trust_remote_code": False}
 
 
@@ -179,7 +180,7 @@ def _loading(name: str) -> Iterator[None]:
         with quietly():
             yield
     except (OSError, ValueError, KeyError, ImportError, httpx.HTTPError) as error:
-        if Path(name).expanduser().is_dir():
+        if os.path.isdir(os.path.expanduser(name)):
             remedy = "give a folder that save_pretrained wrote: config.json, safetensors, and the tokenizer's files"
         else:
             remedy = (

@@ -90,7 +90,7 @@ def resolve_lm(
         local = EmbeddedEngine(Path(path).expanduser(), settings or _LARGER_MODEL)
     elif name.startswith(PREFIX):
         local = RecordingEngine(Path(path).expanduser())
-    elif (kind == "rewriter" and path) or (name and Path(name).is_dir()):
+    elif (kind == "rewriter" and path) or (name and os.path.isdir(name)):
         local = rewriter_engine(read_rewriter(path if kind == "rewriter" else name), settings)
     if local is None:
         remote = named_engine(name, api_base, api_key, limits.timeout)

@@ -24,7 +24,7 @@ from dspy.lm15 import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from querywright.errors import InputError
-from querywright.files import write_file, writing
+from querywright.files import SHARED, write_file, writing
 from querywright.models.engine_errors import LMModelError
 from querywright.models.response_parsing import system_text, text_response
 from querywright.models.store import Store
@@ -172,7 +172,7 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
     ]
     lines = "".join(f"{row.model_dump_json()}\n" for row in [head, *rows])
     with writing(f"the recording {path.name!r}", place="FILE"):
-        write_file(path, gzip.compress(lines.encode(), mtime=0))
+        write_file(path, gzip.compress(lines.encode(), mtime=0), mode=SHARED)
     return label, len(rows), sum(count > 1 for count in several.values())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, ModelError
-from querywright.files import file_digests, json_digest, place_of, replace_folder, writing
+from querywright.files import SHARED, file_digests, json_digest, place_of, replace_folder, writing
 from querywright.home import home
 from querywright.models.embedded import EmbeddedSettings, digest_of
 from querywright.models.engine_errors import LMModelError
@@ -67,7 +68,7 @@ class RewriterBase(BaseModel):
         fits = {
             "embedded": self.name == EMBEDDED,
             "folder": PurePath(self.name).name == self.name and self.name != "..",
-            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)) and not Path(self.name).is_dir(),
+            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)) and not os.path.isdir(self.name),
         }
         if not fits[self.kind]:
             raise ValueError(f"a base of the kind {self.kind} cannot have the name {self.name!r:.80} here")
@@ -199,7 +200,7 @@ def write_rewriter(
             max_items=max_items,
             versions={name: version(name) for name in _LIBRARIES if find_spec(name)},
             files=file_digests(folder, FILES),
-        ).write(folder / MANIFEST)
+        ).write(folder / MANIFEST, mode=SHARED)
 
     with writing(f"the rewriter {target.name!r}", "nothing at that place was changed", "folder"):
         replace_folder(target, fill, check=check_target)
@@ -244,7 +245,7 @@ def describe_base(name: str) -> RewriterBase:
     if name == EMBEDDED:
         return RewriterBase(kind="embedded", name=EMBEDDED, digest=digest_of(packaged_file()))
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):
         named = folder.resolve() if folder.name == ".." else folder.absolute()
         return RewriterBase(kind="folder", name=named.name, digest=_folder_digest(folder))
     remedy = "give embedded, a folder, or the name of a model on the Hugging Face hub"

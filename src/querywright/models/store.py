@@ -1,8 +1,9 @@
 """A database of answers, vectors and rankings that were computed once, shared by threads, processes and hosts.
 
 A SQLite file by default, PostgreSQL by its URL. A key is written once: the first writer wins, so that every later
-reader sees the same bytes. Each value carries a checksum; a value or a file that is damaged costs its recomputation,
-not the run. Values are bytes (UTF-8 JSON, raw float32); nothing is ever unpickled.
+reader sees the same bytes. Each value carries a checksum of its kind, its key and itself; one that is damaged costs its
+recomputation, and a file that is, the values that cannot be read from it any more. Values are bytes (UTF-8 JSON, raw
+float32); nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import sqlite3
@@ -18,13 +20,13 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from querywright.errors import QuerywrightError
 from querywright.files import locked, open_lock
-from querywright.home import home as working_folder
+from querywright.home import is_read_only, named_home
 from querywright.models.postgres import server_options, session, unreachable
 from querywright.models.usage import waiting
 
@@ -34,10 +36,19 @@ if TYPE_CHECKING:
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
+LEAST_BYTES = 32
+"""Of a row in a file, at least: a damaged one has no more rows than it has room for."""
 POLL_SECONDS = 0.05
 """How often a process looks whether the one that makes a value is done."""
 
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_NO_DAMAGE = {
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE,
+}  # fmt: skip
+"""What SQLite says of the place, the moment or the caller; all else it says of a damaged file."""
+_MOVED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DBMOVED}
+"""What it also says of a file that may be written: its head is damaged, or another process set it aside."""
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _BUDGETS = """CREATE TABLE IF NOT EXISTS querywright_budgets (
@@ -46,6 +57,7 @@ _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :ki
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _ALL = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind ORDER BY key"
+_COUNTED = "INSERT INTO querywright_budgets VALUES (:name, :calls, :tokens, :dollars) ON CONFLICT DO NOTHING"
 _COUNT = "SELECT COUNT(*) FROM querywright_entries WHERE kind = :kind"
 _SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
 """PostgreSQL lets two make a table at the same time, and fails one of them."""
@@ -131,11 +143,11 @@ class Store:
         rows: list[Any] = []
         for start in range(0, len(wanted), KEYS_PER_SELECT):
             rows += self.execute(_SELECT, kind=kind, keys=wanted[start : start + KEYS_PER_SELECT])[0]
-        found = {key: value for key, checksum, value in rows if _checksum(kind, key, value) == checksum}
-        damaged = [key for key, _, _ in rows if key not in found]
-        if damaged:
-            _logger.warning("%d damaged values of kind %r in %r are computed again", len(damaged), kind, self)
-            self.delete_many(kind, damaged)
+        asked = set(wanted)  # a damaged index leads to other rows, which may be whole
+        found = {key: value for key, sum_, value in rows if key in asked and _is_whole(kind, key, sum_, value)}
+        if len(found) < len(rows):
+            _logger.warning("%d damaged values of kind %r in %r are computed again", len(rows) - len(found), kind, self)
+            self.delete_many(kind, [key for key in wanted if key not in found])  # whatever key stands in a row
         return found
 
     def put_many(self, kind: str, items: Mapping[str, bytes]) -> None:
@@ -145,12 +157,14 @@ class Store:
             kind: What the values are.
             items: Value by key. A key that is there keeps its value.
         """
-        rows = [
-            {"kind": kind, "key": key, "checksum": _checksum(kind, key, value), "value": bytes(value)}
-            for key, value in items.items()
+        if items:
+            self._insert([(kind, key, _checksum(kind, key, value), bytes(value)) for key, value in items.items()])
+
+    def _insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        named: list[dict[str, Any]] = [
+            dict(zip(("kind", "key", "checksum", "value"), row, strict=True)) for row in rows
         ]
-        if rows:
-            self.transact(lambda connection: connection.execute(_sql(_INSERT), rows))
+        self.transact(lambda connection: connection.execute(_sql(_INSERT), named))
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
         """Forget the values of some keys, so that they can be written again."""
@@ -159,7 +173,7 @@ class Store:
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
-        return self.get_many(kind, [key]).get(key) or self._held.get((kind, key))
+        return self.get_many(kind, [key]).get(key, self._held.get((kind, key)))
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
@@ -168,7 +182,7 @@ class Store:
     def values(self, kind: str) -> list[bytes]:
         """All values of a kind, in the order of their keys, without those that are damaged."""
         rows, _ = self.execute(_ALL, kind=kind)
-        return [bytes(value) for key, checksum, value in rows if _checksum(kind, key, value) == checksum]
+        return [value for key, checksum, value in rows if _is_whole(kind, key, checksum, value)]
 
     def count(self, kind: str) -> int:
         """How many keys of a kind there are."""
@@ -284,7 +298,7 @@ class Store:
                 try:
                     with self._opened().begin() as connection:
                         return operation(connection)
-                except (SQLAlchemyError, sqlite3.Error) as error:
+                except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:  # it may cite what is damaged
                     cause = getattr(error, "orig", None) or error
                 if is_last or not self._set_aside(cause):
                     break
@@ -321,6 +335,7 @@ class Store:
         from sqlalchemy.pool import StaticPool
 
         def prepare(connection: Any, record: object) -> None:
+            connection.text_factory = _text
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
 
@@ -346,7 +361,7 @@ class Store:
 
     def _set_aside(self, error: BaseException) -> bool:
         """Move a damaged file away, unless another process has already done so; whether to go on with a fresh one."""
-        if self.path is None or (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF not in _DAMAGED:
+        if self.path is None or not _is_damage(error, self.path):
             return False
         self.close()
         with self._exclusive():
@@ -355,11 +370,25 @@ class Store:
             number = 1
             while (aside := _beside(self.path, f".damaged-{number}")).exists():
                 number += 1
-            self.path.rename(aside)
-            for ending in ("-wal", "-shm"):
-                _beside(self.path, ending).unlink(missing_ok=True)
+            for ending in ("-wal", ""):
+                with suppress(FileNotFoundError):
+                    _beside(self.path, ending).rename(_beside(aside, ending))
+            _beside(self.path, "-shm").unlink(missing_ok=True)
         _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
+        with suppress(QuerywrightError):  # such as no space: what is not taken over is computed again
+            self._take_over(aside)
         return True
+
+    def _take_over(self, damaged: Path) -> None:
+        """Write what is whole in a damaged file, wherever it stands in it."""
+        entries = (row for row in _readable(damaged, "entries") if _is_whole(*row))
+        while some := list(itertools.islice(entries, KEYS_PER_SELECT)):
+            self._insert(some)
+        for row in _readable(damaged, "budgets"):
+            if isinstance(row[0], str) and all(isinstance(count, int | float) for count in row[1:]):
+                self.execute(_COUNTED, **dict(zip(("name", "calls", "tokens", "dollars"), row, strict=True)))
+        n_entries = self.execute("SELECT COUNT(*) FROM querywright_entries")[0][0][0]
+        _logger.warning("%d values of %s could be read and are kept", n_entries, damaged.name)
 
     def _exclusive(self) -> AbstractContextManager[None]:
         """The lock under which processes create, open and replace the file."""
@@ -384,14 +413,20 @@ _stores_lock = threading.Lock()
 def open_store(home: Path | None = None, url: str | None = None) -> Store:
     """The store of a working folder, or of a database: one instance a place in a process.
 
+    That of a working folder which cannot be written is in memory, which is told once.
+
     Args:
         home: The working folder. Default: ``querywright.home.home()``.
         url: ``postgresql://user:password@host/database`` in its stead. Default none.
     """
-    place = url or working_folder(home).resolve() / FILE_NAME
+    folder = Path(named_home(home)).expanduser().absolute()
+    place = url or folder.resolve() / FILE_NAME
     with _stores_lock:
         if place not in _stores:
-            _stores[place] = Store(place)
+            is_kept = url is not None or not is_read_only(folder)
+            if not is_kept:
+                _logger.warning("the working folder %s cannot be written: what is answered is not kept", folder)
+            _stores[place] = Store(place if is_kept else None)
         return _stores[place]
 
 
@@ -405,6 +440,42 @@ def _sql(statement: str) -> TextClause:
 
 def _checksum(kind: str, key: str, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(f"{kind}\0{key}\0".encode("utf-8", "surrogatepass")))
+
+
+def _is_whole(kind: object, key: object, checksum: object, value: object) -> bool:
+    """Whether a row is as it was written; in a damaged one anything may stand."""
+    return isinstance(value, bytes) and _checksum(str(kind), str(key), value) == checksum
+
+
+def _text(raw: bytes) -> str:
+    """A text of a file, which is read where it is damaged as well."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _is_damage(error: BaseException, path: Path) -> bool:
+    """Whether SQLite says that a file is damaged, and not that the place or the moment is wrong."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code in _MOVED:
+        return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    return isinstance(error, UnicodeDecodeError) or (code is not None and code & 0xFF not in _NO_DAMAGE)
+
+
+def _readable(damaged: Path, table: str) -> Iterator[Any]:
+    """The rows of a table of a damaged file: all in a row, then each by its number, so that none hides another."""
+    most, table = damaged.stat().st_size // LEAST_BYTES, f"querywright_{table} NOT INDEXED"
+    with closing(sqlite3.connect(damaged)) as connection:
+        connection.text_factory = _text
+        last = 0
+        with suppress(Exception):  # whatever it says of what it cannot read
+            for number, *row in connection.execute(f"SELECT rowid, * FROM {table}"):
+                last = max(last, number)
+                yield row
+            most = min(most, last)
+        with suppress(Exception):
+            most = min(most, max(last, connection.execute(f"SELECT MAX(rowid) FROM {table}").fetchone()[0]))
+        for number in range(1, most + 1):
+            with suppress(Exception):
+                yield from connection.execute(f"SELECT * FROM {table} WHERE rowid = ?", (number,)).fetchall()
 
 
 def _beside(path: Path, ending: str) -> Path:

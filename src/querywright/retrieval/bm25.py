@@ -30,6 +30,7 @@ from querywright.models.store import open_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import (
     PASSAGES,
+    Generation,
     HeldPassages,
     collection_folder,
     content_hash,
@@ -111,8 +112,7 @@ class BM25Retriever(HeldPassages):
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the way of scoring, its settings, collection, count, content and filter."""
-        parts = [METHOD, TOKENISER, self.k1, self.b, self.name, self.count, self.manifest.content_hash, self.where]
-        return json_digest(["bm25", *parts])
+        return bm25_fingerprint(self.manifest, self.k1, self.b, self.where)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The passages that share words with each query.
@@ -249,3 +249,9 @@ def _built(passages: Sequence[Passage], k1: float, b: float, progress: Progress 
     if progress is not None:
         progress(len(passages), len(passages))
     return _Index(vocabulary, *(np.asarray(model.scores[name]) for name in ("indptr", "indices", "data")))
+
+
+def bm25_fingerprint(manifest: Generation, k1: float = K1, b: float = B, where: Mapping[str, Any] | None = None) -> str:
+    """The fingerprint of a ``BM25Retriever`` that opens this generation."""
+    found = [manifest.name, manifest.count, manifest.content_hash, where]
+    return json_digest(["bm25", METHOD, TOKENISER, k1, b, *found])

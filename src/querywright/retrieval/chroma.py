@@ -208,7 +208,7 @@ class ChromaRetriever(_Dense, HeldPassages):
     @property
     def fingerprint(self) -> str:
         """SHA-256 over embedder, collection, count, content and filter."""
-        return json_digest([self.manifest.embedder, self.name, self.count, self.manifest.content_hash, self.where])
+        return dense_fingerprint(self.manifest, self.where)
 
     def __repr__(self) -> str:
         return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
@@ -326,6 +326,11 @@ class ForeignChromaRetriever(_Dense, Shared):
         return [
             [(_passage(id, *read), 1.0 - scale * float(distance)) for distance, id, *read in hits] for hits in found
         ]
+
+
+def dense_fingerprint(manifest: Generation, where: Mapping[str, Any] | None = None) -> str:
+    """The fingerprint of a ``ChromaRetriever`` that opens this generation."""
+    return json_digest([manifest.embedder, manifest.name, manifest.count, manifest.content_hash, where])
 
 
 def _hits(lists: Sequence[Sequence[tuple[Passage, float]]]) -> list[list[Hit]]:

@@ -6,6 +6,8 @@ It stores ids, vectors and metadata, never texts and no embedding function; we h
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ import numpy as np
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import file_digests, locked
+from querywright.home import scratch
 from querywright.models.embedder import CHUNK, Progress, Vectors
 from querywright.retrieval.collection import Generation, index_command
 
@@ -192,7 +195,17 @@ def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
             f"the index of the collection {manifest.name!r} is damaged or missing "
             f"({', '.join(wrong) or 'chroma.sqlite3'}); {_remedy(manifest.name)}"
         )
-    return ChromaIndex(place / FOLDER, manifest.name)
+    if os.access(place / FOLDER, os.W_OK):
+        return ChromaIndex(place / FOLDER, manifest.name)
+    copied = Path(tempfile.mkdtemp(dir=scratch())) / FOLDER  # Chroma writes to what it opens
+    for file in (place / FOLDER).rglob("*"):
+        if file.is_file():
+            target = copied / file.relative_to(place / FOLDER)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+    index = ChromaIndex(copied, manifest.name)
+    weakref.finalize(index, shutil.rmtree, copied.parent, ignore_errors=True).atexit = False
+    return index
 
 
 def nearest(

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from querywright.errors import InputError
 from querywright.models.embedder import Progress, TextEmbedder
-from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
-from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.hybrid import HybridRetriever
+from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
+from querywright.retrieval.chroma import ChromaRetriever, dense_fingerprint
+from querywright.retrieval.collection import Generation
+from querywright.retrieval.hybrid import HybridRetriever, hybrid_fingerprint
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.replay import searched_by
 
@@ -71,6 +72,14 @@ def open_retriever(
     if engine == "dense":
         return dense
     return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense, progress=progress)])
+
+
+def fingerprint_of(engine: str, manifest: Generation) -> str | None:
+    """The fingerprint that ``open_retriever`` finds, told by the manifest alone; None where more than that is in it."""
+    if engine in ("questions", "expanded"):
+        return None
+    dense, bm25 = dense_fingerprint(manifest), bm25_fingerprint(manifest)
+    return {"dense": dense, "bm25": bm25, "hybrid": hybrid_fingerprint([dense, bm25], (1.0, 1.0))}[engine]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ few passages that a search found.
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ class CrossEncoderReranker(Shared):
     def __init__(self, name: str) -> None:
         self.name = name
         path = Path(name).expanduser()
-        if name.strip() and (path / "config.json").is_file():
+        if name.strip() and os.path.isfile(path / "config.json"):
             self._source, self._id = str(path), folder_id(path)
         elif _HUB_NAME.fullmatch(name):
             self._source, self._id = name, f"{HUB_PREFIX}{name}"

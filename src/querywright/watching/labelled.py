@@ -154,7 +154,7 @@ def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
         if target.exists() and not target.is_file():  # such as /dev/stdout
             target.write_text(text, encoding="utf-8")
         else:
-            write_file(target, text, mode=0o600)
+            write_file(target, text)
     except OSError as error:
         raise InputError(f"{target.name!r} could not be written: {error.strerror}; give another file") from error
 

@@ -122,7 +122,6 @@ class JsonLines:
             if self._max_bytes is not None and size > 0 and size + len(line) >= self._max_bytes:
                 with suppress(OSError):  # where it cannot be put aside it goes on growing
                     self._put_aside()
-            self.path.touch(mode=0o600)
             append_line(self.path, line, durable=False)  # whoever asked a question waits for no disk
 
     def _put_aside(self) -> None:

@@ -1,0 +1,190 @@
+"""Artifacts and packed files that were changed, cut or written by a process that was killed: whole, or refused."""
+
+from __future__ import annotations
+
+import random
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from querywright.errors import ArtifactError
+from querywright.models.store import open_store
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.pack import pack, unpack
+from querywright.retrieval.collection import list_collections
+
+pytestmark = pytest.mark.slow
+
+# What the tests of artifacts stand on: a small collection, a program over it, an embedder without a model.
+for name in ("optimize/conftest.py", "optimize/artifacts/conftest.py"):
+    made = runpy.run_path(str(Path(__file__).parents[1] / name))
+    wanted = {"make_world", "make_lm", "write", "place", "artifact", "built", "saved", "word_model"}
+    globals().update({key: made[key] for key in wanted & made.keys()})
+
+REFUSED = "a changed byte of an artifact is refused, and nothing of it runs"
+WHOLE = "an artifact whose writer is killed is the old one or the new one, whole"
+PACKED = "a changed byte of a packed file is refused or changes nothing"
+UNPACKED = "a killed unpacking leaves nothing half there, and the next one completes"
+
+
+TAMPERED = """
+import os, random, sys
+from collections import Counter
+from pathlib import Path
+from querywright.errors import ArtifactError
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.program_state import program_from
+
+folder, changes = Path(sys.argv[1]), int(sys.argv[2])
+program_from(read_artifact(folder).state)  # what is imported late is imported now
+WATCH = {"pickle", "marshal", "exec", "compile", "import", "socket", "subprocess", "os.system", "ctypes"}
+events, written = set(), set()
+
+def watch(event, args):
+    if event.split(".")[0] in WATCH or event in WATCH:
+        events.add(event)
+    elif event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        written.add(os.fspath(args[0]))
+
+chance = random.Random(20)
+outcomes, kinds = Counter(), ("flip", "replace", "insert", "delete", "cut")
+files = sorted(path for path in folder.iterdir())
+sys.addaudithook(watch)
+for turn in range(changes):
+    file, kind = files[turn % len(files)], kinds[turn // len(files) % len(kinds)]
+    whole = file.read_bytes()
+    place = chance.randrange(len(whole))
+    head, old, tail = whole[:place], whole[place], whole[place + 1:]
+    other = chance.choice([byte for byte in range(256) if byte != old])
+    made = {"flip": bytes([old ^ 1 << chance.randrange(8)]), "replace": bytes([other]),
+            "insert": bytes([chance.randrange(256), old]), "delete": b"", "cut": b""}[kind]
+    file.write_bytes(head + made + (b"" if kind == "cut" else tail))
+    try:
+        read_artifact(folder)
+        outcomes["read"] += 1
+        print("READ", file.name, kind, place)
+    except ArtifactError as error:
+        assert file.name in str(error), (file.name, error)
+        outcomes[file.name, kind] += 1
+    file.write_bytes(whole)
+read_artifact(folder)
+print(sum(outcomes.values()), len(outcomes), outcomes["read"], sorted(events), len(written - set(map(str, files))))
+"""
+
+
+def test_changed_artifacts(artifact, times, attack):
+    count = 20 * times(20)
+    done = subprocess.run([sys.executable, "-c", TAMPERED, str(artifact), str(count)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *read, told = done.stdout.splitlines()
+    # Every change, of four files in five ways; no event, and no other file was opened to write.
+    assert told == f"{count} {4 * 5 + bool(read)} {len(read)} [] 0"
+    for turn in range(count):
+        attack.tried(REFUSED, turn >= len(read), read[turn : turn + 1])
+
+
+WRITER_KILLED = """
+import os, signal, sys, time
+from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
+from querywright.programs import make_program
+
+program = make_program("hcqr", lambda query, k: [], reader="multiple_choice")
+golden = [Golden(question="x" * 500, options=[], answer=None, passages=[])] * 200
+
+def write(n):
+    write_artifact(sys.argv[1], program, lm="x/y", embedder=None, collection=None, engine=None, reranker=None,
+                   fingerprint=None, created="2026-01-02", made={"n": n}, golden=golden, card="# card")
+
+write(0)
+for kill in range(int(sys.argv[2])):
+    last = read_artifact(sys.argv[1]).manifest.made["n"]
+    child = os.fork()
+    if not child:
+        while True:
+            last += 1
+            write(last)
+    if kill % 8 == 0:  # some writes end before their writer is killed, on a busy machine too
+        while read_artifact(sys.argv[1]).manifest.made["n"] == last:
+            time.sleep(0.001)
+    time.sleep(0.001 + 0.00137 * (kill % 40))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print(last, read_artifact(sys.argv[1]).manifest.made["n"], flush=True)
+"""
+
+
+def test_killed_while_writing(place, write, times, attack):
+    command = [sys.executable, "-c", WRITER_KILLED, str(place / "a"), str(times(40))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seen = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    for before, after in seen:
+        attack.tried(WHOLE, before <= after, (before, after))
+    assert read_artifact(place / "a").manifest.made == {"n": seen[-1][1]}
+    write(place / "a")
+    assert [entry.name for entry in place.iterdir()] == ["a"]
+
+
+@pytest.fixture(scope="module")
+def file(built, word_model, tmp_path_factory):
+    home, artifact = built()
+    out = tmp_path_factory.mktemp("packed") / "x.qw"
+    pack(artifact, out, home=home)
+    return out
+
+
+def test_changed_packed_files(file, saved, tmp_path, times, attack):
+    whole, target, chance, refusals = file.read_bytes(), tmp_path / "x.qw", random.Random(3), 0
+    for turn in range(times(60)):
+        place = len(whole) - 1 - turn if turn < 20 else chance.randrange(len(whole))
+        head, old, tail = whole[:place], whole[place], whole[place + 1 :]
+        target.write_bytes(head + (bytes([old ^ 1 << turn % 8]), bytes([old, turn % 256]), b"")[turn % 3] + tail)
+        try:
+            unpack(target, tmp_path / "a", home=tmp_path / "other")
+            attack.tried(PACKED, read_artifact(tmp_path / "a").data == read_artifact(saved[1]).data, turn)
+        except ArtifactError:
+            refusals += 1
+            attack.tried(PACKED, True)
+    assert refusals > times(60) // 2
+    open_store(tmp_path / "other").close()
+
+
+UNPACKING = """
+import sys
+from pathlib import Path
+from querywright.optimize.artifacts.pack import unpack
+import querywright.retrieval.chroma_index, chromadb
+print("ready", flush=True)
+sys.stdin.readline()
+for turn in range(1000):
+    unpack(Path(sys.argv[1]), Path(sys.argv[2]), home=Path(f"{sys.argv[3]}{turn}"))
+"""
+
+
+def test_killed_while_unpacking(file, tmp_path, word_model, make_lm, times, attack):
+    for turn in range(times(1)):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        child = subprocess.Popen(
+            [sys.executable, "-c", UNPACKING, str(file), str(folder / "a"), str(folder / "home")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with child:
+            assert child.stdout.readline() == "ready\n"
+            child.stdin.write("\n")
+            child.stdin.flush()
+            time.sleep(1.0 + 0.07 * turn)
+            child.send_signal(signal.SIGKILL)
+        homes = sorted(folder.glob("home*"))
+        assert homes
+        for home in homes:
+            is_whole = set(list_collections(home)) <= {"cards"}
+            unpack(file, folder / "a", home=home)
+            load(folder / "a", lm=make_lm(), home=home, verify=True)
+            attack.tried(UNPACKED, is_whole and not list(home.glob(".unpacking-*")), home.name)
+            open_store(home).close()
