@@ -98,7 +98,7 @@ def test_a_program_is_compiled_on_labels_that_a_person_corrected(ok, label, serv
 def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wrong, write, server, bare, collection):
     given = ("judge", "label", bare, "--collection", collection, *server.lm)
     assert "end it in .jsonl, .csv" in wrong(*given, "--out", "labels.xlsx")
-    assert "qrels are read and not written" in wrong(*given, "--out", "labels.qrels", "--judge", "none")
+    assert "qrels have no passage without a label" in wrong(*given, "--out", "labels.qrels", "--judge", "none")
     said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "--arms", "hyde")
     assert "use the judge usefulness" in said
     assert server.requests == []  # nor the arm's LM
