@@ -64,7 +64,7 @@ def compile_command(
         argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
         seed: Of the split, the demonstrations and the search.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded or none.
+        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
     from querywright.named import pairs
