@@ -115,20 +115,22 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writ
     from querywright.data.labels import evidence_by
     from querywright.data.types import Label
     from querywright.named import of_grounded
-    from querywright.optimize.results import AS_WRITTEN, by_judges, objective_value
+    from querywright.optimize.results import AS_WRITTEN, by_judges
+    from querywright.optimize.study.objectives import objective_named
     from querywright.optimize.tables import pool_notes, table_rows
 
-    objective = compiled.settings.objectives[0]
-    best = sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:SHOWN_ARMS]
+    objective = objective_named(compiled.settings.objectives[0])
+    best = sorted(compiled.arms, key=lambda arm: -objective.value(arm.dev))[:SHOWN_ARMS]
+    left_out = [len(arm.dev.rows) - len(objective.scores(arm.dev)) for arm in best]
     arms = [
         {
             "arm": arm.name,
-            objective: _per_cent(objective_value(arm.dev, objective)),
+            objective.name: _per_cent(objective.value(arm.dev)) + (f" ({unscored} unscored)" if unscored else ""),
             "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
             "prompts": arm.prompt,
             "knobs": _changed_knobs(compiled.technique, arm),
         }
-        for arm in best
+        for arm, unscored in zip(best, left_out, strict=True)
     ]
     notes = []
     if compiled.corrected is not None:  # how much of the best arm's value is owed to its having been chosen

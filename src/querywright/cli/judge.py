@@ -163,6 +163,7 @@ def label_command(
         write_labels(save_to, found.labels)
     failed = {**failed, **found.failed}
     told = {"passages": len(found.labels), "added": found.added, "asked": found.asked, "labels": found.counts}
+    told["unreadable"] = found.unreadable
     told |= {"failed": failed, "file": str(save_to)}
 
     def shown() -> None:
@@ -172,6 +173,11 @@ def label_command(
             for label, counts in found.counts.items()
         ]
         notes = [] if asks is None else [asks.standing(lm.model, lm_digest(lm))]
+        if found.unreadable:
+            notes.append(
+                f"{found.unreadable} answers of the judge could not be read, and their passages are unjudged: label "
+                "them, or run again with another --judge-lm"
+            )
         notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
         title = f"{len(found.labels)} passages of {len(pool)} questions, {found.added} added, {found.asked} judged"
         show_table(title, rows, notes=notes)
