@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,7 +142,7 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writ
         )
     for why in dict.fromkeys(compiled.failed.values()):
         notes.append(f"out, {why}: {', '.join(name for name, said in compiled.failed.items() if said == why)}")
-    notes += pool_notes([arm.dev for arm in best], splits.dev)
+    notes += pool_notes([replace(arm.dev, name=arm.name) for arm in best], splits.dev)
     if compiled.dead_knobs:
         notes.append(f"no difference on any dev question: {', '.join(compiled.dead_knobs)}")
     notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]
