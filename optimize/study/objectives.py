@@ -93,7 +93,8 @@ def objective_named(name: str) -> Objective:
         if ":" in name:
             raise
         known = dict.fromkeys([*METRICS, *OBJECTIVE_METRICS, *JUDGED, *COSTS, *(f"{one}@K" for one in RANKED)])
-        raise InputError(f"{unknown('objective', name, [*known, 'MODULE:FUNCTION'])} (K from 1 to 1000)") from None
+        there = unknown("objective", name, [*known, "MODULE:FUNCTION"])
+        raise InputError(f"{there} (K from 1 to 1000); a judge, or a saved one's path, is a --judge") from None
     return Objective(name, OBJECTIVE_METRICS.get(name, (name,)))
 
 
