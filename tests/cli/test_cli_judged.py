@@ -100,15 +100,6 @@ def test_an_outage_of_the_judge_alone_says_who_and_keeps_what_was_answered(compi
     assert len({json.dumps(body) for body in server.requests}) == len(server.requests), before
 
 
-def test_a_judge_that_answers_nonsense_is_what_is_said_to_be_wrong(compile_in, judge):
-    judge.reply = lambda body: "I like turtles."
-    done = compile_in(*of_judge(judge))
-    said = " ".join(done.err.split())
-    assert (done.status, Path("made").exists()) == (2, False)
-    assert "no question could be scored because what the judge said could not be read" in said
-    assert "give it another LM with judge_lm (--judge-lm)" in said
-
-
 def test_a_function_of_ones_own_is_an_objective_and_one_that_raises_is_named(compile_in):
     Path("mine_j2.py").write_text(
         "def short(example, prediction, trace=None):\n    return 1.0 / (1 + len(prediction.passages))\n\n"
