@@ -113,8 +113,6 @@ def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
         standing = SavedJudge(metric.judge, metric.calibration).standing(asked.model, engine)
         line = f"{', '.join(names)}: {standing}"
         line += f"; in this run {counts['asked']} judgements, {counts['unreadable']} unreadable"
-        if counts["unreadable"] == counts["asked"] > 0:
-            line += ": give the judge another LM (--judge-lm)"
         if counts["known"]:
             line += f", {counts['known']} labels known without"
         if metric.judge.OTHER is not None and counts["without answer"]:

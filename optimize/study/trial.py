@@ -189,14 +189,9 @@ class Worker:
                 return replace(record, state="pruned", dev=dev, message=message)
         values = {objective.name: objective.value(dev) for objective in bench.objectives}
         if any(value != value for value in values.values()):
-            why, remedy = "", "give questions that can be"
-            if any(said.label is None for row in dev.rows for said in row.judgements):
-                why = " because what the judge said could not be read"
-                remedy = "give it another LM with judge_lm (--judge-lm)"
-            elif any(row.unjudged for row in dev.rows):
-                why, remedy = " because nobody labelled what it found", "label what it finds"
+            why = " because nobody labelled what it found" if any(row.unjudged for row in dev.rows) else ""
             message = f"no question could be scored{why}"
             if self._is_baseline(arm):
-                raise DataError([f"{name}: {message}, so nothing can be held against it; {remedy}"])
+                raise DataError([f"{name}: {message}, so nothing can be held against it; label what it finds"])
             return replace(record, state="failed", dev=dev, message=message)
         return replace(record, state="complete", dev=dev, values=values)

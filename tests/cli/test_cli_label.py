@@ -99,13 +99,14 @@ def test_a_program_is_compiled_on_labels_that_a_person_corrected(ok, label, serv
 
 
 def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(label, server, tmp_path):
-    server.reply = lambda body: "I like turtles."
-    done = label("--depth", "1", "--judge-lm", "openai/scripted")
-    assert "18 answers of the judge could not be read, and their passages are unjudged" in " ".join(done.out.split())
-    assert {one["label"] for one in read(tmp_path / "labels.jsonl")} == {None}
-    server.reply = lambda body: json.dumps({"reason": "It says so.", "label": "USEFUL"})
+    said = json.dumps({"reason": "It says so.", "label": "USEFUL"})
+    server.reply = lambda body: said if len(server.requests) <= 3 else "I like turtles."
+    done = label("--depth", "1", "--threads", "1", "--max-unreadable", "0.9")
+    assert "15 answers of the judge could not be read, and their passages are unjudged" in " ".join(done.out.split())
+    assert [one["label"] for one in read(tmp_path / "labels.jsonl")].count(None) == 15
+    server.reply = lambda body: said
     done = label("--depth", "1", "--json")
-    assert (done.data["asked"], done.data["unreadable"], done.data["labels"]["USEFUL"]) == (18, 0, {JUDGE: 18})
+    assert (done.data["asked"], done.data["unreadable"], done.data["labels"]["USEFUL"]) == (15, 0, {JUDGE: 18})
 
 
 def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wrong, write, server, bare, collection):
