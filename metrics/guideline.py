@@ -81,8 +81,9 @@ class GuidelineWriter(dspy.Module):
     def __init__(self) -> None:
         super().__init__()
         self.golden_answer = dspy.Predict(WriteGoldenAnswer)
-        points = ListKeyPoints.with_updated_fields("key_points", most=MOST_POINTS, max_chars=POINT_CHARS)
-        self.key_points = dspy.Predict(points)
+        points: Any = ListKeyPoints
+        limits = {"most": MOST_POINTS, "max_chars": POINT_CHARS}
+        self.key_points = dspy.Predict(points.with_updated_fields("key_points", **limits))
 
     def forward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """``golden_answer`` and ``key_points`` (distinct, at most 10)."""
