@@ -191,7 +191,7 @@ def _last_try(lm: Any, signature: Any) -> Iterator[None]:
         if isinstance(engine, LMEngine):
             said = textwrap.shorten(_UNSEEN.sub("", str(error.lm_response or "")), _QUOTED, placeholder=" ...")
             wanted = " and ".join(json.dumps(name) for name in signature.output_fields)
-            told = f"{said!r}, where a JSON object with {wanted} was wanted"
+            told = f"{said!r}, where a JSON object with {wanted} was wanted of {lm.model}"
             engine.ledger.add(Cost(unreadable=1), Unread(told, engine.limits.max_unreadable))
         raise
 
