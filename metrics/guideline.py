@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +32,8 @@ from querywright.models.adapter import show_passages
 
 _Text = Annotated[str, Field(pattern=r"\S")]
 
-MOST_POINTS = 10
+MOST_CHARS, MOST_POINTS, POINT_CHARS = 1000, 10, 200
+"""Characters of a golden answer, its points, characters of a point: what an LM is told whose output is constrained."""
 MOST_BYTES = 64 * 2**20
 
 
@@ -43,7 +44,7 @@ class WriteGoldenAnswer(dspy.Signature):
 
     passages: str = dspy.InputField()
     question: str = dspy.InputField()
-    golden_answer: str = dspy.OutputField(desc="a few sentences")
+    golden_answer: str = dspy.OutputField(desc="a few sentences", max_length=MOST_CHARS)
 
 
 class ListKeyPoints(dspy.Signature):
@@ -80,7 +81,9 @@ class GuidelineWriter(dspy.Module):
     def __init__(self) -> None:
         super().__init__()
         self.golden_answer = dspy.Predict(WriteGoldenAnswer)
-        self.key_points = dspy.Predict(ListKeyPoints)
+        points: Any = ListKeyPoints
+        limits = {"most": MOST_POINTS, "max_chars": POINT_CHARS}
+        self.key_points = dspy.Predict(points.with_updated_fields("key_points", **limits))
 
     def forward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """``golden_answer`` and ``key_points`` (distinct, at most 10)."""
@@ -179,10 +182,11 @@ class GuidelineMetric(JudgedMetric):
         self.guidelines = guidelines
 
     def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
-        """What is said of each point; nothing without a guideline or a reader."""
+        """What is said of each point, which its ``reason`` names; nothing without a guideline or a reader."""
         guideline = self.guidelines.get(str(getattr(example, "id", "")))
         if guideline is None or prediction.answer is None:
             return []
         answer, question = str(prediction.answer).strip(), Question(id="", question=example.question)
         cases = [Case(question, (), answer, point) for point in guideline.points]
-        return self._said(self.judge, cases, {} if answer else {"": Judgement("", "no", self.judge.NAME)})
+        said = self._said(self.judge, cases, {} if answer else {"": Judgement("", "no", self.judge.NAME)})
+        return [replace(one, reason=point) for one, point in zip(said, guideline.points, strict=True)]

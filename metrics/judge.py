@@ -57,7 +57,7 @@ class Judgement:
         passage: Id of the passage; empty where an answer was judged.
         label: A label of the judge's scale; None where what it said could not be read.
         by: ``person``, or the judge's name.
-        reason: Why, where the judge says so. Default "".
+        reason: Why, where the judge says so; of a guideline, the point that was looked for. Default "".
     """
 
     passage: str

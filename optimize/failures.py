@@ -81,7 +81,8 @@ class Failures:
         if failed > self.allowed:
             raise TooManyFailuresError(
                 f"{failed} of {self._total} {self._what} failed in {self._name!r}, more than the {self.allowed} "
-                "allowed; the last ones:\n" + "\n".join(self._messages[-3:]),
+                "allowed (max_failures); mend this and run again, what was answered is kept. The last ones:\n"
+                + "\n".join(self._messages[-3:]),
                 self.kinds,
             ) from error
         return kind

@@ -33,12 +33,14 @@ class Labelled:
         labels: Those that were there, then those that were added, question by question.
         added: How many were added.
         asked: Of how many passages the judge was asked.
+        unreadable: Of how many of these its answer could not be read; they stay unjudged.
         failed: Questions that failed, in an arm or before the judge, by its name; their passages are missing.
     """
 
     labels: tuple[PassageLabel, ...]
     added: int = 0
     asked: int = 0
+    unreadable: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -158,6 +160,7 @@ def label_pool(
             if found.setdefault((question.id, passage.id), _row(question, passage)).label is None:
                 waiting.setdefault(question.id, []).append(passage)
     failed: dict[str, int] = {}
+    unreadable = 0
     if judge is not None and waiting:
         metric, asked = JudgedMetric(judge, lm=lm, threads=threads), [one for one in questions if one.id in waiting]
 
@@ -171,10 +174,11 @@ def label_pool(
         failures = Failures(judge.NAME, len(asked), max_failures)
         failures.map(ask, asked, id_of=lambda question: question.id, threads=threads, progress=progress)
         failed = {judge.NAME: n} if (n := sum(failures.kinds.values())) else {}
+        unreadable = metric.counts["unreadable"]
     places = {question.id: place for place, question in enumerate(questions)}
     labels = sorted(found.values(), key=lambda one: places.get(one.question_id, len(places)))
     asked_of = 0 if judge is None else sum(map(len, waiting.values()))
-    return Labelled(tuple(labels), len(found) - len({one.key for one in there}), asked_of, failed)
+    return Labelled(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
 
 
 def _row(question: Question, passage: Passage) -> PassageLabel:

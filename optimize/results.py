@@ -26,13 +26,6 @@ NO_REWRITING = "no rewriting"
 AS_WRITTEN = "as written"
 """The arm of a technique, and the prompts of a program, that nobody chose; every technique and reader has it."""
 
-OBJECTIVE_METRICS: Mapping[str, tuple[str, ...]] = {
-    "decision_useful": ("decision_useful",),
-    "accuracy": ("accuracy",),
-    "both": ("decision_useful", "accuracy"),
-}
-"""The metrics whose means an objective is the mean of, where its name is not that of a metric."""
-
 
 @dataclass(frozen=True, slots=True)
 class CompileSettings:
@@ -178,7 +171,10 @@ class Compiled:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but single questions, as a JSON object."""
+        from querywright.optimize.study.objectives import objective_named
+
         settings = self.settings
+        objective = objective_named(settings.objectives[0])
         return {
             "technique": self.technique,
             "recommended": self.recommended,
@@ -197,7 +193,7 @@ class Compiled:
                     "arm": arm.name,
                     "knobs": dict(arm.knobs),
                     "prompt": arm.prompt,
-                    "objective": finite(objective_value(arm.dev, settings.objectives[0])),
+                    "objective": finite(objective.value(arm.dev)),
                     "dev": arm.dev.to_json(),
                 }
                 for arm in self.arms
@@ -248,17 +244,6 @@ def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Comp
     held: Any = tuple(one for one in comparisons if one.other == NO_REWRITING)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
     return Compared(arms, NO_REWRITING, held, references)
-
-
-def objective_metrics(objective: str) -> tuple[str, ...]:
-    """The metrics whose means an objective is the mean of; the name of a metric stands for itself."""
-    return OBJECTIVE_METRICS.get(objective, (objective,))
-
-
-def objective_value(evaluation: Evaluation, objective: str) -> float:
-    """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
-    values = [evaluation.average(metric) for metric in objective_metrics(objective)]
-    return sum(values) / len(values)
 
 
 def by_judges(judges: Iterable[Mapping[str, str]]) -> str:

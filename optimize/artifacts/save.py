@@ -11,7 +11,8 @@ from querywright.data.types import Question
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.report import render
-from querywright.optimize.results import Compiled, by_judges, objective_metrics, today
+from querywright.optimize.results import Compiled, by_judges, today
+from querywright.optimize.study.objectives import objective_named
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
@@ -79,7 +80,7 @@ def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
     first = compiled.settings.objectives[0]
     arms = f"{len(compiled.arms)} arms by {first}{by_judges(compiled.judges)}"
-    own = [metric for metric in objective_metrics(first) if metric not in CARD_METRICS]
+    own = [metric for metric in objective_named(first).metrics if metric not in CARD_METRICS]
     reader = "chosen" if compiled.reader_demos else "none"
     return render(
         "program.md",

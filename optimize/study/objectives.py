@@ -14,7 +14,6 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.judge_files import SavedJudge
-from querywright.optimize.results import OBJECTIVE_METRICS
 from querywright.programs import READERS
 
 _LACKING = {
@@ -30,6 +29,9 @@ COSTS: Mapping[str, Callable[[Cost], float]] = {
     "seconds": lambda cost: cost.seconds + cost.saved_seconds,
 }
 """Costs a question, as if nothing had been stored: what was made and what was saved."""
+
+MEANS = {"both": ("decision_useful", "accuracy")}
+"""The metrics whose means an objective is the mean of, where its name is not that of a metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +89,15 @@ def objective_named(name: str) -> Objective:
     if name in COSTS:
         return Objective(name)
     try:
-        if name not in OBJECTIVE_METRICS:
+        if name not in MEANS:
             metric_named(name)
     except InputError:
         if ":" in name:
             raise
-        known = dict.fromkeys([*METRICS, *OBJECTIVE_METRICS, *JUDGED, *COSTS, *(f"{one}@K" for one in RANKED)])
-        raise InputError(f"{unknown('objective', name, [*known, 'MODULE:FUNCTION'])} (K from 1 to 1000)") from None
-    return Objective(name, OBJECTIVE_METRICS.get(name, (name,)))
+        known = dict.fromkeys([*METRICS, *MEANS, *JUDGED, *COSTS, *(f"{one}@K" for one in RANKED)])
+        there = unknown("objective", name, [*known, "MODULE:FUNCTION"])
+        raise InputError(f"{there} (K from 1 to 1000); a judge, or a saved one's path, is a --judge") from None
+    return Objective(name, MEANS.get(name, (name,)))
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:

@@ -18,7 +18,7 @@ TrialState = Literal["running", "complete", "pruned", "failed"]
 ARM, RESULT = "arm", "result"
 """The attributes of a trial: what is tried, and all that came of it."""
 
-_KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure")
+_KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure", "unjudged")
 _BARE = Row("", {}).to_json()
 
 
@@ -76,8 +76,8 @@ class TrialRecord:
         late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
         dev: Results on dev, question by question (a pruned trial: those that it met); empty while it runs, and where
-            too many questions failed. Its rows have scores, label, passages, fallbacks, cost, seconds and failure, and
-            nothing else.
+            too many questions failed. Its rows have scores, label, passages, fallbacks, cost, seconds, failure and
+            unjudged, and nothing else.
         spent: What this trial paid and saved, prompts that it had to compile included.
         prompt_spent: The part of it that compiling prompts took.
         judged: What judges spent besides.

@@ -87,8 +87,8 @@ def evaluate(
             that of its name.
         judge_lm: The LM of the judges, or its name. Default: ``lm``. Given alone, it judges usefulness.
         labels: Labels of passages, which become evidence: a file of them or its rows, as ``label`` gives them.
-        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded`` or None, for a technique
-            without one.
+        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or
+            None, for a technique without one.
         max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
             50. Default 5.
         threads: Questions under way at a time, 1 or more. Default 4.

@@ -162,23 +162,23 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
         if "- key_points" in text:
             return '{"key_points": ["Point one.", "Point two."]}'
         if "make the point" in text:
-            return json.dumps({"label": "yes" if "Point one." in text else "no"})
-        return '{"answer": "juice", "golden_answer": "One. Two."}'
+            return json.dumps({"label": "yes" if "Point one." in text and "It is sweet. It helps." in text else "no"})
+        return '{"answer": "It is sweet. It helps.", "passage_numbers": [1], "passages_hold_the_answer": "yes"}'
 
     def judged(name="points.json"):
         done = ok(
             "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
-            "--reader", "short_answer", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json",
+            "--reader", "long_answer", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json",
             *server.lm,
         )  # fmt: skip
         return [arm["metrics"]["judged_guideline"]["value"] for arm in done.data["arms"]]
 
     server.reply = reply
-    assert judged() == [0.5, 0.5]
+    assert judged() == [0.0, 0.5]  # closed book declines; the answer's sentences are judged together
     frozen = Path("points.json").read_text()
     assert [one["points"] for one in json.loads(frozen).values()] == [["Point one.", "Point two."]] * 2
     server.reply = lambda body: reply(body).replace("Point", "Other point")
-    assert (judged(), Path("points.json").read_text()) == ([0.5, 0.5], frozen)
+    assert (judged(), Path("points.json").read_text()) == ([0.0, 0.5], frozen)
     Path("other.json").write_text(frozen.replace("Point one", "Point three"))  # other points are another score
     assert judged("other.json") == [0.0, 0.0]
 

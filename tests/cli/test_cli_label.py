@@ -88,17 +88,31 @@ def test_a_program_is_compiled_on_labels_that_a_person_corrected(ok, label, serv
     write("labels.jsonl", [one | {"label": "USEFUL"} if n % 4 == 0 else one for n, one in enumerate(made)])
     del server.reply
     server.reply = type(server)().reply
-    done = ok(
+    given = (
         "compile", "rag_fusion", bare, "--collection", collection, "--out", "made", "--labels", "labels.jsonl",
-        "--sizes", "3,4,4", "--trials", "2", "--knob", "max_passages=2", "--json", *server.lm,
+        "--sizes", "3,4,4", "--trials", "2", "--knob", "max_passages=3", *server.lm,
     )  # fmt: skip
-    assert done.data["objective"] == "decision_useful"
+    assert ok(*given, "--json").data["objective"] == "decision_useful"
+    dev = " ".join(ok(*given).out.partition("test, 4 questions")[0].split())
+    assert "unscored)" in dev  # beside a share of so few questions stands how many it leaves out
+    assert "questions hang on passages that nobody judged" in dev
+
+
+def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(label, server, tmp_path):
+    said = json.dumps({"reason": "It says so.", "label": "USEFUL"})
+    server.reply = lambda body: said if len(server.requests) <= 3 else "I like turtles."
+    done = label("--depth", "1", "--threads", "1", "--max-unreadable", "0.9")
+    assert "15 answers of the judge could not be read, and their passages are unjudged" in " ".join(done.out.split())
+    assert [one["label"] for one in read(tmp_path / "labels.jsonl")].count(None) == 15
+    server.reply = lambda body: said
+    done = label("--depth", "1", "--json")
+    assert (done.data["asked"], done.data["unreadable"], done.data["labels"]["USEFUL"]) == (15, 0, {JUDGE: 18})
 
 
 def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wrong, write, server, bare, collection):
     given = ("judge", "label", bare, "--collection", collection, *server.lm)
     assert "end it in .jsonl, .csv" in wrong(*given, "--out", "labels.xlsx")
-    assert "qrels are read and not written" in wrong(*given, "--out", "labels.qrels", "--judge", "none")
+    assert "qrels have no passage without a label" in wrong(*given, "--out", "labels.qrels", "--judge", "none")
     said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "--arms", "hyde")
     assert "use the judge usefulness" in said
     assert server.requests == []  # nor the arm's LM

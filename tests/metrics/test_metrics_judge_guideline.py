@@ -17,6 +17,7 @@ from querywright.metrics.guideline import (
     write_guideline,
 )
 from querywright.metrics.judges import CoverageJudge
+from querywright.models.adapter import PromptAdapter
 
 QUESTION = Question("q1", "What helps?", answer="sugar")
 SOURCES = [Passage("p", "Sugar helps, then rest.")]
@@ -46,6 +47,14 @@ def test_written_from_the_source_in_two_steps(scripted, asking):
     assert "Sugar, then rest." in second.text
 
 
+def test_an_lm_whose_output_is_constrained_has_room_for_several_sentences(scripted):
+    lm = scripted({"golden_answer": "Sugar. Then rest."}, {"key_points": ["Sugar helps."]})
+    with dspy.context(lm=lm, adapter=PromptAdapter(grammar=True)):
+        GuidelineWriter()(question="What helps?", passages=SOURCES)
+    golden, points = lm.engine.asked[0].properties["golden_answer"], lm.engine.asked[1].properties["key_points"]
+    assert (golden["maxLength"], points["maxItems"], points["items"]["maxLength"]) == (1000, 10, 200)
+
+
 @pytest.mark.parametrize("steps", [("?",), ({"golden_answer": "x"}, {"key_points": []}), ({"golden_answer": " "},)])
 def test_without_a_point_there_is_none(steps, scripted, asking):
     with asking(scripted(*steps)):
@@ -56,7 +65,11 @@ def test_the_score_is_covered_of_all(frozen, scripted, asking):
     metric = GuidelineMetric(CoverageJudge(), frozen, threads=1)
     lm = scripted(lambda asked: json.dumps({"label": "yes" if "Sugar" in asked.messages[-1][1] else "no"}))
     with asking(lm):
-        assert metric(QUESTION.to_example(), given("Eat something sweet.")) == 0.25
+        said = metric.judgements(QUESTION.to_example(), given("Eat something sweet."))
+    assert [(one.label, one.reason) for one in said] == [
+        ("yes" if "Sugar" in point else "no", point) for point in POINTS
+    ]
+    assert metric.score(said) == 0.25
     assert len(lm.engine.asked) == 4
     for asked, point in zip(lm.engine.asked, POINTS, strict=True):
         assert [other in asked.text for other in POINTS] == [other == point for other in POINTS]

@@ -16,8 +16,9 @@ from querywright.models.store import Store
 from querywright.models.usage import Cost
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.program_state import state_of
-from querywright.optimize.results import CompileSettings, objective_value
+from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
+from querywright.optimize.study.objectives import objective_named
 
 QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
 TOO_LONG = LMPromptTooLongError(5000, 4096, 100)
@@ -85,11 +86,11 @@ def distinct(*engines):
 )
 def test_what_is_recommended_is_as_good_on_dev_as_every_arm(winner, objective, recommended, make_world, compiled_in):
     compiled = compiled_in(make_world(winner), settings=replace(QUICK, objective=objective))
-    values = [objective_value(arm.dev, objective) for arm in compiled.arms]
+    values = [objective_named(objective).value(arm.dev) for arm in compiled.arms]
     chosen = next(arm for arm in compiled.arms if arm.name == compiled.recommended)
     assert compiled.arms[0].name == "no rewriting"
-    assert objective_value(chosen.dev, objective) == max(values)
-    assert objective_value(compiled.compiled.dev, objective) == max(values[1:])
+    assert objective_named(objective).value(chosen.dev) == max(values)
+    assert objective_named(objective).value(compiled.compiled.dev) == max(values[1:])
     assert compiled.recommended == (recommended or compiled.recommended)
     assert ("plain" if compiled.recommended == "no rewriting" else "hcqr") == compiled.program.technique.NAME
 
@@ -98,8 +99,8 @@ def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):
     # The third hit of the first query decides: one rank of each of three queries misses it.
     compiled = compiled_in(make_world("deep"), settings=replace(QUICK, n_trials=24))
     as_written = next(arm for arm in compiled.arms if arm.name == "as written")
-    assert objective_value(as_written.dev, "decision_useful") == 0.0
-    assert objective_value(compiled.compiled.dev, "decision_useful") == 1.0
+    assert objective_named("decision_useful").value(as_written.dev) == 0.0
+    assert objective_named("decision_useful").value(compiled.compiled.dev) == 1.0
     assert compiled.recommended == compiled.compiled.name != "as written"
     knobs = compiled.program.technique.knobs
     assert knobs["n_queries"] == 1 or knobs["fusion"] in {"union", "best_score", "rrf"}
@@ -240,7 +241,7 @@ def test_plain_retrieval_that_is_searched_is_chosen_where_other_knobs_are_better
     # Only a query that holds the options, "right 3" among them, finds what decides.
     world.find = lambda query: [p for p in find(query) if "right" in query or not p.id.startswith("decides")]
     compiled = compiled_in(world, technique="plain")
-    assert [objective_value(arm.dev, "decision_useful") for arm in compiled.arms] == [0.0, 1.0]
+    assert [objective_named("decision_useful").value(arm.dev) for arm in compiled.arms] == [0.0, 1.0]
     assert compiled.recommended == compiled.compiled.name == compiled.arms[1].name != "no rewriting"
     assert compiled.program.technique.knobs["query_with_options"] is True
     assert [one.name for one in compiled.test][1:3] == ["no rewriting", "plain compiled"]

@@ -177,6 +177,11 @@ def test_grounded_answers_in_a_sentence_and_names_its_passages(read):
     out, (asked,) = read(GroundedReader(), sentence("It is insulin that lowers it."))
     assert asked.messages[-1][1].endswith("options:\n- Aspirin\n- Insulin\n- St. John's wort")
     assert choice_accuracy(out.answer, OPTIONS, "Insulin") == 1.0
+    out, (asked,) = read(make_reader("long_answer"), sentence("Insulin lowers it. It is a hormone.", [2]))
+    assert (out.answer, out.support) == ("Insulin lowers it. It is a hormone.", ["p01"])
+    assert "two to six full sentences" in asked.system
+    out, asked = read(make_reader("long_answer"), sentence(), given=[])
+    assert (out.answer, asked) == (DECLINED, [])
 
 
 @pytest.mark.parametrize(

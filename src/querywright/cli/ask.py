@@ -51,7 +51,7 @@ def ask(
         artifact: A compiled program.
         technique: Or a technique as it is written.
         collection: What the technique searches; an artifact, in place of its own collection.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded or none. Default: auto.
+        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none. Default: auto.
         history: The conversation before the question: its turns, a line each, or a file that holds them.
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.

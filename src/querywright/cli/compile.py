@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,7 +65,7 @@ def compile_command(
         argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
         seed: Of the split, the demonstrations and the search.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded or none.
+        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
     from querywright.named import pairs
@@ -115,20 +116,22 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writ
     from querywright.data.labels import evidence_by
     from querywright.data.types import Label
     from querywright.named import of_grounded
-    from querywright.optimize.results import AS_WRITTEN, by_judges, objective_value
+    from querywright.optimize.results import AS_WRITTEN, by_judges
+    from querywright.optimize.study.objectives import objective_named
     from querywright.optimize.tables import pool_notes, table_rows
 
-    objective = compiled.settings.objectives[0]
-    best = sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:SHOWN_ARMS]
+    objective = objective_named(compiled.settings.objectives[0])
+    best = sorted(compiled.arms, key=lambda arm: -objective.value(arm.dev))[:SHOWN_ARMS]
+    left_out = [len(arm.dev.rows) - len(objective.scores(arm.dev)) for arm in best]
     arms = [
         {
             "arm": arm.name,
-            objective: _per_cent(objective_value(arm.dev, objective)),
+            objective.name: _per_cent(objective.value(arm.dev)) + (f" ({unscored} unscored)" if unscored else ""),
             "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
             "prompts": arm.prompt,
             "knobs": _changed_knobs(compiled.technique, arm),
         }
-        for arm in best
+        for arm, unscored in zip(best, left_out, strict=True)
     ]
     notes = []
     if compiled.corrected is not None:  # how much of the best arm's value is owed to its having been chosen
@@ -139,7 +142,7 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writ
         )
     for why in dict.fromkeys(compiled.failed.values()):
         notes.append(f"out, {why}: {', '.join(name for name, said in compiled.failed.items() if said == why)}")
-    notes += pool_notes([arm.dev for arm in best], splits.dev)
+    notes += pool_notes([replace(arm.dev, name=arm.name) for arm in best], splits.dev)
     if compiled.dead_knobs:
         notes.append(f"no difference on any dev question: {', '.join(compiled.dead_knobs)}")
     notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]

@@ -14,8 +14,8 @@ from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts, show_table
 from querywright.data.judged import Judged, read_judged
-from querywright.data.labels import PassageLabel, check_form, read_labels, write_labels
-from querywright.errors import DataError
+from querywright.data.labels import QRELS, PassageLabel, check_form, read_labels, write_labels
+from querywright.errors import DataError, InputError
 from querywright.files import writing
 from querywright.workspace import Workspace
 
@@ -120,7 +120,7 @@ def label_command(
 
     Args:
         collection: The collection that is searched.
-        save_to: .jsonl or .csv; goes on with one that is there.
+        save_to: .jsonl, .csv or .qrels; goes on with one that is there.
         arms: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Repeatable. Default: plain.
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
@@ -131,7 +131,10 @@ def label_command(
     from querywright.prepared import prepare
 
     check_file(save_to, "--out")
-    check_form(save_to)
+    if check_form(save_to) == QRELS and judge == "none":
+        raise InputError(
+            "qrels have no passage without a label, and --judge none gives none; end --out in .jsonl or .csv"
+        )
 
     def held() -> dict[tuple[str, str], PassageLabel]:
         """The labels of the file as it is now."""
@@ -160,6 +163,7 @@ def label_command(
         write_labels(save_to, found.labels)
     failed = {**failed, **found.failed}
     told = {"passages": len(found.labels), "added": found.added, "asked": found.asked, "labels": found.counts}
+    told["unreadable"] = found.unreadable
     told |= {"failed": failed, "file": str(save_to)}
 
     def shown() -> None:
@@ -169,11 +173,17 @@ def label_command(
             for label, counts in found.counts.items()
         ]
         notes = [] if asks is None else [asks.standing(lm.model, lm_digest(lm))]
+        if found.unreadable:
+            notes.append(
+                f"{found.unreadable} answers of the judge could not be read, and their passages are unjudged: label "
+                "them, or run again with another --judge-lm"
+            )
         notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
         title = f"{len(found.labels)} passages of {len(pool)} questions, {found.added} added, {found.asked} judged"
         show_table(title, rows, notes=notes)
         say(ready.workspace.cost_line())
-        say(f"labels: {save_to}; correct the column label, and give them back with --labels {save_to.name}")
+        column = "last column" if save_to.suffix.lower() == QRELS else "column label"
+        say(f"labels: {save_to}; correct the {column}, and give them back with --labels {save_to.name}")
 
     emit(work.output.as_json, told, shown)
 

@@ -329,7 +329,7 @@ class ArmOptions(SearchOptions):
         collection: The collection that is searched.
         engine: dense, bm25, hybrid (both), questions or expanded.
         max_passages: Passages shown to the reader at most, in every arm that names no other number.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded or none.
+        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         metric: Repeatable. Default: accuracy, and by evidence where it is labelled.
     """
 

@@ -54,7 +54,7 @@ class RewriteOptions:
         ties: Also learn a best rewrite that finds as much as the question, and not more.
         sizes: Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
         seed: Of the split and of all draws.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded or none.
+        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
     """
 
     collection: opt.Name

@@ -5,9 +5,9 @@ A row is one label: ``question_id``, ``passage_id``, ``label``, and ``by``: ``pe
 ``question``, ``options``, ``answer``, ``title``, ``text`` and ``reason`` are there to be read. A row without a label is
 unjudged, and one with a label and no name is by a person. A label may be a grade: 0 NOT_USEFUL, 1 USEFUL, 2 ENTAILED.
 
-JSON lines and CSV hold all of this, and further columns, which stay. TREC qrels (``.qrels``) are read and not written,
-since they have no ``judged``: question, assessor, passage and grade a line; an assessor that is a number or Q0, as
-others write there, is a person.
+JSON lines and CSV hold all of this, and further columns, which stay. TREC qrels (``.qrels``) hold labels alone, a line
+each: question, assessor, passage and grade. An assessor that is a number or Q0, as others write there, is a person; a
+judge is followed by ``=`` and the grade that it gave (``judged``), so that one that a person changed is told.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from querywright.errors import DataError, InputError
 from querywright.files import write_file
 
 QRELS = ".qrels"
-FORMS = (".jsonl", ".csv")
+FORMS = (".jsonl", ".csv", QRELS)
 GRADES = (Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED)
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "question_id": ("question_id", "query-id", "qid", "query_id"),
@@ -115,15 +115,17 @@ def read_labels(source: Source) -> list[PassageLabel]:
 
 
 def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
-    """Write labels, whole or not at all; the ending says how: ``.jsonl`` or ``.csv``.
+    """Write labels, whole or not at all; the ending says how: ``.jsonl``, ``.csv`` or ``.qrels``.
 
     Raises:
-        InputError: It has another ending.
+        InputError: It has another ending, or an id holds a space, which qrels cannot.
         OSError: It cannot be written.
     """
     labels, form = list(labels), check_form(path)
     if form == ".jsonl":
         write_file(path, "".join(json.dumps(one.row, ensure_ascii=False) + "\n" for one in labels))
+    elif form == QRELS:
+        write_file(path, "".join(_qrel(one, path) for one in labels if one.label is not None))
     else:
         text = io.StringIO()
         columns = dict.fromkeys([*COLUMNS, *(name for one in labels for name in one.further)])
@@ -139,13 +141,8 @@ def check_form(path: Path) -> str:
     """The ending of a file of labels that is to be written.
 
     Raises:
-        InputError: It is another one, or that of qrels.
+        InputError: It is another one.
     """
-    if path.suffix.lower() == QRELS:
-        raise InputError(
-            f"{path.name!r}: qrels are read and not written, since they cannot say which of a judge's labels a person "
-            f"changed; end it in {', '.join(FORMS)}"
-        )
     if path.suffix.lower() not in FORMS:
         raise InputError(f"{path.name!r} says no form of labels; end it in {', '.join(FORMS)}")
     return path.suffix.lower()
@@ -211,11 +208,22 @@ def _rows(source: Source, problems: list[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         parts = line.split()
         if len(parts) == 4:
-            by = PERSON if re.fullmatch(r"[0-9]+|Q0", parts[1]) else parts[1]
-            values: Mapping[str, Any] = dict(zip(("question_id", "by", "passage_id", "label"), parts, strict=True))
-            yield Row(f"{path.name} line {number}", {**values, "by": by})
+            question, by, passage, grade = parts
+            said = re.fullmatch(r"(?P<by>.+)=(?P<judged>[012])", by)
+            names = {"by": PERSON if re.fullmatch(r"[0-9]+|Q0", by) else by} if said is None else said.groupdict()
+            values: Mapping[str, Any] = {"question_id": question, "passage_id": passage, "label": grade}
+            yield Row(f"{path.name} line {number}", {**values, **names})
         elif parts:
             problems.append(f"{path.name} line {number}: found {short(line)}; expected question, 0, passage, grade")
+
+
+def _qrel(one: PassageLabel, path: Path) -> str:
+    """The line of a label that is there."""
+    if wrong := [key for key in one.key if len(key.split()) != 1]:
+        raise InputError(f"{path.name!r}: the id {short(wrong[0])} holds a space, which qrels cannot; end it in .jsonl")
+    by = "0" if one.by == PERSON else "_".join(one.by.split())
+    by += "" if one.judged is None or by == "0" else f"={GRADES.index(one.judged)}"
+    return f"{one.question_id} {by} {one.passage_id} {GRADES.index(one.label or Label.NOT_USEFUL)}\n"
 
 
 def _label(record: Record) -> PassageLabel:

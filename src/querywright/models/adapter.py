@@ -191,22 +191,23 @@ def _last_try(lm: Any, signature: Any) -> Iterator[None]:
         if isinstance(engine, LMEngine):
             said = textwrap.shorten(_UNSEEN.sub("", str(error.lm_response or "")), _QUOTED, placeholder=" ...")
             wanted = " and ".join(json.dumps(name) for name in signature.output_fields)
-            told = f"{said!r}, where a JSON object with {wanted} was wanted"
+            told = f"{said!r}, where a JSON object with {wanted} was wanted of {lm.model}"
             engine.ledger.add(Cost(unreadable=1), Unread(told, engine.limits.max_unreadable))
         raise
 
 
 def _limit(properties: dict[str, Any], signature: Any) -> None:
-    """Enter the limits that the fields name: ``max_length`` of a text, ``count`` and ``max_chars`` of a list of
-    texts, ``most`` of a list and ``highest`` of a list of numbers from 1.
+    """Enter the limits that the fields name: ``max_length`` of a text, ``count`` or ``most`` of a list, ``max_chars``
+    of a list of texts and ``highest`` of a list of numbers from 1.
     """
     for name, field in signature.output_fields.items():
         extra = field.json_schema_extra or {}
         if "count" in extra:
             properties[name].update(minItems=extra["count"], maxItems=extra["count"])
-            properties[name]["items"] = {**properties[name]["items"], "maxLength": extra["max_chars"]}
         if "most" in extra:
             properties[name].update(maxItems=extra["most"])
+        if "max_chars" in extra:
+            properties[name]["items"] = {**properties[name]["items"], "maxLength": extra["max_chars"]}
         if "highest" in extra:
             properties[name]["items"] = {**properties[name]["items"], "minimum": 1, "maximum": extra["highest"]}
         for limit in field.metadata:
