@@ -82,6 +82,7 @@ def server(chat_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> 
     started = chat_server(fill_in)
     monkeypatch.setenv("OPENAI_API_BASE", started.url)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*")
     return started
 
 

@@ -87,6 +87,7 @@ class Numbers:
 def write(tmp_path, monkeypatch):
     """Writes an artifact over a collection, gives its version."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*")
     passages = [Passage(str(number), f"Text {number} on rivers.") for number in range(3)]
     embedder = Embedder("st:tests/numbers", Numbers, dimension=3, store=open_store(tmp_path))
     build_collection("rivers", passages, embedder=embedder, home=tmp_path)
