@@ -78,7 +78,9 @@ def two_readers(server, study_file, rows_of_questions):
         question, right = next((one, answer) for one, answer in answers.items() if one in asked)
         number = int(question.split(":")[0].removeprefix("Number "))
         if "one of " in form:
-            filled["answer"] = right if number % 2 else next(one for one in answers.values() if one != right)
+            filled["answer"] = (
+                right if number % 2 else next(one for one in answers.values() if one != right and one in form)
+            )
         else:
             shown = mark in asked and (len(body["messages"]) > 2 or number != 5)
             filled["answer"] = right if shown else "nothing"

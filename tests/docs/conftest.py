@@ -50,6 +50,7 @@ def scripted_lm(chat_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     server = chat_server(lambda body: {"answer": write(body)})
     monkeypatch.setenv("OPENAI_API_BASE", server.url)
     monkeypatch.setenv("OPENAI_API_KEY", "scripted")
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*")
     return server
 
 

@@ -239,13 +239,14 @@ def test_each_technique_is_tuned_saved_and_loaded(
     def write(asked):  # texts and queries hold the key word and the number of the question
         if asked.step == "reader" and "answer" in asked.properties and asked.options:
             return scripted(asked)
-        text, fields = f"key of {asked.number}", asked.properties.items()
-        return json.dumps(
-            {
-                name: spec["enum"][0] if "enum" in spec else [text] if spec.get("type") == "array" else text
-                for name, spec in fields
-            }
-        )
+        text = f"key of {asked.number}"
+
+        def value(spec):
+            if spec.get("type") == "array":
+                return [1 if spec["items"].get("type") == "integer" else text]
+            return spec["enum"][0] if "enum" in spec else text
+
+        return json.dumps({name: value(spec) for name, spec in asked.properties.items()})
 
     lm = make_lm(make_engine(write=write))
     compiled = compile_in(dense_world, name, lm)
