@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 
 import pytest
 
@@ -15,7 +12,7 @@ from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.budget import Budget
 from querywright.models.engine_errors import LMStoreError
 from querywright.models.store import Store
-from querywright.models.usage import Cost, Ledger, metered
+from querywright.models.usage import Cost
 
 WORKER = """
 import sys
@@ -90,14 +87,6 @@ def test_tokens_and_dollars_stop_it_when_they_are_spent(store, limits, cost, sai
     assert budget.spent == (1, cost.tokens, cost.dollars)
 
 
-def test_a_raised_budget_goes_on_where_the_last_run_stopped(store):
-    assert reserved(Budget(store, "study", calls=2)) == 2
-    assert reserved(Budget(store, "study", calls=3)) == 1
-    assert reserved(Budget(store, "other", calls=3)) == 3
-    Budget(store, "study").forget()
-    assert reserved(Budget(store, "study", calls=3)) == 3
-
-
 def test_a_cost_that_cannot_be_entered_is_told_and_stops_nothing(store, monkeypatch, caplog):
     budget = Budget(store, "test", tokens=10)
     monkeypatch.setattr(store, "execute", lambda *_, **__: (_ for _ in ()).throw(QuerywrightError("disk full")))
@@ -118,43 +107,3 @@ def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
 def test_a_limit_below_nothing_is_refused():
     with pytest.raises(InputError, match=r"a budget of calls must be 0 or more, or None for no limit, but got -1"):
         Budget(None, "test", calls=-1)
-
-
-FULL = Cost(**{field.name: number for number, field in enumerate(fields(Cost), 1)})
-
-
-def test_costs_add_subtract_and_are_written_and_read():
-    assert FULL + FULL - FULL == FULL
-    assert Cost(calls=2, saved=3).asked == 5
-    assert Cost(input_tokens=4, output_tokens=5, saved_tokens=100).tokens == 9
-    assert Cost.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
-    assert Cost.from_json({"calls": 3}) == Cost(calls=3)
-    rounded = Cost(seconds=1.23456, dollars=0.12345678).to_json()
-    assert (rounded["seconds"], rounded["dollars"], rounded["calls"]) == (1.235, 0.123457, 0)
-
-
-def test_a_ledger_is_exact_under_threads_whose_meters_do_not_mix():
-    ledger = Ledger()
-
-    def work(number):
-        with metered() as meter:
-            for _ in range(200):
-                ledger.add(Cost(calls=number))
-        return meter.total.calls
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8))) == [200 * number for number in range(8)]
-    assert ledger.total == Cost(calls=200 * sum(range(8)))
-
-
-def test_a_meter_sees_what_is_asked_inside_it_also_in_copies_of_its_context_and_nothing_else():
-    ledger = Ledger()
-    ledger.add(Cost(calls=1))
-    with metered() as outer, ThreadPoolExecutor(4) as pool:
-        ledger.add(Cost(calls=10))
-        with metered() as inner:
-            ledger.add(Cost(calls=100))
-            contexts = [contextvars.copy_context() for _ in range(20)]
-        list(pool.map(lambda context: context.run(ledger.add, Cost(calls=1000)), contexts))
-        list(pool.map(lambda _: ledger.add(Cost(calls=5)), range(5)))
-    assert (inner.total.calls, outer.total.calls, ledger.total.calls) == (20_100, 20_110, 20_136)

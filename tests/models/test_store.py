@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import signal
 import sqlite3
 import stat
@@ -16,7 +15,7 @@ import pytest
 
 from querywright.errors import QuerywrightError
 from querywright.models.budget import Budget
-from querywright.models.store import Store, open_store
+from querywright.models.store import Store
 
 
 @pytest.fixture
@@ -31,18 +30,6 @@ def started(code, *args):
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_gives_back_what_was_put_and_the_first_writer_wins(store):
-    store.put_many("lm", {"a": b"\x00\xff", "b": b""})
-    store.put("vector", "a", b"other kind")
-    store.put_many("lm", {"a": b"second", "c": b"new"})
-    assert store.get_many("lm", ["c", "b", "a", "a", "missing"]) == {"a": b"\x00\xff", "b": b"", "c": b"new"}
-    assert store.get("lm", "missing") is None
-    assert (store.count("lm"), store.count("vector"), store.count("none")) == (3, 1, 0)
-    assert store.get_many("lm", []) == {}
-    store.delete_many("lm", ["a", "b"])
-    assert store.count("lm") == 1
-
-
 def test_only_the_owner_may_read_it(store):
     store.get_or_compute("lm", "a", lambda: b"1")
     store.path.chmod(0o644)
@@ -50,25 +37,6 @@ def test_only_the_owner_may_read_it(store):
     store.put("lm", "b", b"1")
     assert {stat.S_IMODE(path.stat().st_mode) for path in store.path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
-
-
-def test_threads_and_processes_see_one_value_a_key(place):
-    code = """
-import sys
-from querywright.models.store import Store
-store, keys = Store(sys.argv[1]), [str(number) for number in range(100)]
-for key in keys:
-    store.put("lm", key, sys.argv[2].encode())
-print(sorted(store.get_many("lm", keys).items()))
-"""
-    workers = [started(code, place, name) for name in "abc"]
-    store = Store(place)
-    keys = [str(number) for number in range(100)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: [store.put("lm", key, b"%d" % n) for key in keys], range(8)))
-    answers = [worker.communicate(timeout=60)[0] for worker in workers]
-    assert {*answers} == {f"{sorted(store.get_many('lm', keys).items())}\n"}
-    store.close()
 
 
 @pytest.mark.parametrize("damage", [b"", b"this is no database" * 300, None])
@@ -136,13 +104,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(QuerywrightError, match=r"store\.sqlite cannot be created"):
         Store(tmp_path / "file" / "store.sqlite")
-
-
-def test_one_instance_a_path_and_a_copy_is_itself(tmp_path):
-    store = open_store(tmp_path)
-    assert open_store(tmp_path / ".." / tmp_path.name) is store is copy.deepcopy(store)
-    assert store.path == tmp_path.resolve() / "store.sqlite"
-    store.close()
 
 
 WORKER = r"""
@@ -233,22 +194,6 @@ def test_who_waits_for_work_that_was_interrupted_does_it(store):
         begun.wait(30)
         assert store.get_or_compute("lm", "key", lambda: b"made") == b"made"
         stopped.result()
-
-
-def test_what_is_not_to_be_kept_is_given_and_forgotten(store):
-    assert store.get_or_compute("lm", "key", lambda: b"cut off", keep=lambda value: False) == b"cut off"
-    assert store.get_or_compute("lm", "key", lambda: b"whole") == b"whole"
-    assert store.get_or_compute("lm", "key", lambda: b"never made") == b"whole"
-
-
-def test_what_cannot_be_written_is_held_until_it_can(store, monkeypatch, caplog):
-    with monkeypatch.context() as full:
-        full.setattr(store, "put_many", lambda *_: (_ for _ in ()).throw(QuerywrightError("disk full")))
-        assert store.get_or_compute("lm", "a", lambda: b"first") == b"first"
-        assert store.get_or_compute("lm", "a", lambda: b"again") == b"first"
-    assert (store.count("lm"), "disk full" in caplog.text) == (0, True)
-    store.get_or_compute("lm", "b", lambda: b"")
-    assert store.get_many("lm", ["a", "b"]) == {"a": b"first", "b": b""}
 
 
 def test_threads_with_other_keys_do_not_wait(store):

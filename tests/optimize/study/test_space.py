@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import optuna
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from querywright.errors import InputError
-from querywright.optimize.domains import Domain, domain_of
+from querywright.optimize.domains import domain_of
 from querywright.optimize.study.sampling import make_sampler
 from querywright.optimize.study.space import build_space, domain_for, knobs_of
 from querywright.optimize.study.spec import KnobRange
@@ -63,18 +61,6 @@ def test_the_first_trials_are_the_techniques_as_written_no_rewriting_first(mixed
     assert (arms[1].engine, arms[1].prompt, arms[1].knobs["top_k"]) == ("dense", "as written", 5)
     assert arms[2].knobs["n_queries"] == 5  # 4 is its default, and no value of the space
     assert arms[2].knobs["top_k"] == technique_class("rag_fusion")(None).knobs["top_k"]
-
-
-def test_parameters_have_conditional_names(mixed):
-    study = study_with(mixed)
-    arms_of(study, mixed, 24)
-    names, union = {name for trial in study.trials for name in trial.params}, mixed.distributions()
-    assert {"technique", "hcqr.engine", "hcqr.top_k", "hcqr.prompt", "hcqr.late_prompt", "rag_fusion.prompt"} <= names
-    assert not {"rag_fusion.late_prompt", "reader"} & names
-    for trial in study.trials:
-        assert trial.distributions.items() <= union.items()
-        assert len({name.partition(".")[0] for name in trial.params} - {"technique"}) <= 1
-        assert ("hcqr.rrf_k" in trial.params) == (trial.params.get("hcqr.fusion") == "rrf")
 
 
 def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prompts(mixed):
@@ -197,30 +183,6 @@ def test_a_grid_goes_through_every_arm_once(study_of):
     assert len({arm.key for arm in arms[3:]}) == 16
     with pytest.raises(InputError, match=r"more than 3,000 combinations"):
         build_space(study_of({"hcqr": {}}), [None]).combinations()
-
-
-def test_independent_samplers_do_not_look_at_results(mixed):
-    for name, same in (("random", True), ("qmc", True), ("tpe", False)):
-        good, bad = (
-            arms_of(study_with(mixed, name, 1), mixed, 18, value=value) for value in (worth, lambda arm: -worth(arm))
-        )
-        assert (good == bad) == same
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    low=st.integers(0, 40),
-    span=st.integers(1, 60),
-    step=st.sampled_from([None, 1, 2, 3, 0.5, 0.1]),
-    value=st.floats(-50, 150),
-)
-def test_the_nearest_value_of_a_range_is_one_of_it(low, span, step, value):
-    domain = Domain(low=low, high=low + span, step=step, whole=step in {None, 1, 2, 3})
-    found = domain.nearest(value)
-    assert domain.distribution()._contains(found)
-    assert found in domain.values
-    assert len(domain.values) == domain.size
-    assert all(abs(found - value) <= abs(other - value) + 1e-9 for other in domain.values)
 
 
 def test_ranges_of_knobs():
