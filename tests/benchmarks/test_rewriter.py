@@ -1,4 +1,4 @@
-"""The benchmark of rewriters measures what is worked out, and nothing that was kept."""
+"""The benchmark of rewriters runs with a random one and prints its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of a taught judge: what it is taught, of whom it is told apart, and a run of a step."""
+"""The benchmark of a taught judge: a run of a step."""
 
 from __future__ import annotations
 

@@ -32,13 +32,6 @@ def test_accuracy_given_a_label_is_held_against_the_same_questions():
     assert (useful.n, useful.unscored, math.isnan(useful.arm.value)) == (0, 0, True)
 
 
-def test_the_papers_table():
-    # 125 questions given ENTAILED with 118 right and 108 closed book are 94.4 and 86.4 per cent.
-    arm, other = by_id([1] * 118 + [0] * 7), by_id([1] * 108 + [0] * 17)
-    row = accuracy_by_label(arm, dict.fromkeys(arm, "ENTAILED"), other)[E]  # type: ignore[arg-type]
-    assert (round(row.arm.value, 3), round(row.other.value, 3)) == (0.944, 0.864)
-
-
 def test_label_shares_pool_all_passages():
     assert label_shares({"a": [E, U, N, N], "b": [N, None], "c": [None], "d": []}) == LabelShares(
         {E: 0.2, U: 0.2, N: 0.6}, n=5
@@ -47,12 +40,6 @@ def test_label_shares_pool_all_passages():
     for refused in (lambda: label_shares({"q": ["entailed", N]}), lambda: accuracy_by_label(*[{"q": 1.0}] * 3)):
         with pytest.raises(DataError, match="'q' has the label"):
             refused()
-
-
-def test_flips_by_hand():
-    turned, back = flips(SCORES, CLOSED), flips(CLOSED, SCORES)
-    assert (turned.right_to_wrong, turned.wrong_to_right, turned.both_right, turned.both_wrong) == (2, 1, 2, 1)
-    assert (turned.unscored, back.right_to_wrong, back.wrong_to_right) == (2, 1, 2)
 
 
 def test_other_questions_and_graded_scores_are_refused():

@@ -7,7 +7,7 @@ import pytest
 
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import DataError, InputError
-from querywright.metrics.dspy_metrics import METRICS, RANKED, metric_named, needs
+from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.programs.steps import Record
 
 CHOICE = Question(
@@ -119,13 +119,6 @@ def test_support_that_a_reader_does_not_name_cannot_be_scored():
 def test_no_guess_or_no_option_is_no_agreement_and_no_difference(made):
     assert math.isnan(METRICS["hypothesis_agreement"](CHOICE, made))
     assert math.isnan(METRICS["hypothesis_agreement"](OPEN, made))
-
-
-def test_what_metrics_need():
-    assert all(needs(name) for name in METRICS)
-    assert all(needs(f"{name}@5") == {"evidence"} for name in RANKED)
-    assert needs("hit") == {"answer"}
-    assert needs("judged_useful") == frozenset()
 
 
 def test_a_fault_is_not_scored():

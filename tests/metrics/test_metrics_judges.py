@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 from typing import get_args
 
 import dspy
@@ -20,7 +19,6 @@ from querywright.metrics.judge import NEEDS, JudgedMetric, Judgement
 from querywright.metrics.judges import (
     JUDGES,
     AnswerabilityJudge,
-    CoverageJudge,
     DeclinedJudge,
     FaithfulnessJudge,
     JudgeWithAnswer,
@@ -29,7 +27,6 @@ from querywright.metrics.judges import (
     UsefulnessWithoutAnswerJudge,
 )
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.models.usage import metered
 
 QUESTION = Question(
     "q", "Which drug lowers glucose?", ("Aspirin", "Insulin"), "Insulin", ("GOLD-ALIAS",), {"secret-id": Label.USEFUL}
@@ -247,15 +244,6 @@ def test_what_the_same_judge_said_into_labels_is_not_asked_for_again(scripted, a
     assert [(one.passage, one.label) for one in said] == [("p1", "NOT_USEFUL"), ("p2", "USEFUL")]
 
 
-def test_waiting_for_other_questions_judgements_is_no_time_of_a_question(scripted, asking):
-    metric = JudgedMetric(UsefulnessWithoutAnswerJudge(), threads=1)
-    metric._places.acquire()  # as by another question
-    threading.Timer(0.1, metric._places.release).start()
-    with asking(scripted(judgement("USEFUL"))), metered() as meter:
-        assert metric(Question("q", "Which drug?").to_example(), prediction(PASSAGE)) == 1.0
-    assert meter.waited > 0
-
-
 def test_a_passage_too_long_for_the_lm_is_not_scored(scripted, asking):
     def too_long(asked):
         raise LMPromptTooLongError(5000, 4096, 512)
@@ -286,11 +274,3 @@ def test_the_digest_is_of_the_prompts():
         other = judge.deepcopy()
         change(other)
         assert other.digest() != judge.digest()
-
-
-def test_spellings():
-    assert UsefulnessJudge.spellings()["4"] == "ENTAILED"
-    assert UsefulnessJudge.spellings()["2"] == "NOT_USEFUL"
-    assert RelevancyJudge.spellings() == {"NO": "no", "YES": "yes", "TRUE": "yes", "FALSE": "no"}
-    assert AnswerabilityJudge.spellings().items() >= {"1": "none", "3": "partial", "YES": "complete"}.items()
-    assert "4" not in CoverageJudge.spellings()

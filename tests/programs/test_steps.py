@@ -1,4 +1,4 @@
-"""The drivers: the same coroutine in threads and in an event loop, its errors, its order and its records."""
+"""The drivers: the same coroutine in threads and in an event loop, its errors and its order."""
 
 from __future__ import annotations
 

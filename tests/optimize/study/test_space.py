@@ -4,13 +4,10 @@ import optuna
 import pytest
 
 from querywright.errors import InputError
-from querywright.optimize.domains import domain_of
 from querywright.optimize.study.sampling import make_sampler
-from querywright.optimize.study.space import build_space, domain_for, knobs_of
-from querywright.optimize.study.spec import KnobRange
+from querywright.optimize.study.space import build_space
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import TECHNIQUES, technique_class
-from querywright.programs.hyperparameters import Knob
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 SEARCHED = [name for name in TECHNIQUES if name not in {"closed_book", "plain"}]
@@ -139,14 +136,6 @@ def test_what_is_fixed_is_not_searched_and_reaches_those_that_have_it(study_of):
     assert set(space.distributions()) == {"hcqr.max_passages"}
 
 
-def test_a_retriever_may_narrow_the_knobs(study_of):
-    narrow = {"qb_rag": [Knob("match", "nearest", "how", choices=("nearest",))]}
-    assert "qb_rag.match" in build_space(study_of({"qb_rag": {}}), [None]).distributions()
-    assert "qb_rag.match" not in build_space(study_of({"qb_rag": {}}), [None], narrow).distributions()
-    with pytest.raises(InputError, match="match must be nearest"):
-        build_space(study_of({"qb_rag": {"knobs": {"match": ["nearest", "hybrid"]}}}), [None], narrow)
-
-
 @pytest.mark.parametrize(("technique", "knob"), [("rag_fusion", "n_queries"), ("decomposition", "n_sub_questions")])
 def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob, study_of):
     space = build_space(study_of({technique: {"knobs": {knob: [2, 3, 6]}}}, trials=12), [None])
@@ -158,22 +147,6 @@ def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob
         assert build_space(study_of({technique: {"knobs": knobs}}), [None])[technique].given["n_written"] == written
 
 
-@pytest.mark.parametrize(
-    ("techniques", "fixed", "depths"),
-    [
-        ({"hcqr": {"knobs": {"top_k": [3, 12]}}}, {"max_passages": 5}, (12, 0)),
-        ({"hcqr": {"engines": ["bm25"]}}, {"max_passages": 5}, (5, 50)),
-        ({"rerank": {"knobs": {"pool": {"low": 10, "high": 40}}}}, {}, (40, 0)),
-        ({"hyde": {"search": "named"}}, {"max_passages": 8}, (8, 0)),
-        ({"hyde": {"search": "named"}}, {"gate": "score"}, (10, 0)),
-        ({"hcqr": {"knobs": {"gate": ["off", "margin"], "top_k": 3}}}, {"max_passages": 5}, (10, 0)),
-    ],
-)
-def test_the_greatest_depth_of_an_engine(techniques, fixed, depths, study_of):
-    space = build_space(study_of(techniques, fixed=fixed), [None])
-    assert (space.deepest("dense"), space.deepest("bm25")) == depths
-
-
 def test_a_grid_goes_through_every_arm_once(study_of):
     knobs = {"top_k": [3, 5], "fusion": ["rrf", "union"], "rrf_k": [10, 60, 100]}
     hcqr = {"search": "named", "engines": ["dense", "bm25"], "knobs": knobs}
@@ -183,15 +156,3 @@ def test_a_grid_goes_through_every_arm_once(study_of):
     assert len({arm.key for arm in arms[3:]}) == 16
     with pytest.raises(InputError, match=r"more than 3,000 combinations"):
         build_space(study_of({"hcqr": {}}), [None]).combinations()
-
-
-def test_ranges_of_knobs():
-    top_k, weight = knobs_of("hcqr")["top_k"], knobs_of("hcqr")["question_weight"]
-    assert domain_for(top_k, None) == domain_of(top_k)
-    assert domain_for(top_k, KnobRange(low=1, high=10, step=4)).values == [1, 5, 9]
-    assert domain_for(top_k, KnobRange(low=2, high=40, log=True)).log
-    assert domain_for(weight, KnobRange(low=0.5, high=1)).values == [0.5, 0.75, 1.0]
-    assert domain_for(weight, KnobRange(low=0.3, high=1)).size is None
-    trial = optuna.create_study().ask()
-    assert domain_of(Knob("a", 3, "one value", low=3, high=3)).suggest(trial, "a") == 3
-    assert (trial.params, domain_for(top_k, 7).single) == ({}, True)
