@@ -1,4 +1,4 @@
-"""What a run cost, and limits of what LMs may spend, over threads, processes and runs that are started again."""
+"""Limits of what LMs may spend, over threads, processes and runs that are started again."""
 
 from __future__ import annotations
 

@@ -33,16 +33,6 @@ def _ids(hits: Sequence[Hit]) -> str:
 AB_BC = [_hits(["a", "b"]), _hits(["b", "c"])]
 
 
-def test_rrf_by_hand() -> None:
-    scores = {hit.passage.id: hit.score for hit in rrf(AB_BC)}
-    assert scores["b"] == pytest.approx(1 / 62 + 1 / 61)
-    assert scores["b"] == pytest.approx(0.0325225, abs=5e-8)
-    assert scores["a"] == pytest.approx(0.0163934, abs=5e-8)
-    assert scores["c"] == pytest.approx(0.0161290, abs=5e-8)
-    assert _ids(rrf(AB_BC)) == "b a c"
-    assert [hit.rank for hit in rrf(AB_BC)] == [1, 2, 3]
-
-
 def test_rrf_weights() -> None:
     weighted = rrf([_hits(["a"]), _hits(["b"])], weights=[1, 3], k=1)
     assert [(hit.passage.id, hit.score) for hit in weighted] == [("b", 1.5), ("a", 0.5)]

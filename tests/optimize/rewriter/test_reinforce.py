@@ -270,6 +270,19 @@ def test_a_constant_reward_is_said_and_moves_nothing(tmp_path: Path, name: str, 
     assert (second["beta"] == first["beta"]) == (name == "ours" or math.isnan(value))
 
 
+def test_rewards_that_differ_between_questions_alone_teach_nothing(tmp_path: Path) -> None:
+    calls = [0]
+
+    def by_question(scored: Any, episode: Any) -> Any:
+        calls[0] += 1
+        return scored if calls[0] <= 3 + 2 * 16 else scored._replace(reward=float(episode.question.id[1:]))
+
+    recipe = replace(RECIPES["ours"], steps=20)
+    done = run(Bandit(1.0), tmp_path, recipe, reward=Words(by_question))
+    assert (done.steps, done.flat, done.early) == (12, 10, True)
+    assert done.notes[0].startswith("it ended after step 12: the last 10 steps taught nothing")
+
+
 def test_a_failure_never_looks_better_than_the_question_as_it_is_written(tmp_path: Path) -> None:
     def failing(questions: Any, answer: Any) -> Any:
         made = one_turn(questions, answer)

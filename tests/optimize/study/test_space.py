@@ -8,6 +8,7 @@ from querywright.optimize.study.sampling import make_sampler
 from querywright.optimize.study.space import build_space
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import TECHNIQUES, technique_class
+from querywright.programs.hyperparameters import Knob
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 SEARCHED = [name for name in TECHNIQUES if name not in {"closed_book", "plain"}]
@@ -134,6 +135,14 @@ def test_what_is_fixed_is_not_searched_and_reaches_those_that_have_it(study_of):
     assert space["hcqr"].given["n_queries"] == 2
     space = build_space(study_of({"hcqr": {"search": "named", "knobs": {"max_passages": [3, 9]}}}, fixed={}), [None])
     assert set(space.distributions()) == {"hcqr.max_passages"}
+
+
+def test_a_retriever_may_narrow_the_knobs(study_of):
+    narrow = {"qb_rag": [Knob("match", "nearest", "how", choices=("nearest",))]}
+    assert "qb_rag.match" in build_space(study_of({"qb_rag": {}}), [None]).distributions()
+    assert "qb_rag.match" not in build_space(study_of({"qb_rag": {}}), [None], narrow).distributions()
+    with pytest.raises(InputError, match="match must be nearest"):
+        build_space(study_of({"qb_rag": {"knobs": {"match": ["nearest", "hybrid"]}}}), [None], narrow)
 
 
 @pytest.mark.parametrize(("technique", "knob"), [("rag_fusion", "n_queries"), ("decomposition", "n_sub_questions")])
