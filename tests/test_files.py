@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from querywright.files import (
     append_line,
     file_digest,
     locked,
-    open_lock,
     place_of,
     replace_folder,
-    take_lock,
     write_file,
 )
 
@@ -151,44 +148,6 @@ def test_one_process_at_a_time_holds_a_lock_and_its_end_gives_it_back(tmp_path):
     with locked(path, KeyError("busy")):
         pass
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_lock_waits_for_its_turn(tmp_path):
-    order: list[str] = []
-    with locked(tmp_path):  # a folder is a lock as well
-        thread = threading.Thread(target=lambda: take(tmp_path, order))
-        thread.start()
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
-    assert names(tmp_path) == []
-
-
-def take(path: Path, order: list[str]) -> None:
-    with locked(path, seconds=30):
-        order.append("second")
-
-
-def test_a_shared_lock_is_held_by_many_or_by_one_alone(tmp_path):
-    path = tmp_path / "lock"
-    readers, writer = [open_lock(path) for _ in range(2)], open_lock(path)
-    assert all(take_lock(one, shared=True) for one in readers)
-    assert not take_lock(writer)
-    for one in readers:
-        os.close(one)
-    assert take_lock(writer)
-    os.close(writer)
-    with pytest.raises(FileNotFoundError):
-        open_lock(tmp_path / "none", make=False)
-
-
-def test_a_checksummed_file_comes_back_as_it_was(tmp_path):
-    path = tmp_path / "facts.json"
-    assert Facts.read(path) is None
-    facts = Facts(name="ä", count=3, parts=("a", "b"))
-    facts.write(path)
-    assert Facts.read(path) == facts
-    assert Facts.from_bytes(facts.to_bytes()) == facts
 
 
 def edited(**changes: object) -> bytes:

@@ -1,4 +1,4 @@
-"""The benchmark of a taught judge: what it is taught, of whom it is told apart, and a run of a step."""
+"""The benchmark of a taught judge: a run of a step."""
 
 from __future__ import annotations
 
@@ -34,17 +34,6 @@ def data(tmp_path: Path) -> Path:
     for name, rows in (("corpus", passages), ("questions", cases)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
-
-
-def test_what_is_judged_is_of_other_articles_and_half_of_it_answerable(benchmark: Any, data: Path) -> None:
-    cases = benchmark.read(data, 100)
-    train, test = benchmark.parts(cases, 18, 6)
-    for part, size in ((train, 18), (test, 6)):
-        assert [len(part), sum(case["answerable"] for case in part)] == [size, size // 2]
-    assert not {case["passage"]["id"] for case in train} & {case["passage"]["id"] for case in test}
-    assert benchmark.read(data, 10) == []
-    with pytest.raises(SystemExit, match="test cases, and 60 were asked for"):
-        benchmark.parts(cases, 18, 60)
 
 
 def test_both_are_held_against_the_labels(benchmark: Any, data: Path, tmp_path: Path) -> None:

@@ -215,22 +215,6 @@ def test_samples_depend_on_their_seed(engine):
     assert sample() == sample(seed=0)
 
 
-def test_each_request_reads_its_prompt_once(engine, monkeypatch):
-    ask, read = engine._model.ask, []
-
-    def noted(**options):
-        usage = (answer := ask(**options))["usage"]
-        read.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
-        return answer
-
-    monkeypatch.setattr(engine._model, "ask", noted)
-    long = "Sit upright with both feet on the floor. " * 12
-    for number in range(3):
-        filled(engine, f"{number} {long}", 9, a={"enum": ["sit", "run", "eat", "go"]})
-    assert len(read) == 12
-    assert [tokens > 20 for tokens in read] == [True, False, False, False] * 3
-
-
 def test_a_prompt_that_is_too_long_is_refused_at_once_with_both_sizes(engine):
     with pytest.raises(PromptTooLongError, match="but the model's context is 1024") as caught:
         engine.complete(request(text="w " * 3000, max_tokens=7))

@@ -9,8 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,16 +61,6 @@ def embedder(model, store):
     return Embedder("hash:24", lambda: model, dimension=DIMENSION, store=store)
 
 
-def test_rows_are_normalised_and_in_the_order_of_the_texts(embedder, model):
-    vectors = embedder.encode(["b", "a", "b", "c"])
-
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (4, DIMENSION)
-    for row, text in zip(vectors, ["b", "a", "b", "c"], strict=True):
-        np.testing.assert_allclose(row, _normalised(text), atol=1e-6)
-    assert model.calls == [["b", "a", "c"]]
-
-
 def test_nothing_is_embedded_twice(embedder, model, store):
     first = embedder.encode(["a", "b"])
     second = embedder.encode(["b", "c", "a"])
@@ -94,13 +82,6 @@ def test_empty_and_broken_texts(embedder, model):
     assert model.calls == [[" ", "half ? a pair"]]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert np.isfinite(vectors).all()
-
-
-def test_the_dimension_is_found_out_once(store, model):
-    assert Embedder("hash:24", lambda: model, store=store).dimension == DIMENSION
-    later = HashModel()
-    assert Embedder("hash:24", lambda: later, store=store).dimension == DIMENSION
-    assert (len(model.calls), later.calls) == (1, [])
 
 
 def test_vectors_made_elsewhere_are_kept_when_they_can_be_its_own(embedder, model):
@@ -145,36 +126,6 @@ def test_many_threads_without_a_gate_embed_each_text_once(embedder, model):
     for thread, rows in enumerate(results):
         expected = np.stack([_normalised(f"{(thread + step) % 20}") for step in range(20)])
         np.testing.assert_allclose(rows, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_what_threads_wait_for_while_one_embeds_is_one_batch(broken):
-    go = threading.Event()
-
-    class Slow(HashModel):
-        def encode(self, texts, **options):
-            assert go.wait(10)
-            if broken and self.calls:
-                raise ModelError("out of memory")
-            return super().encode(texts)
-
-    model = Slow()
-    embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION)
-    with ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(embedder.encode, ["first"])]
-        while not embedder._lock.locked() or embedder._waiting["document"]:
-            time.sleep(0.001)
-        asked += [pool.submit(embedder.encode, [f"text {n}", "shared"]) for n in range(5)]
-        while len(embedder._waiting["document"]) < 5:
-            time.sleep(0.001)
-        go.set()
-    assert [one.exception() is None for one in asked] == [True, *[not broken] * 5]
-    if not broken:
-        assert model.calls[0] == ["first"]
-        assert sorted(model.calls[1]) == ["shared", *(f"text {n}" for n in range(5))]
-        for number, one in enumerate(asked[1:]):
-            expected = np.stack([_normalised(f"text {number}"), _normalised("shared")])
-            np.testing.assert_allclose(one.result(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

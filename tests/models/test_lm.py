@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
@@ -11,13 +10,11 @@ import pytest
 from querywright.errors import BudgetError, InputError, ModelError
 from querywright.models import gguf_files
 from querywright.models.budget import Budget
-from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, engine_of, resolve_lm
 from querywright.models.response_parsing import text_response
 from querywright.models.store import open_store
-from querywright.models.usage import Ledger
 
 
 def test_the_default_is_the_embedded_model_and_is_not_loaded_before_it_is_asked():
@@ -26,15 +23,6 @@ def test_the_default_is_the_embedded_model_and_is_not_loaded_before_it_is_asked(
     assert isinstance(engine_of(lm).inner, EmbeddedEngine)
     assert engine_of(lm).inner._model is None
     assert (lm.kwargs["temperature"], lm.kwargs["max_tokens"], lm.cache, lm.num_retries) == (0.0, 1000, False, 0)
-
-
-def test_what_is_given_is_used():
-    ledger, store = Ledger(), open_store()
-    settings, limits = EmbeddedSettings(context=512, threads=1), Limits(max_attempts=3)
-    lm = resolve_lm("embedded", ledger=ledger, store=store, settings=settings, limits=limits, max_tokens=9)
-    engine = engine_of(lm)
-    assert (engine.ledger, engine.store, engine.limits, engine.inner.settings) == (ledger, store, limits, settings)
-    assert lm.kwargs["max_tokens"] == 9
 
 
 def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
@@ -157,12 +145,6 @@ def test_an_lm_of_another_making_has_no_ledger():
         engine_of(dspy.LM("openai/x"))
     with pytest.raises(ModelError, match="was not made by"):
         engine_of(None)
-
-
-def test_a_copy_asks_the_same_engine():
-    lm = resolve_lm()
-    assert engine_of(lm.copy(temperature=0.7)) is engine_of(lm)
-    assert engine_of(copy.deepcopy(lm)) is engine_of(lm)
 
 
 def test_a_model_of_ones_own_may_write_longer_texts_than_the_embedded_one():

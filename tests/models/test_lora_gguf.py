@@ -5,18 +5,16 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from dspy import lm15
-from gguf import GGUFReader
 from safetensors.torch import load_file, save_file
 
 from querywright.errors import InputError
 from querywright.models import lora_gguf
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.hf import Base, encode, load_base
-from querywright.models.lora_gguf import rows_for_llama, write_lora_gguf
+from querywright.models.lora_gguf import write_lora_gguf
 from querywright.models.rewriters import describe_base, save_weights, write_rewriter
 
 HERE = Path(__file__).parent
@@ -35,20 +33,6 @@ def weights(tmp_path):
     base = Base(*TINY["tiny_causal"](hidden=64))
     save_weights(base._replace(model=GGUF["random_adapter"](base.model, 0.5)), tmp_path / "weights")
     return tmp_path / "weights"
-
-
-def test_the_file_says_what_it_is_and_halves_are_pairs(weights, file, tmp_path):
-    write_lora_gguf(weights, tmp_path / "adapter.gguf", file)
-    reader = GGUFReader(tmp_path / "adapter.gguf")
-    said = {key: reader.fields[key].contents() for key in ("general.type", "general.architecture", "adapter.type")}
-    assert said == {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
-    assert reader.fields["adapter.lora.alpha"].contents() == 8.0
-    names = {tensor.name for tensor in reader.tensors}
-    assert len(names) == 4 * 7 * 2
-    assert {"blk.0.attn_q.weight.lora_a", "blk.3.ffn_down.weight.lora_b"} <= names
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter.gguf", "tiny.gguf", "weights"]
-    expected = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
-    assert rows_for_llama(np.arange(16), 2).tolist() == expected
 
 
 def test_tensors_that_have_no_place_are_refused(weights, file, tmp_path):

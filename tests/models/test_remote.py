@@ -21,7 +21,6 @@ from dspy.utils.exceptions import (
     LMStreamAssemblyError,
     LMTransportError,
 )
-from hypothesis import strategies as st
 
 from querywright.errors import OutageError
 from querywright.models.adapter import PromptAdapter
@@ -284,10 +283,3 @@ def test_a_field_s_text_is_given_as_soon_as_it_is_there():
 )  # fmt: skip
 def test_what_is_no_text_of_that_field_is_not_given(answer):
     assert FieldText("answer").feed(answer) == ""
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)

@@ -20,6 +20,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.models.response_parsing import text_response
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
@@ -77,13 +78,7 @@ class ScriptedEngine:
             self.asked.append(asked)
         self.before(n, asked)
         text = (self.write or scripted_answer)(asked)
-        return lm15.Response(
-            id=None,
-            model=request.model,
-            message=lm15.Message.assistant([lm15.TextPart(text)]),
-            finish_reason="stop",
-            usage=lm15.Usage(input_tokens=len(asked.prompt.split()), output_tokens=len(text.split())),
-        )
+        return text_response(text, "stop", request.model, len(asked.prompt.split()), len(text.split()))
 
     def close(self) -> None:
         pass

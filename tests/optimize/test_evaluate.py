@@ -306,17 +306,6 @@ def test_the_summary_is_json_without_nan(world, make_lm, make_engine):
     assert json.loads(empty)["fallback_rate"] is None
 
 
-def test_a_row_survives_json():
-    row = Row(
-        "q1", {"accuracy": math.nan, "recall": 1 / 3}, Label.USEFUL, "a", ("r",), True, ("p", "r"), ("p", "x", "r"),
-        (("original", "what?"),), ("queries",), 1.25, Cost(calls=2, saved=1, input_tokens=5),
-    )  # fmt: skip
-    again = Row.from_json(json.loads(json.dumps(row.to_json())))
-    assert math.isnan(again.scores["accuracy"])
-    assert replace(again, scores=row.scores) == row
-    assert Row.from_json(replace(row, support=None, label=None).to_json()).support is None
-
-
 def scored(name, *values):
     return Evaluation(name, tuple(Row(f"q{n}", {"accuracy": value}) for n, value in enumerate(values)), 0.0)
 
@@ -338,10 +327,3 @@ def test_means_rates_and_latency_are_of_the_questions_that_went_through():
     assert (timed.latency(0.5), timed.latency(0.95), timed.latency(1.0)) == (10.0, 19.0, 20.0)
     assert timed.to_json()["latency"] == {"p50": 10.0, "p95": 19.0}
     assert math.isnan(Evaluation("none", (late,), 1.0).latency(0.5))
-
-
-def test_arms_are_compared_question_by_question():
-    test = scored("a", 1.0, 1.0, 0.0, math.nan).against(scored("b", 0.0, 1.0, 1.0, 1.0), "accuracy")
-    assert (test.wins, test.losses, test.ties, test.unscored) == (1, 1, 1, 1)
-    with pytest.raises(InputError, match="not evaluated on the same questions"):
-        scored("a", 1.0, 1.0).against(scored("b", 1.0), "accuracy")

@@ -16,7 +16,6 @@ from querywright.metrics.judges import make_judge
 from querywright.models.lm import engine_of
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
-from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
@@ -71,16 +70,6 @@ def test_what_a_judge_says_decides_and_it_is_named_wherever_figures_stand(winner
     assert (fact["judge"], fact["digest"]) == ("usefulness", make_judge("usefulness").digest())
     assert "not calibrated" in fact["standing"]
     assert made.to_json()["judges"] == [fact]
-
-
-def test_an_artifact_says_who_judged(bare, judged_in, tmp_path, monkeypatch):
-    monkeypatch.setattr("querywright.optimize.artifacts.save.save_program", lambda *_, **given: given)
-    world = bare()
-    made, lm, judge = judged_in(world)
-    kept = save_compiled(tmp_path / "made", made, world.splits, lm=lm, threads=1)
-    assert kept["made"]["judges"][0]["judge"] == "usefulness"
-    assert f"by judge usefulness ({judge.model})" in kept["card"]
-    assert "not calibrated against people" in kept["card"]
 
 
 def test_several_objectives_with_cost_and_any_teleprompter(bare, judged_in):

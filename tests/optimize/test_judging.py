@@ -116,17 +116,6 @@ def test_demonstrations_that_do_not_help_are_left_out(judge, lm_that):
     assert (made.differences["kappa"].value, made.differences["kappa"].low) == (0, 0)
 
 
-def test_an_arm_that_fails_too_often_is_out(judge, make_engine, make_lm):
-    def before(n, asked):
-        if asked.prompt.count("Code ") > 4:
-            raise dspy.LMError("too long")
-
-    lm = make_lm(make_engine(before=before, write=learner), outage_after=10_000)
-    made = compile_judge(judge, cases(24, 6), lm=lm, threads=1)
-    assert made.chosen.startswith("3 ")
-    assert made.dev["6 demonstrations (3)"] != made.dev["6 demonstrations (3)"]
-
-
 def test_an_arm_that_reads_fewer_cases_is_out(judge, lm_that):
     def picky(asked):
         shown = asked.prompt.count("Code ")

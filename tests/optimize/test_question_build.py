@@ -113,15 +113,6 @@ def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder
     ]
 
 
-def test_what_is_dropped_is_counted_in_the_record(make_lm, engine):
-    written = ["What is bread?", "what is bread?", "Bread.", "What does the text say?", "?"]
-    lm = make_lm(engine(lambda asked: None if judging(asked) else json.dumps({"questions": written})))
-    made = RecordMaker(lm, writer=QuestionWriter(5, 5))(Passage("p", "bread is good, of 1."))
-    assert [question.text for question in made.questions] == ["What is bread?"]
-    assert made.repeated == 1 + 2  # the second batch, which ends the list, has all of it again
-    assert made.unfit == {"no_question": 2, "no_words": 2, "points_at_text": 2}
-
-
 @pytest.mark.parametrize("reply", ["?", '{"label": "complete"}', '{"reason": "r", "label": "all"}'])
 def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_published(
     build, folder, make_lm, reply, engine

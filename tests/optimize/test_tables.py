@@ -9,33 +9,11 @@ import pytest
 
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.metrics.statistics import Mean
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.tables import cut, percent, question_rows, table_rows, write_table
+from querywright.optimize.tables import question_rows, table_rows, write_table
 
 NAN = math.nan
-
-
-@pytest.mark.parametrize(
-    ("mean", "text"),
-    [
-        (Mean(0.5, 0.2541, 0.7459, 12, 0), "50.0 [25, 75]"),
-        (Mean(1.0, 0.75, 1.0, 12, 3), "100.0 [75, 100] (3 unscored)"),
-        (Mean(0.3333, NAN, NAN, 1, 0), "33.3"),
-        (Mean(NAN, NAN, NAN, 0, 9), "-"),
-    ],
-)
-def test_a_mean_in_per_cent(mean, text):
-    assert percent(mean) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "limit", "shown"),
-    [("short", 5, "short"), ("one two three", 9, "one two …"), ("x" * 9, 4, "xxxx …"), (" " * 9, 4, "     …")],
-)
-def test_a_long_text_is_cut_between_words(value, limit, shown):
-    assert cut(value, limit) == shown
 
 
 def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for():

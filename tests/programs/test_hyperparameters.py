@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 
 import dspy
@@ -102,13 +101,6 @@ def test_knobs_are_a_mapping_that_is_checked_as_a_whole():
     other = copy.deepcopy(knobs)
     other.update({"top_k": 1})
     assert knobs["top_k"] == 9
-
-
-def test_dump_load_and_reset():
-    knobs, other = Knobs(ALL, {"top_k": 9, "weight": 1.5, "keep": False, "fusion": "union", "size": 4}), Knobs(ALL)
-    other.load_state(json.loads(json.dumps(knobs.dump_state())))
-    other.reset()
-    assert other == knobs
 
 
 @pytest.mark.parametrize(

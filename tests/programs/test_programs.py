@@ -72,17 +72,6 @@ def test_a_technique_of_ones_own_may_leave_knobs_undeclared_but_not_its_plan(ret
         Technique(retriever)(question=QUESTION)
 
 
-def test_rag_gives_what_technique_and_reader_give_and_names_the_fallbacks_of_both(retriever, scripted, asking):
-    with asking(scripted()):
-        out = make_program("hcqr", retriever, reader="multiple_choice", max_passages=4)(QUESTION, OPTIONS)
-        bare = make_program("plain", retriever)(question=QUESTION)
-    assert (len(out.passages), [q.role for q in out.queries]) == (4, ["support", "distinguish", "verify"])
-    assert (bare.answer, len(bare.passages)) == (None, 5)
-    with asking(scripted("B")):
-        out = make_program("hcqr", retriever, reader="multiple_choice")(QUESTION, OPTIONS)
-    assert (out.answer, out.fallbacks) == ("B", ["hypothesis", "reader"])
-
-
 CARDS = {key: Passage(key, f"card {key}") for key in "abcd"}
 EVIDENCE = {"c": Label.ENTAILED, "a": Label.USEFUL, "gone": Label.ENTAILED, "b": Label.ENTAILED}
 LABELLED = Question("q", QUESTION, tuple(OPTIONS), "Insulin", evidence=EVIDENCE)

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from typing import get_args
-
 import dspy
 import pytest
 
 from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_line, query_texts, written_in
-from querywright.programs.signatures import tuned_signature
 
 
 @pytest.mark.parametrize(
@@ -67,35 +64,3 @@ def test_a_copy_of_the_question_is_dropped_with_other_quotes_and_cut_off_by_the_
     assert query_texts([copied, cut, "another"], 3, besides=[question]) == ["another"]
     part = "Which 'band' of the year was it"
     assert query_texts([part], 3, besides=[question]) == [part]  # a shorter question is one of its own
-
-
-class Ask(dspy.Signature):
-    """Ask."""
-
-    question: str = dspy.InputField()
-    queries: list[str] = dspy.OutputField()
-    choice: str = dspy.OutputField()
-
-
-def test_a_signature_for_a_call_keeps_what_was_tuned_and_is_made_once():
-    predictor = dspy.Predict(Ask)
-    predictor.signature = predictor.signature.with_instructions("Tuned.")
-
-    signature = tuned_signature(predictor, "queries", count=3, desc="three of them", line="Write.")
-
-    assert signature.instructions == "Tuned.\nWrite."
-    extra = signature.output_fields["queries"].json_schema_extra
-    assert (extra["desc"], extra["count"]) == ("three of them", 3)
-    assert "count" not in predictor.signature.output_fields["queries"].json_schema_extra
-    assert tuned_signature(predictor, "queries", count=3, desc="three of them", line="Write.") is signature
-
-
-def test_a_signature_follows_instructions_changed_in_place_and_the_order_of_choices():
-    predictor = dspy.Predict(Ask)
-    orders = [tuned_signature(predictor, "choice", choices=choices) for choices in (["a", "b"], ["b", "a"])]
-    assert [get_args(one.output_fields["choice"].annotation) for one in orders] == [("a", "b"), ("b", "a")]
-    predictor.signature.instructions = "Ask anew."
-    assert tuned_signature(predictor, "choice", choices=["a", "b"]).instructions == "Ask anew."
-    predictor.signature.output_fields["choice"].json_schema_extra["desc"] = "Said anew."
-    made = tuned_signature(predictor, "choice", choices=["a", "b"])
-    assert made.output_fields["choice"].json_schema_extra["desc"] == "Said anew."

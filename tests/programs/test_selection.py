@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 from dspy.utils.exceptions import ContextWindowExceededError
 
-from querywright.errors import TechniqueError
 from querywright.models.adapter import PromptAdapter
-from querywright.programs import HCQR, TECHNIQUES, RewriteRetrieveSelect, make_program
-from querywright.programs.selection import named
+from querywright.programs import TECHNIQUES, RewriteRetrieveSelect
 
 QUESTION, OPTIONS = "Which part wears first?", ["Pads", "Rotor", "Hose"]
 PLANNED = {"queries": ["pads", "rotor"], "passage": "Pads wear first."}
@@ -84,25 +82,6 @@ def test_every_technique_that_asks_an_lm_can_select(run, name):
     assert len(out.passages) == 1
 
 
-def test_the_selecting_predictor_is_there_only_where_it_is_asked(retriever):
-    bare = HCQR(retriever)
-    selecting = bare.with_knobs(select=True)
-    assert [name for name, _ in bare.named_predictors()] == ["form_hypothesis", "write_queries"]
-    assert [name for name, _ in selecting.named_predictors()][-1] == "select_passages"
-    assert not hasattr(selecting.with_knobs(select=False), "select_passages")
-
-
-def test_a_technique_that_asks_no_lm_does_not_select(retriever):
-    with pytest.raises(TechniqueError, match="unknown knob 'select'"):
-        make_program("plain", retriever, select=True)
-
-
-def test_numbers_become_passages_once_each():
-    assert named([3, 1, 3], "abc") == ["c", "a"]
-    assert named([], "abc") == []
-    assert named([0, 4], "abc") is None
-
-
 def test_an_lm_that_fills_in_a_form_names_only_passages_that_there_are(run):
     out, asked = run(
         RewriteRetrieveSelect, PLANNED, {"chosen": [2, 1]},
@@ -121,17 +100,6 @@ def test_a_larger_budget_is_one_that_may_be_named(run):
     )  # fmt: skip
     assert "at most 8" in asked[1].system
     assert len(out.passages) == 8
-
-
-def test_a_state_that_cannot_be_loaded_leaves_the_tuned_prompt(retriever):
-    program = RewriteRetrieveSelect(retriever)
-    program.select_passages.signature = program.select_passages.signature.with_instructions("Tuned.")
-    state = RewriteRetrieveSelect(retriever, select=False).dump_state()
-    del state["plan_searches"]
-    with pytest.raises(KeyError):
-        program.load_state(state)
-    assert program.knobs["select"] is True
-    assert program.select_passages.signature.instructions == "Tuned."
 
 
 def test_with_a_cross_encoder_the_lm_selects_from_its_order(run):

@@ -1,4 +1,4 @@
-"""The drivers: the same coroutine in threads and in an event loop, its errors, its order and its records."""
+"""The drivers: the same coroutine in threads and in an event loop, its errors and its order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 
-import dspy
 import pytest
 
 from querywright.programs.steps import Call, Record, Step, Together, drive, drive_async
@@ -24,22 +23,6 @@ def noted(value, name="note"):
 
 def fails():
     raise LookupError("gone")
-
-
-@BOTH
-def test_a_coroutine_gets_what_its_steps_give(run):
-    async def work():
-        one = await noted(1)
-        two, three = await Together([noted(one + 1), noted(one + 2)])
-        return one, two, three
-
-    async def nothing():
-        return "done"
-
-    log = []
-    assert run(work(), log) == (1, 2, 3)
-    assert [(record.stage, record.made) for record in log] == [(1, 1), (2, 2), (2, 3)]
-    assert run(nothing(), []) == "done"
 
 
 @BOTH
@@ -85,28 +68,6 @@ def test_steps_side_by_side_wait_together_and_keep_their_order(run, count):
         return await Together([Call(work_of(number)) for number in range(count)])
 
     assert run(work(), []) == list(range(count))
-
-
-@BOTH
-def test_a_trace_is_in_the_order_of_the_steps(run):
-    def entry(number):
-        def work():
-            time.sleep(0.002 * (5 - number))
-            if dspy.settings.trace is not None:
-                dspy.settings.trace.append(number)
-
-        return work
-
-    async def work():
-        await Together([Call(entry(number)) for number in range(5)])
-        await Call(entry(5))
-
-    with dspy.context(trace=["before"]):
-        run(work(), [])
-        assert dspy.settings.trace == ["before", 0, 1, 2, 3, 4, 5]
-    with dspy.context(trace=None):
-        run(work(), [])
-        assert dspy.settings.trace is None
 
 
 def test_a_step_that_hangs_holds_up_neither_the_error_of_another_nor_the_process():

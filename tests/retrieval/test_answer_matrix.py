@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
 
-from querywright.errors import InputError
 from querywright.retrieval import answer_matrix
 from querywright.retrieval.answer_matrix import Known, LowRank, complete, completed, far_pairs, near_pairs
 
@@ -56,22 +55,6 @@ def test_pairs_are_those_of_brute_force():
     assert (eligible, near.cells.tolist()) == (30, [1, 2, 3, 4, 5, 6, 8])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"threshold": 0.5, "percentile": 9},
-        {"most": 0},
-        {"threshold": 1.5},
-        {"threshold": math.nan},
-        {"percentile": 100},
-        {"percentile": -1},
-    ],
-)
-def test_numbers_out_of_range_are_refused(settings):
-    with pytest.raises(InputError, match="threshold"):
-        near_pairs(QUESTIONS, PASSAGES, WITHOUT, **{"most": 1, **settings})
-
-
 def test_far_pairs_are_distinct_untaken_evenly_spread_and_few_where_few_are_left():
     taken = np.arange(0, 100_000, 2)
     drawn = far_pairs((1_000, 100), taken, 5_000, seed=1)
@@ -81,14 +64,6 @@ def test_far_pairs_are_distinct_untaken_evenly_spread_and_few_where_few_are_left
     assert not np.array_equal(drawn, far_pairs((1_000, 100), taken, 5_000, seed=2))
     assert sorted(far_pairs((2, 3), np.array([0, 4, 4]), 10, seed=0).tolist()) == [1, 2, 3, 5]
     assert far_pairs((2, 2), np.arange(4), 10, seed=0).tolist() == []
-
-
-@pytest.mark.usefixtures("blocks")
-def test_more_far_pairs_begin_with_the_fewer_and_stay_when_others_are_taken():
-    drawn = far_pairs((300, 100), np.arange(10), 40, seed=1)
-    assert np.array_equal(drawn[:20], far_pairs((300, 100), np.arange(10), 20, seed=1))
-    others = far_pairs((300, 100), np.concatenate([np.arange(10), drawn[:5]]), 35, seed=1)
-    assert np.array_equal(others, drawn[5:])
 
 
 def matrix(seed, *, binary=False):
@@ -154,17 +129,6 @@ def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
     assert (made, found.used) == (None, False)
     assert "drawn at random" in found.reason
     assert found.gain_low > 0
-
-
-def test_a_ridge_shrinks_singular_values_as_theory_says():
-    """With every cell known, the least squares with a ridge has a closed form: each singular value less the ridge."""
-    random = np.random.default_rng(0)
-    whole = random.normal(size=(12, 3)) @ random.normal(size=(3, 9))
-    whole = (whole - whole.mean()) / (whole - whole.mean()).std()
-    left, values, right = np.linalg.svd(whole, full_matrices=False)
-    expected = (left * np.maximum(values - 2.0, 0)) @ right
-    made = complete(Known(np.arange(108), whole.ravel()), (12, 9), rank=8, ridge=2.0)
-    assert np.abs(made.mean + made.rows @ made.columns.T - expected).max() < 0.05
 
 
 @pytest.mark.usefixtures("blocks")

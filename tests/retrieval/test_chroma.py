@@ -20,7 +20,6 @@ from querywright.models.store import open_store
 from querywright.programs import TECHNIQUES
 from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever
 from querywright.retrieval.engines import Opened, opened
-from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.types import VectorRetriever
 
 PASSAGES = [
@@ -303,17 +302,6 @@ def test_what_it_tells_of_itself_and_that_nothing_is_written(own):
         TECHNIQUES[name](retriever)
     assert len(TECHNIQUES["plain"](retriever)(question="What?").passages) == 5
     assert table.get(include=["documents", "metadatas"]) == before
-
-
-def test_rankings_are_stored_only_where_a_fingerprint_was_given(own, home):
-    store = open_store(home)
-    for given, kept in ((None, 0), ("version 1", 1)):
-        retriever = ChromaRetriever(own(), fingerprint=given)
-        assert retriever.fingerprint == ChromaRetriever(own(), fingerprint=given).fingerprint
-        assert ReplayRetriever(retriever, store=store, deepest=5).search(["query"], 3)[0]
-        assert store.count(f"ranking:{retriever.fingerprint}") == kept
-    told = [{}, {"fingerprint": "1"}, {"fingerprint": "2"}, {"where": {"n": 1}}]
-    assert len({ChromaRetriever(own(), **options).fingerprint for options in told}) == 4
 
 
 def test_wrong_use_of_a_collection_of_ones_own_is_told(own):

@@ -90,12 +90,6 @@ def test_the_kept_questions_are_published_with_what_they_were_written_for(foods,
     assert len(read_records(foods)) == 3
 
 
-def test_a_name_too_long_for_its_questions_is_refused(tmp_path):
-    assert questions_folder("a" * 53, tmp_path).name == "a" * 53 + "-questions"
-    with pytest.raises(InputError, match=r"collection 'a{54}' has 54 characters; one with questions has at most 53"):
-        questions_folder("a" * 54, tmp_path)
-
-
 # Further answers.
 
 ONE = AnswerPair("q1", "tea", "digest of tea", 1.0, True)

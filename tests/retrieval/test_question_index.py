@@ -1,4 +1,4 @@
-"""The question index over a real collection, with vectors that can be worked out by hand; its pure parts beside it."""
+"""The question index over a real collection, with vectors that can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ from querywright.retrieval.generated_questions import (
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.question_match import (
     Answers,
-    Match,
     Matching,
-    Prototypes,
-    drawn,
-    gathered,
-    is_settled,
     time_of,
     walk,
 )
@@ -205,13 +200,6 @@ def test_it_is_searched_by_vector_as_by_text(body):
         index.search_vectors([[1.0]], 1)
 
 
-# The pure parts. Two questions lead to salt, one each to the others; tea is dated, salt and feet are not.
-
-OWN = {"q1": ["salt"], "q2": ["salt"], "q3": ["feet"], "q4": ["tea"], "q5": ["cuff"]}
-ANSWERS = Answers(OWN, {"tea": time_of("2024-05-01")})
-RANKED = [("q1", 0.9), ("q2", 0.8), ("q3", 0.7), ("q4", 0.6), ("q5", 0.5)]
-
-
 @pytest.mark.parametrize(
     ("older", "newer"),
     [
@@ -227,32 +215,8 @@ RANKED = [("q1", 0.9), ("q2", 0.8), ("q3", 0.7), ("q4", 0.6), ("q5", 0.5)]
 def test_dates_are_in_order(older, newer):
     level = [("q3", 0.5), ("q4", 0.5)]
     for dates in ({"feet": older, "tea": newer}, {"tea": older, "feet": newer}):
-        answers = Answers(OWN, {passage: time_of(date) for passage, date in dates.items()})
+        answers = Answers({"q3": ["feet"], "q4": ["tea"]}, {passage: time_of(date) for passage, date in dates.items()})
         assert walk(level, answers)[0].passage == list(dates)[1]
-
-
-def test_cells_come_one_after_the_other_and_only_as_many_as_it_takes():
-    def cells():
-        yield [("q3", 0.7), ("q4", 0.6)]
-        yield [("q1", 0.9), ("q5", 0.5)]
-        pytest.fail("no third cell is needed")
-
-    nearest = [Match("feet", 0.7, "q3"), Match("tea", 0.6, "q4")]
-    assert gathered(cells(), ANSWERS, 1) == nearest[:1]  # a nearer question of another cell is not looked at
-    assert gathered(cells(), ANSWERS, 3) == [*nearest, Match("salt", 0.9, "q1")]
-
-
-def test_what_is_seen_settles_the_first_k_only_when_nothing_further_can_tie():
-    found = walk(RANKED[:3], ANSWERS)
-    assert is_settled(RANKED[:3], found, ANSWERS, 1)  # salt at .9, and what follows has .7 at most
-    assert not is_settled(RANKED[:3], found, ANSWERS, 2)  # feet at .7, as the next question may have
-    assert not is_settled(RANKED[:4], walk(RANKED[:4], ANSWERS), ANSWERS, 9)  # cuff is still to come
-
-
-def test_a_draw_has_the_mean_number_of_questions_per_passage_and_smaller_ones_lie_in_larger():
-    questions = [f"q{number}" for number in range(100)]
-    assert [len(drawn(questions, 10, coverage)) for coverage in (2, 8, 10, 0)] == [20, 80, 100, 100]
-    assert drawn(questions, 10, 2) < drawn(questions, 10, 8)
 
 
 @pytest.mark.parametrize(
@@ -267,32 +231,6 @@ def test_a_draw_has_the_mean_number_of_questions_per_passage_and_smaller_ones_li
 def test_a_matching_that_is_none_is_refused(values, message):
     with pytest.raises(InputError, match=message):
         Matching(**values)
-
-
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-IDS = [f"q{number:03}" for number in np.random.default_rng(1).permutation(240)]
-
-
-def test_cells_are_asked_by_similarity_and_hold_each_question_once():
-    vectors = unit(np.random.default_rng(0).normal(size=(240, 16)))
-    fitted = Prototypes(IDS, vectors)
-    assert len(fitted.prototypes) <= 15  # the square root of 240
-    rows = {id: row for row, id in enumerate(IDS)}
-    for query in vectors[:10]:
-        cells = list(fitted.cells(query))
-        assert sorted(id for cell in cells for id, _ in cell) == sorted(IDS)
-        for cell in cells:
-            assert [value for _, value in cell] == sorted((value for _, value in cell), reverse=True)
-            assert [value for _, value in cell] == pytest.approx(
-                [vectors[rows[id]] @ query for id, _ in cell], abs=1e-6
-            )
-        nearest = int(np.argmax(fitted.prototypes @ query))
-        assert {int((fitted.prototypes @ vectors[rows[id]]).argmax()) for id, _ in cells[0]} == {nearest}
-    equal = Prototypes(["e", "b", "d", "a", "c"], np.repeat(vectors[:1], 5, axis=0), 3)
-    assert [[id for id, _ in cell] for cell in equal.cells(vectors[0])] == [["a", "b", "c", "d", "e"]]
 
 
 def test_questions_are_embedded_as_the_queries_that_they_are_compared_with(home, build, publish, hashed):

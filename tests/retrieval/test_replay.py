@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 
 import numpy as np
@@ -11,14 +10,13 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.store import Store
-from querywright.programs import TECHNIQUES
-from querywright.retrieval.callable import CallableRetriever, as_retriever
-from querywright.retrieval.engines import ENGINES, Opened, open_retriever, opened
+from querywright.retrieval.callable import CallableRetriever
+from querywright.retrieval.engines import ENGINES, open_retriever
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_match import Matching
-from querywright.retrieval.replay import ReplayRetriever, searched_by
-from querywright.retrieval.types import Hit, kind_of
+from querywright.retrieval.replay import ReplayRetriever
+from querywright.retrieval.types import Hit
 
 WORDS = ["aspirin", "insulin", "warfarin", "statin", "sugar", "blood", "heart", "liver", "dose"]
 QUERIES = ["aspirin and blood", "sugar", "heart dose", "liver tablet statin", "insulin"]
@@ -155,25 +153,6 @@ def test_where_a_prefix_would_not_be_the_same_each_k_is_searched():
         assert found(replay.search(["a", "b"], k)) == found(hybrid.search(["a", "b"], k))
 
 
-class Short(Listed):
-    def search(self, queries, k):
-        return super().search(queries, k)[:-1]
-
-
-def test_wrong_input_is_refused_as_it_is_without(engine):
-    replay = ReplayRetriever(engine("dense"), store=None, deepest=10)
-    for one in (replay, ReplayRetriever(Listed(), store=None, deepest=10)):
-        for queries, k in (("one text", 3), (["a"], 0)):
-            with pytest.raises(InputError):
-                one.search(queries, k)
-    for vectors in ([[1.0]], [1.0] * 16, [[0.0] * 16], [[float("nan")] * 16]):
-        with pytest.raises(InputError):
-            replay.search_vectors(vectors, 3)
-    assert replay.search_vectors([], 3) == []
-    with pytest.raises(InputError, match="gave 1 lists for 2 queries"):
-        ReplayRetriever(Short(), store=None, deepest=10).search(["a", "b"], 3)
-
-
 @pytest.mark.parametrize(
     "way",
     [
@@ -196,25 +175,3 @@ def test_questions_are_matched_as_they_are(way, engine, store, hashed):
         assert len(embedder.batches) == searched
     with pytest.raises(InputError, match="filled"):
         replay.match(QUERIES, 3, Matching(match="filled"))
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_it_passes_for_what_it_wraps(engine, name, store):
-    inner = engine(name)
-    replay = ReplayRetriever(ReplayRetriever(inner, store=store, deepest=5), store=store, deepest=10)
-    assert opened(replay) == opened(inner) != Opened()
-    assert searched_by(replay) is replay.inner is inner
-    assert (replay.fingerprint, replay.count, kind_of(replay)) == (inner.fingerprint, inner.count, kind_of(inner))
-    assert as_retriever(replay) is replay is copy.deepcopy(replay) is copy.copy(replay)
-    assert list(replay.passages()) == list(inner.passages())
-    assert replay.get(["p01"]) == inner.get(["p01"])
-    assert "p01" in replay
-    assert not hasattr(replay, "no_such_thing")
-    for technique in TECHNIQUES.values():
-        made = []
-        for retriever in (inner, replay):
-            try:
-                made.append(type(technique(retriever)))
-            except InputError as error:
-                made.append(str(error).replace(f"({type(retriever).__name__})", ""))
-        assert made[0] == made[1]

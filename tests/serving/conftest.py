@@ -20,6 +20,7 @@ from dspy import lm15
 from querywright.data.types import Passage
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.models.response_parsing import text_response
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.load import LoadedProgram
 from querywright.programs import make_program
@@ -61,13 +62,7 @@ class Scripted:
         values["answer"] = enum[0] if enum else self.answer(number)
         if "passage_numbers" in values:
             values |= {"passage_numbers": [1], "passages_hold_the_answer": "yes"}
-        return lm15.Response(
-            id=None,
-            model=request.model,
-            message=lm15.Message.assistant([lm15.TextPart(json.dumps(values))]),
-            finish_reason="stop",
-            usage=lm15.Usage(input_tokens=3, output_tokens=2),
-        )
+        return text_response(json.dumps(values), "stop", request.model, 3, 2)
 
     def close(self) -> None:
         pass

@@ -19,8 +19,6 @@ from querywright.retrieval.index import build_collection
 from querywright.serving import ServeSettings
 from querywright.serving.programs import loader
 
-MARKS = "bcdef"
-
 
 def test_a_question_ends_with_the_program_that_it_began_with(run, make, scripted):
     go = threading.Event()

@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import SimpleNamespace
@@ -230,23 +229,6 @@ def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_ques
     assert flush()
     assert seen == [(asked(number)[0], "a request") for number in (1, 3)]
     assert "watchers are 1 questions behind; one more is lost" in caplog.messages
-
-
-def test_threads_that_ask_first_at_the_same_time_are_told_of_by_one(monkeypatch):
-    watchers._forked()  # as at the beginning of a process
-    started, begin = [], threading.Thread.start
-
-    def start(thread):
-        if thread.name == "querywright-watchers":
-            started.append(thread)
-            time.sleep(0.05)  # others come in between
-        begin(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(watchers._later, [lambda: None] * 8))
-    assert flush()
-    assert len(started) == 1
 
 
 ENDS = """

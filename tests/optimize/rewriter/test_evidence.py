@@ -76,19 +76,6 @@ def test_ideas_are_the_question_with_its_names_and_with_its_options() -> None:
     assert tried([question]) == [[*expected, (f"{whole} yes no",)]]
 
 
-@pytest.mark.parametrize(
-    ("question", "names"),
-    [
-        (asked("is MERCURY near?"), ("Mercury",)),  # what stands in brackets is no part of the name
-        (asked("what is it?"), ()),
-        (asked(evidence={"a": Label.NOT_USEFUL, "b": Label.USEFUL}), ("Venus",)),
-        (asked("Mercury, Venus or an orbit?"), ("Mercury", "Venus")),  # two names at most
-    ],
-)
-def test_names_are_titles_of_evidence_that_stand_in_the_question(question: Question, names: tuple[str, ...]) -> None:
-    assert (tried([question])[0][2:3] or [(question.question,)])[0] == (*names, question.question)
-
-
 def test_what_is_best_in_the_mean_for_questions_that_are_alike_is_written_for_all_of_them() -> None:
     two = [asked(f"Venus or Mercury, {n}?", options=("yes",)) for n in range(3)]
     one, none = asked("is MERCURY near?"), asked("what is it?")
@@ -155,17 +142,6 @@ def test_a_sentence_does_not_count_for_the_question_that_it_was_taken_from() -> 
     assert wordings(questions, found, own) == {None}
 
 
-def test_sentences_hold_the_name_are_cut_and_only_the_first_two_are_taken() -> None:
-    for text, tail in (
-        ("Nothing of it. Nor here. X at last.", None),
-        ("x " + "word " * 40, "X " + " ".join(["word"] * 15)),
-        ("A {} for X.", "A for X."),
-    ):
-        held = Held([Passage(id=one, title=one, text=text.replace("X", one).replace("x ", f"{one} ")) for one in TREES])
-        found = measure({"word": 0.9, **{f"for {one}.": 0.9 for one in TREES}})
-        assert wordings([tree(one) for one in TREES], found, held) == {tail}
-
-
 def said(name: str, question: Question, **knobs: Any) -> list[dict[str, Any]]:
     """What is written where the names, then the question, are best."""
 
@@ -189,23 +165,6 @@ def test_every_technique_that_can_be_taught_reads_its_script() -> None:
     first, second = said("hcqr", near)  # the right option is the guess, and missing queries are made of it
     assert first["best_guess"] == "no"
     assert second == {"support": "Mercury", "distinguish": near.question, "verify": f"{near.question} no"}
-
-
-@pytest.mark.parametrize(
-    ("name", "knob", "field", "form"),
-    [
-        ("multi_query", "n_queries", "queries", "{}"),
-        ("decomposition", "n_sub_questions", "sub_questions", "What is {}?"),
-    ],
-)
-def test_a_list_is_as_long_as_the_grammar_asks_and_what_is_left_over_repeats_the_question(
-    name: str, knob: str, field: str, form: str
-) -> None:
-    question = asked()
-    for count in (1, 2, 4):
-        (turn,) = said(name, question, **{knob: count})
-        names = [form.format(one) for one in ("Venus", "Mercury")]
-        assert turn[field] == [*names, question.question, question.question][:count]
 
 
 FROST = Passage("frost", 'Frost forms on clear nights. The "hoar" kind is white.', "Frost")

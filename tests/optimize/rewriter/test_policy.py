@@ -93,19 +93,6 @@ def test_log_probs_and_gradients_of_a_batch_are_those_of_a_plain_pass_over_each(
     assert sorted(place for part in policy.parts(written) for place in part) == list(range(len(GROUPS)))
 
 
-@CASES
-def test_greedy_is_what_the_model_itself_generates(kind: str) -> None:
-    policy = make(kind, None)
-    for one in policy.write(PROMPTS, room=16):
-        ids = torch.tensor([one.prompt])
-        out = policy.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16
-        )
-        words = out[0, len(one.prompt) :] if kind == "causal" else out[0, 1:]
-        assert tuple(words.tolist()) == one.tokens
-    assert policy.write([], room=1) == []
-
-
 def test_what_is_drawn_depends_on_the_seed_and_lies_within_the_cuts() -> None:
     state = torch.get_rng_state()
     policy, same, other = (make(moved=False, seed=seed) for seed in (0, 0, 1))
@@ -138,13 +125,6 @@ def test_the_reference_stays_until_it_is_set(kind: str, rank: int | None) -> Non
     assert any(one.grad is not None for one in policy.parameters().values())
     policy.set_reference()
     assert apart(now, policy.log_probs(written, reference=True)) < 1e-5
-
-
-def test_a_text_of_someone_else_ends_with_the_end_token() -> None:
-    policy, text = make(), '{"queries": ["Blutgruppe 日本"]}'
-    taught = policy.taught(PROMPTS[0], text)
-    assert taught.tokens[-1] == policy.tokenizer.eos_token_id
-    assert policy.tokenizer.decode(taught.tokens[:-1]) == text
 
 
 def test_a_prompt_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

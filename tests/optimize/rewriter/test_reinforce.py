@@ -15,10 +15,10 @@ from querywright.data.types import Question
 from querywright.errors import InputError, PromptTooLongError
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.rewriter.checkpoints import read_lines
-from querywright.optimize.rewriter.episodes import Episode, Turn, batch_of, roll_out, run_episodes
+from querywright.optimize.rewriter.episodes import Episode, Turn, roll_out, run_episodes
 from querywright.optimize.rewriter.evaluation import evaluation_of
 from querywright.optimize.rewriter.policy import Completion, Messages, TrainingError
-from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED, Recipe, advantages_of, recipe_named, steered
+from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED, Recipe, advantages_of, recipe_named
 from querywright.optimize.rewriter.reinforce import LOG, Reinforced, learn, make_optimizer, reinforce
 from querywright.optimize.rewriter.rewards import Scored
 from querywright.optimize.rewriter.settings import TrainSettings
@@ -114,15 +114,6 @@ def test_a_reward_is_held_against_the_others_of_its_group_the_batch_or_the_last_
     assert advantages_of(SEED, [1.0, math.nan], "ab", 0.25) == [0.75, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("kl", "beta"),
-    [(0.3, 0.00102), (0.21, 0.001 * (1 + 0.1 * 0.05)), (0.2, 0.001), (0.0, 0.00098), (math.nan, 0.001)],
-)
-def test_the_price_of_drifting_is_steered(kl: float, beta: float) -> None:
-    assert steered(PAPER, 0.001, kl) == pytest.approx(beta)
-    assert steered(SEED, 0.001, kl) == 0.001
-
-
 def test_a_recipe_has_a_name_and_numbers_in_their_range() -> None:
     assert recipe_named("seed") == SEED
     with pytest.raises(InputError, match="the recipes are: ours, seed, paper"):
@@ -199,13 +190,6 @@ def test_a_loss_that_is_no_number_changes_no_weight(recipe: Recipe) -> None:
         learn(policy, optimizer, [(written(1), math.nan)], recipe, beta=0.0, step=7)
     assert torch.equal(policy.logits.detach(), before)
     assert before[1] > 0
-
-
-def test_every_question_is_met_before_one_is_met_again() -> None:
-    met = [one.id for step in range(4) for one in batch_of(TRAIN, 3, seed=1, step=step)]
-    assert sorted(met[:6]) == sorted(met[6:]) == [one.id for one in TRAIN]
-    assert met[:6] != met[6:]
-    assert met != [one.id for step in range(4) for one in batch_of(TRAIN, 3, seed=2, step=step)]
 
 
 def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:

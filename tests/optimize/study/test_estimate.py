@@ -7,11 +7,9 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
 from querywright.models.lm import resolve_lm
-from querywright.optimize.evaluate import asking
 from querywright.optimize.study.data import checked_study, data_of
-from querywright.optimize.study.estimate import _DryRetriever, dry_run, estimate, measure
+from querywright.optimize.study.estimate import estimate, measure
 from querywright.optimize.study.space import build_space
-from querywright.programs import make_program
 
 PASSAGES = [Passage(f"p{number}", "word " * 100, f"Title {number}") for number in range(5)]
 ONLY = {"search": "named"}
@@ -83,17 +81,6 @@ def test_dollars_by_the_price_of_the_lm_and_minutes_by_a_measured_call(estimated
     unmeasured = estimated({"hcqr": {}}, resolve_lm("embedded"))[0]
     assert (unmeasured.stages[-1].dollars, unmeasured.stages[-1].minutes) == (0.0, None)
     assert any("--measure" in line for line in unmeasured.assumptions)
-
-
-def test_a_dry_run_renders_the_prompts_that_are_sent(world, make_lm):
-    question, lm = world.questions[1], make_lm()
-    program = make_program("hcqr", _DryRetriever("dense", PASSAGES), reader="multiple_choice", max_passages=3)
-    technique, reader = dry_run(program, question, decides_by_likelihood=False)
-    assert (len(technique), len(reader)) == (2, 1)
-    assert reader[0].count("word word") > 0
-    with asking(lm):
-        world.program()(question=question.question, options=list(question.options))
-    assert technique[0].startswith(lm.engine.inner.asked[0].prompt)
 
 
 def test_one_real_call_is_measured_and_a_stored_one_is_not(world, make_lm, store):

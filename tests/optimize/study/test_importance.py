@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import runpy
 from pathlib import Path
 
@@ -29,17 +28,6 @@ def test_the_parameter_that_decides_comes_first_and_a_technique_that_wins_before
         assert one.n == 32
     trials = [trial(n, ["hyde", "multi_query"][n % 2], 0.9 if n % 2 else 0.1, x=n // 2 % 3) for n in range(40)]
     assert next(iter(importances(trials, AIM, ["hyde", "multi_query"])[0].shares)) == "technique"
-
-
-def test_parameters_of_each_technique_stand_alone_and_optuna_is_quiet(caplog, capfd):
-    with caplog.at_level(logging.INFO):
-        overall, plain, *others = importances(made_trials(), AIM, ["plain", "hyde", "multi_query"])
-    assert (plain.of, plain.n, plain.shares) == ("plain", 1, {})
-    assert {"technique", "hyde.n_documents", "multi_query.n_queries"} <= set(overall.shares)
-    for one in others:
-        assert one.shares
-        assert all(name.startswith(f"{one.of}.") for name in one.shares)
-    assert "study" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(

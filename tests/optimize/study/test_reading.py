@@ -68,9 +68,6 @@ def test_what_is_written_is_read_again_as_the_same(tmp_path):
     assert list(read_spec(tmp_path / "again.yaml").techniques) == ["plain", "hcqr"]
 
 
-WRONG = {"low": "a", "hihg": 3}
-
-
 def test_all_that_is_wrong_with_the_parts_is_said_at_once():
     said = refused(
         {

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
-import pytest
 
 from querywright.data.types import Label
-from querywright.errors import QuerywrightError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import Arm
@@ -16,7 +13,6 @@ from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.select import (
     beats,
     best_of,
-    choose,
     paired,
     surviving,
     winners_curse,
@@ -47,48 +43,6 @@ def tried(number, values, technique="hcqr", calls=1, objectives=USEFUL, state="c
 
 def plain(values, **given):
     return tried(0, values, technique="plain", **given)
-
-
-def test_an_arm_that_beats_no_rewriting_is_the_winner_and_one_that_does_not_is_only_the_best():
-    ahead = choose([plain([0, 0, 1, 1] * 3), tried(1, [1, 0, 1, 1] * 3)], USEFUL, n_test=20)
-    assert ahead.winner is ahead.best
-    assert ahead.best.number == 1
-    behind = choose([plain([1, 1, 1, 1] * 3), tried(1, [1, 0, 1, 1] * 3)], USEFUL, n_test=20)
-    assert behind.best.number == 1
-    assert behind.winner is behind.plain
-    equal = choose([plain([1, 0] * 5), tried(1, [0, 1] * 5)], USEFUL, n_test=20)
-    assert equal.winner is equal.plain
-
-
-def test_of_several_objectives_the_best_is_of_the_front_and_what_is_dearer_and_no_better_is_not():
-    given = {"objectives": USEFUL_AND_CALLS}
-    trials = [
-        plain([1, 0] * 4, calls=1, **given), tried(1, [1, 1, 1, 0] * 2, calls=3, **given),
-        tried(2, [1, 1, 1, 0] * 2, calls=2, **given), tried(3, [1] * 8, calls=1, state="pruned", **given),
-    ]  # fmt: skip
-    chosen = choose(trials, USEFUL_AND_CALLS, n_test=20)
-    assert ([one.number for one in chosen.front], chosen.best.number) == ([2, 0], 2)
-
-
-def test_no_rewriting_is_the_first_plain_arm_though_it_comes_again_and_other_knobs_are_a_rival():
-    first, again = plain([0, 0, 1, 1] * 3), plain([0, 0, 1, 1] * 3)
-    other = tried(3, [1, 0, 1, 1] * 3, technique="plain")
-    chosen = choose([first, other, replace(again, number=5, same_as=0)], USEFUL, n_test=20)
-    assert (chosen.plain.number, chosen.best.number, chosen.winner.number) == (0, 3, 3)
-
-
-@pytest.mark.parametrize(("dev", "test"), [(5, 40), (40, 5)])
-def test_too_few_questions_crown_no_arm(dev, test):
-    chosen = choose([plain([0] * dev), tried(1, [1] * dev)], USEFUL, n_test=test)
-    assert chosen.winner is chosen.plain
-    assert chosen.best.number == 1
-    assert "too few" in chosen.too_few
-    assert str(min(dev, test)) in chosen.too_few
-
-
-def test_without_a_result_of_no_rewriting_nothing_is_chosen():
-    with pytest.raises(QuerywrightError, match="trial 0"):
-        choose([tried(1, [1] * 8)], USEFUL, n_test=9)
 
 
 def test_the_lead_of_the_luckiest_of_many_equal_arms_is_taken_back():
@@ -177,16 +131,6 @@ def test_failures_of_one_arm_cost_the_comparison_of_others_nothing():
         arm("lowest", 0.0, 0.0, 0.0, NAN),
     ]
     assert {best(order) for order in permutations(arms)} == {"best"}
-
-
-@pytest.mark.parametrize("failed", [(), (0,), (2, 3)])
-def test_where_the_same_questions_failed_the_objective_orders_the_arms(failed):
-    scores = {"low": (0.0, 0.0, 1.0, 0.0), "high": (1.0, 1.0, 0.0, 1.0), "middle": (1.0, 0.0, 0.0, 1.0)}
-    arms = [arm(name, *(NAN if n in failed else one for n, one in enumerate(of))) for name, of in scores.items()]
-    assert {best(order) for order in permutations(arms)} == {"high"}
-    # A question without labelled evidence still counts for accuracy.
-    right, wrong = arm("right", (1.0, 1.0), (NAN, 1.0)), arm("wrong", (1.0, 1.0), (NAN, 0.0))
-    assert (best([wrong, right], BOTH), ahead(right, wrong, BOTH)) == ("right", True)
 
 
 def test_a_tie_goes_to_what_decides_and_then_to_the_cheaper_and_then_to_the_first():

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import optuna
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from querywright.errors import InputError
-from querywright.optimize.domains import Domain, domain_of
 from querywright.optimize.study.sampling import make_sampler
-from querywright.optimize.study.space import build_space, domain_for, knobs_of
-from querywright.optimize.study.spec import KnobRange
+from querywright.optimize.study.space import build_space
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import TECHNIQUES, technique_class
 from querywright.programs.hyperparameters import Knob
@@ -63,18 +59,6 @@ def test_the_first_trials_are_the_techniques_as_written_no_rewriting_first(mixed
     assert (arms[1].engine, arms[1].prompt, arms[1].knobs["top_k"]) == ("dense", "as written", 5)
     assert arms[2].knobs["n_queries"] == 5  # 4 is its default, and no value of the space
     assert arms[2].knobs["top_k"] == technique_class("rag_fusion")(None).knobs["top_k"]
-
-
-def test_parameters_have_conditional_names(mixed):
-    study = study_with(mixed)
-    arms_of(study, mixed, 24)
-    names, union = {name for trial in study.trials for name in trial.params}, mixed.distributions()
-    assert {"technique", "hcqr.engine", "hcqr.top_k", "hcqr.prompt", "hcqr.late_prompt", "rag_fusion.prompt"} <= names
-    assert not {"rag_fusion.late_prompt", "reader"} & names
-    for trial in study.trials:
-        assert trial.distributions.items() <= union.items()
-        assert len({name.partition(".")[0] for name in trial.params} - {"technique"}) <= 1
-        assert ("hcqr.rrf_k" in trial.params) == (trial.params.get("hcqr.fusion") == "rrf")
 
 
 def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prompts(mixed):
@@ -172,22 +156,6 @@ def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob
         assert build_space(study_of({technique: {"knobs": knobs}}), [None])[technique].given["n_written"] == written
 
 
-@pytest.mark.parametrize(
-    ("techniques", "fixed", "depths"),
-    [
-        ({"hcqr": {"knobs": {"top_k": [3, 12]}}}, {"max_passages": 5}, (12, 0)),
-        ({"hcqr": {"engines": ["bm25"]}}, {"max_passages": 5}, (5, 50)),
-        ({"rerank": {"knobs": {"pool": {"low": 10, "high": 40}}}}, {}, (40, 0)),
-        ({"hyde": {"search": "named"}}, {"max_passages": 8}, (8, 0)),
-        ({"hyde": {"search": "named"}}, {"gate": "score"}, (10, 0)),
-        ({"hcqr": {"knobs": {"gate": ["off", "margin"], "top_k": 3}}}, {"max_passages": 5}, (10, 0)),
-    ],
-)
-def test_the_greatest_depth_of_an_engine(techniques, fixed, depths, study_of):
-    space = build_space(study_of(techniques, fixed=fixed), [None])
-    assert (space.deepest("dense"), space.deepest("bm25")) == depths
-
-
 def test_a_grid_goes_through_every_arm_once(study_of):
     knobs = {"top_k": [3, 5], "fusion": ["rrf", "union"], "rrf_k": [10, 60, 100]}
     hcqr = {"search": "named", "engines": ["dense", "bm25"], "knobs": knobs}
@@ -197,39 +165,3 @@ def test_a_grid_goes_through_every_arm_once(study_of):
     assert len({arm.key for arm in arms[3:]}) == 16
     with pytest.raises(InputError, match=r"more than 3,000 combinations"):
         build_space(study_of({"hcqr": {}}), [None]).combinations()
-
-
-def test_independent_samplers_do_not_look_at_results(mixed):
-    for name, same in (("random", True), ("qmc", True), ("tpe", False)):
-        good, bad = (
-            arms_of(study_with(mixed, name, 1), mixed, 18, value=value) for value in (worth, lambda arm: -worth(arm))
-        )
-        assert (good == bad) == same
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    low=st.integers(0, 40),
-    span=st.integers(1, 60),
-    step=st.sampled_from([None, 1, 2, 3, 0.5, 0.1]),
-    value=st.floats(-50, 150),
-)
-def test_the_nearest_value_of_a_range_is_one_of_it(low, span, step, value):
-    domain = Domain(low=low, high=low + span, step=step, whole=step in {None, 1, 2, 3})
-    found = domain.nearest(value)
-    assert domain.distribution()._contains(found)
-    assert found in domain.values
-    assert len(domain.values) == domain.size
-    assert all(abs(found - value) <= abs(other - value) + 1e-9 for other in domain.values)
-
-
-def test_ranges_of_knobs():
-    top_k, weight = knobs_of("hcqr")["top_k"], knobs_of("hcqr")["question_weight"]
-    assert domain_for(top_k, None) == domain_of(top_k)
-    assert domain_for(top_k, KnobRange(low=1, high=10, step=4)).values == [1, 5, 9]
-    assert domain_for(top_k, KnobRange(low=2, high=40, log=True)).log
-    assert domain_for(weight, KnobRange(low=0.5, high=1)).values == [0.5, 0.75, 1.0]
-    assert domain_for(weight, KnobRange(low=0.3, high=1)).size is None
-    trial = optuna.create_study().ask()
-    assert domain_of(Knob("a", 3, "one value", low=3, high=3)).suggest(trial, "a") == 3
-    assert (trial.params, domain_for(top_k, 7).single) == ({}, True)

@@ -14,7 +14,7 @@ import sqlalchemy
 
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.study.engine import _workers_beside
-from querywright.optimize.study.storage import memory_storage, open_storage, plain_failures
+from querywright.optimize.study.storage import open_storage, plain_failures
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -43,17 +43,6 @@ def test_a_study_is_there_when_it_is_opened_again_and_is_not_made_by_looking(ope
     assert open_study("other").study(["minimize"]).trials == []
 
 
-def test_a_lock_is_one_workers_at_a_time_and_another_is_another(open_study):
-    one, other = open_study(), open_study()
-    with one.take("trial-0"):
-        assert other.take("trial-0") is None
-        assert one.take("trial-0") is None
-        with other.take("trial-1"):
-            pass
-    with other.hold("trial-0"):
-        assert one.take("trial-0") is None
-
-
 def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_said(tmp_path):
     def opened():
         return open_storage("journal", tmp_path, "s")
@@ -70,19 +59,6 @@ def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_sai
     journal.write_bytes(b"".join([lines[0], b"no record\n", *lines[1:]]))
     with pytest.raises(InputError, match=r"a record of journal.log cannot be read"):
         opened()
-
-
-def test_a_storage_in_memory_leaves_nothing_behind_and_optuna_its_voice(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    before = optuna.logging.get_verbosity()
-    with memory_storage("s") as storage:
-        study = storage.study(["maximize"])
-        study.tell(study.ask(), 0.25)
-        storage.set_attribute("a", [1])
-        assert storage.attribute("a") == [1]
-    assert list(tmp_path.iterdir()) == []
-    assert optuna.logging.get_verbosity() == before
-    assert capfd.readouterr() == ("", "")
 
 
 def hold_sqlite(folder, ready, end):
