@@ -31,6 +31,7 @@ from querywright.optimize.significance import ALPHA
 from querywright.optimize.testsets import make_testset
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_files import export_questions
 
 RECORDING = "recording:artifacts/recordings/large-lm.jsonl.gz"
 DEV, TEST, MORE = 40, 100, 60
@@ -50,10 +51,9 @@ HARD_ARMS = (
     "plain", "plain:query_with_options=true", "rerank:select=true", "step_back", "query2doc", "hyde:n_documents=4",
     "qa_rag:rerank=false", "multi_query", "rag_fusion", "decomposition", "ircot", "rrr", "hcqr", "rrs",
 )  # fmt: skip
-QUESTION_ARMS = (
-    "plain", "plain@bm25", "plain@hybrid", "plain@expanded", "hyde:n_documents=1", "qa_rag:track=answer", "qb_rag",
-    "qb_rag:match=hybrid",
-)  # fmt: skip
+QUESTION_ARMS = ("plain", "plain@bm25", "plain@hybrid", "plain@expanded", "qb_rag", "qb_rag:match=hybrid")
+ASKING_ARMS = ("hyde:n_documents=1", "qa_rag:track=answer")
+"""Arms that ask an LM at query time, held against the index over the first source alone."""
 SOURCES = {"CDC": 140, "NINDS": 80}
 """Passages of each source of MedQuAD, those that something is asked about first."""
 QUESTIONS, NEW = 4, 60
@@ -101,7 +101,7 @@ def index(name: str, corpus: Path | str) -> None:
 
 
 def source_of(data: Path, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Passages of one source of MedQuAD, and the first hundred questions, by hash, that stand there."""
+    """Passages of one source of MedQuAD, and the questions that stand there, in the order of their hash."""
     rows = [json.loads(line) for line in (data / "medquad" / "corpus.jsonl").read_text().splitlines()]
     asked = [json.loads(line) for line in (data / "medquad" / "questions.jsonl").read_text().splitlines()]
     golden = {id for one in asked for id in one["gold"]}
@@ -110,7 +110,7 @@ def source_of(data: Path, name: str) -> tuple[list[dict[str, Any]], list[dict[st
     ids = {row["id"] for row in passages}
     found = {one["question"]: one for one in asked if ids.issuperset(one["gold"])}
     order = sorted(found.values(), key=lambda one: hashlib.sha256(f"qw22{one['question']}".encode()).hexdigest())
-    return passages, [{"question": one["question"], "evidence": one["gold"]} for one in order[:TEST]]
+    return passages, [{"question": one["question"], "evidence": one["gold"]} for one in order]
 
 
 def questions(data: Path, lm: Any, threads: int) -> None:
@@ -125,12 +125,15 @@ def questions(data: Path, lm: Any, threads: int) -> None:
         report = build_questions(name, writer=QuestionWriter(QUESTIONS, QUESTIONS), threads=threads, **given)
         stats = question_stats(name, embedder=embedder)
         print(f"\n{name}: {report.passages} passages, { ({k: v for k, v in stats.items() if k != 'bare'}) }")
-        new = make_testset("out-of-distribution", name, lm=answering, number=NEW, threads=threads)
-        for title, among in ((f"{source}, MedQuAD's own questions", read_questions(asked)),
-                             (f"{source}, new questions by another writer", list(new.questions))):  # fmt: skip
+        sets = {"MedQuAD's own questions": read_questions(asked[:TEST])}
+        if source == next(iter(SOURCES)):
+            new = make_testset("out-of-distribution", name, lm=answering, number=NEW, threads=threads)
+            sets["new questions by another writer"] = list(new.questions)
+        for title, among in sets.items():
             table(
-                title, QUESTION_ARMS, among, {"exact_recovery@1": "source first", "ndcg@5": "nDCG@5"},
-                budgets=(5,), retriever=name, lm=lm, threads=threads,
+                f"{source}, {title}", QUESTION_ARMS + ASKING_ARMS * (len(sets) > 1), among,
+                {"exact_recovery@1": "source first", "ndcg@5": "nDCG@5"}, budgets=(5,), retriever=name, lm=lm,
+                threads=threads,
             )  # fmt: skip
 
 
@@ -235,6 +238,7 @@ def main() -> None:
         questions(given.data, given.lm, given.threads)
     if "programs" in given.parts:
         programs(health, hops, given.lm, given.threads)
+        question_program(given.data, given.lm, given.threads)
 
 
 AS_WRITTEN = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
@@ -264,6 +268,21 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
         tuned.save(Path("artifacts") / folder)
+
+
+def question_program(data: Path, lm: Any, threads: int) -> None:
+    """Compile QB-RAG over the index of the first source, which ``questions`` built, and save both."""
+    name = f"medquad-{next(iter(SOURCES)).lower()}"
+    asked = read_questions(source_of(data, name.partition("-")[2].upper())[1])
+    half = len(asked) // 2
+    splits = {"train": asked[half : half + 5], "dev": asked[half + 5 :], "test": asked[:half]}
+    tuned = qw.compile(
+        "qb_rag", splits, retriever=name, lm=lm, reader=None, objective="exact_recovery@1", knobs={"max_passages": 5},
+        n_trials=12, demo_sizes=(), reader_demo_sizes=(), threads=threads,
+    )  # fmt: skip
+    print(f"\n{name}: {tuned.verdict}: {tuned.sentence}")
+    tuned.save(Path("artifacts") / name)
+    export_questions(name, Path("artifacts") / f"{name}.parquet")
 
 
 if __name__ == "__main__":
