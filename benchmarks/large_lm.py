@@ -82,7 +82,10 @@ def two_hop(data: Path) -> dict[str, list[Question]]:
 
 def _halves(files: Sequence[Path]) -> dict[str, list[Question]]:
     """The questions of each file in the order of their hash: the first for dev, the next for test, in turn."""
-    sets = [sorted({q.question: q for q in read_questions(file)}.values(), key=_order) for file in files]
+    sets = [
+        sorted({q.question: q for q in read_questions(file)}.values(), key=lambda q: _order(q.question))
+        for file in files
+    ]
     ends = [0, *(part // len(sets) for part in itertools.accumulate((DEV, TEST, MORE)))]
     parts = {
         name: [one[start:end] for one in sets]
@@ -91,8 +94,8 @@ def _halves(files: Sequence[Path]) -> dict[str, list[Question]]:
     return {name: [q for together in zip(*lists, strict=True) for q in together] for name, lists in parts.items()}
 
 
-def _order(question: Question) -> str:
-    return hashlib.sha256(f"qw22{question.question}".encode()).hexdigest()
+def _order(question: str) -> str:
+    return hashlib.sha256(f"qw22{question}".encode()).hexdigest()
 
 
 def index(name: str, corpus: Path | str) -> None:
@@ -109,18 +112,17 @@ def source_of(data: Path, name: str) -> tuple[list[dict[str, Any]], list[dict[st
     passages = [{key: row[key] for key in ("id", "title", "text")} for row in mine[: SOURCES[name]]]
     ids = {row["id"] for row in passages}
     found = {one["question"]: one for one in asked if ids.issuperset(one["gold"])}
-    order = sorted(found.values(), key=lambda one: hashlib.sha256(f"qw22{one['question']}".encode()).hexdigest())
-    return passages, [{"question": one["question"], "evidence": one["gold"]} for one in order]
+    return passages, [{"question": text, "evidence": found[text]["gold"]} for text in sorted(found, key=_order)]
 
 
-def questions(data: Path, lm: Any, threads: int) -> None:
+def questions(data: Path, lm: str, threads: int) -> None:
     """Build an index of questions of each source, and hold it against the passages on two sets that others wrote."""
     for source in SOURCES:
         name = f"medquad-{source.lower()}"
         passages, asked = source_of(data, source)
         embedder = resolve_embedder("embedded", store=open_store())
         build_collection(name, read_passages(passages), embedder=embedder, prune=True)
-        answering = resolve_lm(lm, store=open_store()) if isinstance(lm, str) else lm
+        answering = resolve_lm(lm, store=open_store())
         given: dict[str, Any] = {"lm": answering, "embedder": embedder}
         report = build_questions(name, writer=QuestionWriter(QUESTIONS, QUESTIONS), threads=threads, **given)
         stats = question_stats(name, embedder=embedder)
@@ -250,9 +252,7 @@ AS_PUBLISHED = {"rewriter_sees_options": True, "n_queries": 3}
 
 def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str, threads: int) -> None:
     """Compile what stands in artifacts/, print its verdicts and save it."""
-    judged: dict[str, Any] = {
-        "retriever": "nursing", "judge_lm": lm, "objective": "judged_useful"
-    }  # fmt: skip
+    judged: dict[str, Any] = {"retriever": "nursing", "judge_lm": lm, "objective": "judged_useful"}
     labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2"}
     for folder, technique, engine, knobs, asked, given in (
         ("textbooks", "rrs", "hybrid", {"max_passages": 1, **AS_WRITTEN}, health, judged),
@@ -270,10 +270,10 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
         tuned.save(Path("artifacts") / folder)
 
 
-def question_program(data: Path, lm: Any, threads: int) -> None:
+def question_program(data: Path, lm: str, threads: int) -> None:
     """Compile QB-RAG over the index of the first source, which ``questions`` built, and save both."""
-    name = f"medquad-{next(iter(SOURCES)).lower()}"
-    asked = read_questions(source_of(data, name.partition("-")[2].upper())[1])
+    source = next(iter(SOURCES))
+    name, asked = f"medquad-{source.lower()}", read_questions(source_of(data, source)[1])
     half = len(asked) // 2
     splits = {"train": asked[half : half + 5], "dev": asked[half + 5 :], "test": asked[:half]}
     tuned = qw.compile(

@@ -52,6 +52,27 @@ def chat_server() -> Iterator[Callable[..., Any]]:
         server.close()
 
 
+@pytest.fixture
+def remote(chat_server: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """An LM whose server answers from a script, and that server; nothing is waited between attempts."""
+    from querywright.models.circuit_breaker import Limits
+    from querywright.models.lm import engine_of, resolve_lm
+
+    opened: list[Any] = []
+
+    def make(*steps: Any, **options: Any) -> Any:
+        server = chat_server(*steps)
+        limits = Limits(**{"backoff": 0, "max_wait": 0, **options.pop("limits", {})})
+        given = {"api_base": server.url, "api_key": "sk-canary-0123456789abcdef", "timeout": 5.0, "limits": limits}
+        lm = resolve_lm("openai/x", **{**given, **options})
+        opened.append(engine_of(lm))
+        return lm, server
+
+    yield make
+    for engine in opened:
+        engine.close()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
     """A private server: see ``postgres.py`` of the tests of studies."""

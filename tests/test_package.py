@@ -48,6 +48,8 @@ def test_the_command_is_installed():
 def test_the_working_folder(tmp_path, monkeypatch):
     from querywright.errors import InputError
     from querywright.home import home
+    from querywright.models.store import open_store
+    from querywright.workspace import Workspace
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("QUERYWRIGHT_HOME", raising=False)
@@ -61,3 +63,6 @@ def test_the_working_folder(tmp_path, monkeypatch):
     for wrong in ("file", "file/deep", "~nobody-of-this-name/x"):
         with pytest.raises(InputError, match=rf"the working folder '{wrong}' cannot be made .*QUERYWRIGHT_HOME"):
             home(wrong)
+        for opens in (open_store, Workspace.open):
+            with pytest.raises(InputError, match=r"the working folder .* cannot be made .*QUERYWRIGHT_HOME"):
+                opens(wrong)

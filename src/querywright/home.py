@@ -22,9 +22,17 @@ ENVIRONMENT_VARIABLE = "QUERYWRIGHT_HOME"
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-def named_home(path: str | Path | None = None) -> str | Path:
-    """The working folder as it is named, whether it is there or not; see ``home``."""
-    return path or os.environ.get(ENVIRONMENT_VARIABLE) or ".querywright"
+def named_home(path: str | Path | None = None) -> Path:
+    """The working folder as it is named, whether it is there or not; see ``home``.
+
+    Raises:
+        InputError: It begins with the name of a user that there is not.
+    """
+    given = Path(path or os.environ.get(ENVIRONMENT_VARIABLE) or ".querywright")
+    try:
+        return given.expanduser()
+    except RuntimeError as error:
+        raise _unusable(given, error) from error
 
 
 def is_read_only(path: str | Path | None = None) -> bool:
@@ -58,14 +66,16 @@ def home(path: str | Path | None = None) -> Path:
     Raises:
         InputError: It is not there and cannot be made, or is no folder.
     """
-    given = named_home(path)
+    folder = named_home(path)
     try:
-        folder = Path(given).expanduser()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of a user that there is not
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            f"the working folder {os.fspath(given)!r} cannot be made ({reason}); name a folder that can be "
-            f"written: --home, home= or ${ENVIRONMENT_VARIABLE}"
-        ) from error
+    except OSError as error:
+        raise _unusable(folder, error.strerror) from error
     return folder
+
+
+def _unusable(folder: Path, reason: object) -> InputError:
+    return InputError(
+        f"the working folder {os.fspath(folder)!r} cannot be made ({reason}); name a folder that can be "
+        f"written: --home, home= or ${ENVIRONMENT_VARIABLE}"
+    )

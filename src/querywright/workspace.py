@@ -81,7 +81,7 @@ class Workspace:
         from querywright.models.store import open_store
         from querywright.models.usage import Ledger
 
-        folder = Path(named_home(home)).expanduser()
+        folder = named_home(home)
         if keeps and is_read_only(working_folder(home)):
             raise InputError(
                 f"the working folder {str(folder)!r} cannot be written, and what is answered is kept there; name "

@@ -16,7 +16,7 @@ from querywright.errors import ArtifactError
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.pack import pack, unpack
+from querywright.optimize.artifacts.pack import unpack
 from querywright.retrieval.collection import list_collections
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 # What the tests of artifacts stand on: a small collection, a program over it, an embedder without a model.
 for name in ("optimize/conftest.py", "optimize/artifacts/conftest.py"):
     made = runpy.run_path(str(Path(__file__).parents[1] / name))
-    wanted = {"make_world", "make_lm", "write", "place", "artifact", "built", "saved", "word_model"}
+    wanted = {"make_world", "make_lm", "write", "place", "artifact", "built", "saved", "word_model", "file"}
     globals().update({key: made[key] for key in wanted & made.keys()})
 
 REFUSED = "a changed byte of an artifact is refused, and nothing of it runs"
@@ -128,14 +128,6 @@ def test_killed_while_writing(place, write, times, attack):
     assert read_artifact(place / "a").manifest.made == {"n": seen[-1][1]}
     write(place / "a")
     assert [entry.name for entry in place.iterdir()] == ["a"]
-
-
-@pytest.fixture(scope="module")
-def file(built, word_model, tmp_path_factory):
-    home, artifact = built()
-    out = tmp_path_factory.mktemp("packed") / "x.qw"
-    pack(artifact, out, home=home)
-    return out
 
 
 def test_changed_packed_files(file, saved, tmp_path, times, attack):

@@ -23,7 +23,6 @@ from querywright.data.types import Question
 from querywright.errors import ModelError, OutageError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.budget import Budget
-from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.pieces import heard_by
 from querywright.models.store import open_store
@@ -62,24 +61,6 @@ class Ear(list):
 
     def hear(self, text):
         self.append(text)
-
-
-@pytest.fixture
-def remote(chat_server):
-    """An LM whose server answers from a script, and that server; nothing is waited between attempts."""
-    opened = []
-
-    def make(*steps, **options):
-        server = chat_server(*steps)
-        limits = Limits(**{"backoff": 0, "max_wait": 0, **options.pop("limits", {})})
-        given = {"api_base": server.url, "api_key": KEY, "timeout": 5.0, "limits": limits}
-        lm = resolve_lm("openai/x", **{**given, **options})
-        opened.append(engine_of(lm))
-        return lm, server
-
-    yield make
-    for engine in opened:
-        engine.close()
 
 
 def ask(lm, question="What is drunk hot?", ear=None):

@@ -208,5 +208,5 @@ def digest_of(path: Path) -> str:
 
 def _models() -> Path:
     """Where the re-encoded model is kept; a folder that cannot be written and does not have it is no such place."""
-    kept = Path(named_home()).expanduser() / "models"
+    kept = named_home() / "models"
     return scratch() if is_read_only() and not any(kept.glob("*.gguf")) else kept

@@ -419,7 +419,7 @@ def open_store(home: Path | None = None, url: str | None = None) -> Store:
         home: The working folder. Default: ``querywright.home.home()``.
         url: ``postgresql://user:password@host/database`` in its stead. Default none.
     """
-    folder = Path(named_home(home)).expanduser().absolute()
+    folder = named_home(home).absolute()
     place = url or folder.resolve() / FILE_NAME
     with _stores_lock:
         if place not in _stores:

@@ -26,14 +26,6 @@ from querywright.retrieval.index import build_collection
 MANIFEST, PASSAGES, VECTORS = (f"collection/{name}" for name in ("manifest.json", "passages.jsonl", "vectors.f32"))
 
 
-@pytest.fixture(scope="module")
-def file(built, word_model, tmp_path_factory):
-    home, artifact = built()
-    out = tmp_path_factory.mktemp("packed") / "x.qw"
-    pack(artifact, out, home=home)
-    return out
-
-
 @pytest.fixture
 def other(tmp_path):
     """Another machine's working folder."""
