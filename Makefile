@@ -96,10 +96,10 @@ OF_squad2-qb_rag   := --limit 2000 --column evidence=passage
 train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sample, and on the sets of DATA that are there
 	mkdir -p build/pairs
 	$(foreach d,$(SETS),$(BIN)/querywright index $(d) $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/corpus.jsonl) &&) true
-	$(foreach d,$(SETS),$(foreach t,$(ROLES_$(d)),$(BIN)/querywright rewriter collect \
-	  $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/questions.jsonl) --collection $(d) --technique $(t) --teacher evidence \
+	$(foreach d,$(SETS),$(foreach t,$(ROLES_$(d)),$(BIN)/querywright rewriter collect $(t) \
+	  --data $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/questions.jsonl) --collection $(d) --teacher evidence \
 	  $(WITH_$(t)) $(OF_$(d)-$(t)) --out build/pairs/$(d)-$(t).jsonl &&)) true
-	$(BIN)/querywright rewriter train sample --collection sample --technique rrr --knob top_k=10 --stages warmup --epochs 2 \
+	$(BIN)/querywright rewriter train rrr --data sample --collection sample --knob top_k=10 --stages warmup --epochs 2 \
 	  --warmup-lr 5e-4 --sizes 68,50,60 $(PAIRS:%=--pairs %) --out $(REWRITER)
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay

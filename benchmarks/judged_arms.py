@@ -6,7 +6,7 @@ DATA is a folder as LiveQA-Med is: corpus.jsonl (id, text) and questions.jsonl (
 passage id). Every arm searches the whole corpus; of what people judged for a question its first passages are kept, and
 one arm takes them by chance. OUT is a file of cases with their arms, for
 
-    querywright judge calibrate OUT
+    querywright judge calibrate usefulness --data OUT
 """
 
 from __future__ import annotations

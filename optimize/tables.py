@@ -81,7 +81,7 @@ def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question])
             low, high = (100 * count / len(rows) for count in (useful, useful + undecided))
             notes.append(
                 f"{one.name}: {undecided} of {len(rows)} questions hang on passages that nobody judged; over all of "
-                f"them its decision_useful lies between {low:.1f} and {high:.1f}: label with this arm among --arms"
+                f"them its decision_useful lies between {low:.1f} and {high:.1f}: label with this arm named too"
             )
     return notes
 

@@ -236,8 +236,8 @@ def outside() -> Callable[..., Result]:
 def artifact(cli: Callable[..., Result], questions: Path, collection: str, server: ScriptedServer) -> Path:
     """A program compiled with the scripted LM."""
     made = cli(
-        "compile", "hcqr", questions, "--collection", collection, "--out", "artifacts/made",
-        "--sizes", "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
+        "compile", "hcqr", "--data", questions, "--collection", collection, "--out", "artifacts/made", "--sizes",
+        "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
     )  # fmt: skip
     assert made.status == 0, made.err
     return Path("artifacts/made")

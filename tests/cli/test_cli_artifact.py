@@ -157,8 +157,8 @@ def test_no_secret_and_no_name_of_the_machine_is_in_what_is_saved(
     monkeypatch.chdir(place)
     assert getpass.getuser() == USER
     ok(
-        "compile", "hcqr", data, "--collection", collection, "--out", place / "saved", "--sizes", "3,4,4", "--trials",
-        "2", "--lm", "openai/scripted", "--api-base", server.address, "--api-key-env", "PLANTED_KEY",
+        "compile", "hcqr", "--data", data, "--collection", collection, "--out", place / "saved", "--sizes", "3,4,4",
+        "--trials", "2", "--lm", "openai/scripted", "--api-base", server.address, "--api-key-env", "PLANTED_KEY",
     )  # fmt: skip
     assert cli("artifact", "pack", "saved", "--out", place / "saved.qw").status == 0
     contents = {path.name: path.read_bytes() for path in [*(place / "saved").iterdir(), place / "saved.qw"]}
@@ -190,24 +190,24 @@ def longest(monkeypatch):
 
 def test_compile_on_an_engine_and_ask_what_was_compiled(ok, cli, collection, questions, server):
     ok(
-        "compile", "plain", questions, "--collection", collection, "--engine", "hybrid", "--out", "artifacts/hybrid",
-        "--sizes", "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
+        "compile", "plain", "--data", questions, "--collection", collection, "--engine", "hybrid", "--out",
+        "artifacts/hybrid", "--sizes", "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
     )  # fmt: skip
     manifest = json.loads(Path("artifacts/hybrid/manifest.json").read_text())
     assert (manifest["engine"], manifest["collection"], manifest["reranker"]) == ("hybrid", collection, None)
     ok("ask", QUESTION, "--artifact", "artifacts/hybrid", "--verify", *OPTIONS, *server.lm)
     # The engine of --engine is that of techniques; an artifact opens its own.
     done = cli(
-        "evaluate", questions, "--artifact", "artifacts/hybrid", "--technique", "plain", "--collection", collection,
-        "--engine", "bm25", "--limit", "3", "--json", *server.lm,
+        "evaluate", "artifacts/hybrid", "plain", "--data", questions, "--collection", collection, "--engine", "bm25",
+        "--limit", "3", "--json", *server.lm,
     )  # fmt: skip
-    assert [arm["arm"] for arm in done.data["arms"]] == ["plain", "hybrid"]
+    assert [arm["arm"] for arm in done.data["arms"]] == ["hybrid", "plain"]
 
 
 def test_an_artifact_is_asked_and_compared_over_passages_of_ones_own(ok, collection, passages, questions, server):
     ok(
-        "compile", "plain", questions, "--collection", collection, "--engine", "hybrid", "--out", "artifacts/hybrid",
-        "--sizes", "3,4,4", "--trials", "1", "--json", *server.lm,
+        "compile", "plain", "--data", questions, "--collection", collection, "--engine", "hybrid", "--out",
+        "artifacts/hybrid", "--sizes", "3,4,4", "--trials", "1", "--json", *server.lm,
     )  # fmt: skip
     elsewhere = ("--collection", "mine", "--home", "elsewhere")
     ok("index", "mine", passages, "--home", "elsewhere")
@@ -230,7 +230,7 @@ def test_a_reranker_orders_what_was_found_and_is_saved(ok, collection, questions
     lengths = [len(passage["title"]) + len(passage["text"]) for passage in asked.data["passages"]]
     assert lengths == sorted(lengths, reverse=True)
     assert len(lengths) > 2
-    compiles = ("compile", "rerank", questions, "--out", "artifacts/r", "--sizes", "3,4,4", "--trials", "2")
+    compiles = ("compile", "rerank", "--data", questions, "--out", "artifacts/r", "--sizes", "3,4,4", "--trials", "2")
     ok(*compiles, *fixed)
     manifest = json.loads(Path("artifacts/r/manifest.json").read_text())
     assert manifest["reranker"] == (LongestFirst.id if manifest["technique"] == "rerank" else None)

@@ -71,7 +71,7 @@ def test_arms_have_equal_budgets_unless_one_is_named_and_then_it_is_said(compare
 def test_a_question_has_a_deadline_where_one_is_set(cli, collection, questions, server, rows):
     release = threading.Event()
     server.refuses = lambda body: rows[2]["question"] in str(body["messages"]) and release.wait(60) and False
-    command = ("evaluate", questions, "--collection", collection, "--technique", "plain", "--limit", "4", *server.lm)
+    command = ("evaluate", "plain", "--data", questions, "--collection", collection, "--limit", "4", *server.lm)
     done = cli(*command, "--deadline", "4", "--max-failures", "1", "--rows", "rows.jsonl")
     release.set()
     assert done.status == 0, done.err

@@ -33,7 +33,7 @@ def drift(cli, artifact, server, more_questions):
 
     def call(path, *arguments, against=more_questions):
         lm = server.lm if str(against).endswith("more.jsonl") else ()
-        return cli("drift", path, "--artifact", artifact, "--against", against, *lm, *arguments, width=160)
+        return cli("drift", artifact, path, "--data", against, *lm, *arguments, width=160)
 
     return call
 
@@ -92,7 +92,7 @@ def test_too_few_questions_cost_nothing_and_wrong_input_is_status_2(ask, drift, 
     assert "1 lines cannot be read" in done.err
     assert "the traffic is of another" in done.err
     for at, against in ((artifact, "nothing.jsonl"), ("nothing", "traffic.jsonl")):
-        assert cli("drift", "traffic.jsonl", "--artifact", at, "--against", against).status == 2
+        assert cli("drift", at, "traffic.jsonl", "--data", against).status == 2
     assert len(server.requests) == asked
 
 
@@ -108,5 +108,5 @@ def test_labelled_traffic_is_compiled_and_evaluated_as_it_is(ask, ok, collection
     assert said in " ".join(done.out.split())
     assert "left out: labels.jsonl line 20: there is no exchange 'unknown'" in done.err
     given = ("--collection", collection, "--json", *server.lm)
-    ok("compile", "plain", "new.jsonl", "--out", "again", "--sizes", "4,4,4", "--trials", "2", *given)
-    ok("evaluate", "new.jsonl", "--technique", "plain", *given)
+    ok("compile", "plain", "--data", "new.jsonl", "--out", "again", "--sizes", "4,4,4", "--trials", "2", *given)
+    ok("evaluate", "plain", "--data", "new.jsonl", *given)

@@ -13,7 +13,7 @@ from querywright.metrics.judges import JUDGES
 
 LABELS = ("NOT_USEFUL", "USEFUL", "ENTAILED")
 KEY = "sk-never-to-be-printed-1234567890"
-BARE = ("--judge", "usefulness_without_answer")
+BARE = ("usefulness_without_answer",)
 
 
 def says(label):
@@ -62,7 +62,7 @@ def test_list(cli):
 
 def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perfect):
     server.reply = lambda body: "hm" if "passage 3 of 1." in sent(body) else perfect(body)
-    done = ok("judge", "calibrate", data, *BARE, *server.lm)
+    done = ok("judge", "calibrate", "--data", data, *BARE, *server.lm)
     for place, label in enumerate(LABELS):
         row = re.search(rf"^ *{label} +(\d+) +(\d+) +(\d+)", done.out, re.MULTILINE)
         numbers = [int(number) for number in row.groups()]
@@ -81,11 +81,11 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
 
 def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice(ok, cli, folder, server, perfect):
     server.reply = perfect
-    first = ok("judge", "calibrate", folder, "--json", *server.lm)
+    first = ok("judge", "calibrate", "--data", folder, "--json", *server.lm)
     assert "judged by usefulness_without_answer" in first.err
     assert first.data["table"] == [[12, 0, 0], [0, 6, 0], [0, 0, 6]]
-    assert cli("judge", "calibrate", folder, "--json", *server.lm).data == first.data
-    few = cli("judge", "calibrate", folder, "--limit", "3", "--per-question", "2", "--json", *server.lm)
+    assert cli("judge", "calibrate", "--data", folder, "--json", *server.lm).data == first.data
+    few = cli("judge", "calibrate", "--data", folder, "--limit", "3", "--per-question", "2", "--json", *server.lm)
     assert (few.data["n"], few.data["questions"]) == (6, 3)
     assert len(server.requests) == 24
 
@@ -95,7 +95,7 @@ def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(
     rows = [{"question": f"What of {q}?", "passage": f"Code {grade}, passage {arm} of {q}.", "label": LABELS[grade],
              "second_label": LABELS[0 if q == 7 else grade], "arms": arm}
             for q in range(8) for arm, grade in (("plain", 0), ("hyde", 2 * (q < 6)), ("hcqr", 1))]  # fmt: skip
-    command = ("judge", "calibrate", write("arms.jsonl", rows), *BARE, *server.lm)
+    command = ("judge", "calibrate", "--data", write("arms.jsonl", rows), *BARE, *server.lm)
     done = ok(*command)
     flat = " ".join(done.out.split())
     assert "value second person" in flat
@@ -114,13 +114,13 @@ def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(
 
 def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, server, collection, rows, write, perfect):
     server.reply = perfect
-    saved = ok("judge", "calibrate", folder, "--out", "judges/plain", *server.lm)
+    saved = ok("judge", "calibrate", "--data", folder, "--out", "judges/plain", *server.lm)
     assert saved.out.splitlines()[-1] == "judge: judges/plain/judge.json"
     server.reply = lambda body: says("USEFUL")
     for row in rows:
         del row["evidence"]
-    command = ("evaluate", write("bare.jsonl", rows), "--collection", collection, "--technique", "plain",
-               "--reader", "none", "--limit", "2", "--knob", "max_passages=2", "--judge", "judges/plain", "--json",
+    command = ("evaluate", "plain", "--data", write("bare.jsonl", rows), "--collection", collection, "--reader", "none",
+               "--limit", "2", "--knob", "max_passages=2", "--judge", "judges/plain", "--json",
                *server.lm)  # fmt: skip
     done = ok(*command)
     assert done.data["arms"][0]["metrics"]["judged_useful_without_answer"]["value"] == 1
@@ -139,7 +139,7 @@ def test_compile_keeps_what_helps_and_says_what_it_is_worth(ok, cli, write, serv
 
     server.reply = lambda body: perfect(body) if sent(body).count("Code ") > 1 else at_random(body)
     data = write("many.jsonl", cases(32, 5))
-    done = ok("judge", "compile", data, *BARE, "--out", "judges/tuned", *server.lm)
+    done = ok("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", *server.lm)
     flat = " ".join(done.out.split())
     assert re.search(r"chosen on dev: [36] demonstrations", flat)
     assert "the demonstrations bring the judge nearer to people: difference in kappa" in flat
@@ -147,10 +147,10 @@ def test_compile_keeps_what_helps_and_says_what_it_is_worth(ok, cli, write, serv
     made = json.loads(Path("judges/tuned/judge.json").read_text())
     assert len(made["predictors"]["label"]["demos"]) in (3, 6)
     assert KEY not in json.dumps(made)
-    again = cli("judge", "calibrate", data, "--judge", "judges/tuned", "--json", *server.lm)
+    again = cli("judge", "calibrate", "judges/tuned", "--data", data, "--json", *server.lm)
     assert again.data["figures"]["kappa"]["value"] == 1
     assert again.data["prompt"] == made["calibration"]["prompt"]
-    as_json = cli("judge", "compile", data, *BARE, "--out", "judges/tuned", "--json", *server.lm)
+    as_json = cli("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", "--json", *server.lm)
     assert set(as_json.data) == {"chosen", "dev", "before", "after", "differences", "n"}
 
 
@@ -167,9 +167,8 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
 
     def judged(name="points.json"):
         done = ok(
-            "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
-            "--reader", "long_answer", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json",
-            *server.lm,
+            "evaluate", "closed_book", "plain", "--data", questions, "--collection", collection, "--reader",
+            "long_answer", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json", *server.lm,
         )  # fmt: skip
         return [arm["metrics"]["judged_guideline"]["value"] for arm in done.data["arms"]]
 
@@ -186,13 +185,13 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("calibrate", "cases.jsonl", "--judge", "nobody"), ["unknown judge 'nobody'", "usefulness, "]),
-        (("calibrate", "none.jsonl"), ["no such file"]),
-        (("calibrate", "beyond.jsonl"), ["line 1", "found 5; expected a label: NOT_USEFUL"]),
-        (("calibrate", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
-        (("calibrate", "cases.jsonl", "--judge", "faithfulness"), ["response"]),
-        (("calibrate", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
-        (("compile", "two.jsonl", "--out", "x"), ["--seed"]),
+        (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
+        (("calibrate", "--data", "none.jsonl"), ["no such file"]),
+        (("calibrate", "--data", "beyond.jsonl"), ["line 1", "found 5; expected a label: NOT_USEFUL"]),
+        (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
+        (("calibrate", "faithfulness", "--data", "cases.jsonl"), ["response"]),
+        (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
+        (("compile", "--data", "two.jsonl", "--out", "x"), ["--seed"]),
         (("evaluate", "--judge", "nobody"), ["unknown judge 'nobody'"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
         (("evaluate", "--judge", "coverage"), ["--guidelines FILE"]),
@@ -207,7 +206,7 @@ def test_mistakes(wrong, data, write, server, questions, collection, arguments, 
     write("two.jsonl", cases(2))
     Path("bad.json").write_text("{")
     command, *more = arguments
-    given = ["judge", command] if command != "evaluate" else ["evaluate", questions, "--technique", "plain"]
+    given = ["judge", command] if command != "evaluate" else ["evaluate", "plain", "--data", questions]
     given += ["--collection", collection] if command == "evaluate" else []
     message = wrong(*given, *more, *server.lm)
     assert all(part in message for part in parts), message
@@ -215,5 +214,5 @@ def test_mistakes(wrong, data, write, server, questions, collection, arguments, 
 
 def test_an_outage_stops_it_and_saves_nothing(cli, data, server):
     server.status = 401
-    done = cli("judge", "calibrate", data, "--out", "judges/x", *server.lm)
+    done = cli("judge", "calibrate", "--data", data, "--out", "judges/x", *server.lm)
     assert (done.status, KEY in done.out + done.err, Path("judges").exists()) == (3, False, False)

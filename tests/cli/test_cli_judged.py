@@ -33,7 +33,7 @@ def labels(requests):
 def compile_in(cli, unlabelled, collection, server):
     def call(*more, reader="none"):
         return cli(
-            "compile", "hcqr", unlabelled, "--collection", collection, "--out", "made", "--sizes", "2,6,6",
+            "compile", "hcqr", "--data", unlabelled, "--collection", collection, "--out", "made", "--sizes", "2,6,6",
             "--trials", "2", "--threads", "2", "--json", "--reader", reader, *server.lm, *more,
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ def label(cli, collection, bare, server):
     server.reply = lambda body: json.dumps({"reason": "It is beside the point.", "label": "NOT_USEFUL"})
 
     def call(*given, out="labels.jsonl"):
-        return cli("judge", "label", bare, "--collection", collection, "--out", out, *given, *server.lm)
+        return cli("judge", "label", "--data", bare, "--collection", collection, "--out", out, *given, *server.lm)
 
     return call
 
@@ -36,10 +36,10 @@ def read(path):
 def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     cli, label, server, bare, collection, rows, tmp_path, write
 ):
-    done = label("--arms", "plain,plain@bm25:max_passages=1,max_query_words=8", "--depth", "1", "--json")
+    done = label("plain", "plain@bm25:max_passages=1,max_query_words=8", "--depth", "1", "--json")
     assert done.status == 2
     assert "max_query_words" in done.err
-    done = label("--arms", "plain,plain@bm25:max_passages=1", "--depth", "2", "--json")
+    done = label("plain", "plain@bm25:max_passages=1", "--depth", "2", "--json")
     assert done.status == 0, done.err
     made = read(tmp_path / "labels.jsonl")
     assert len(made) == len(server.requests) == done.data["asked"] == done.data["passages"]
@@ -52,7 +52,7 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     for one in corrected:
         one["label"] = "ENTAILED"
     write("labels.jsonl", made)
-    again = label("--arms", "plain", "--depth", "3")
+    again = label("plain", "--depth", "3")
     assert again.status == 0, again.err
     more = read(tmp_path / "labels.jsonl")
     assert len(more) == len(server.requests) > len(made)
@@ -60,13 +60,13 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     assert [one["label"] for one in more if one["by"] == "person"] == ["ENTAILED"] * 3
     assert " ".join(again.out.split()).endswith("give them back with --labels labels.jsonl")
 
-    held = cli("judge", "calibrate", "labels.jsonl", "--json", *server.lm)
+    held = cli("judge", "calibrate", "--data", "labels.jsonl", "--json", *server.lm)
     assert (held.data["n"], held.data["labels"], held.data["table"]) == (
         3, ["NOT_USEFUL", "USEFUL", "ENTAILED"], [[0, 0, 0], [0, 0, 0], [3, 0, 0]]
     )  # fmt: skip
     asked = len(server.requests)
     assert asked == len(more)  # the judge says of these cases what it said before
-    given = (bare, "--collection", collection, "--technique", "plain", "--reader", "none", "--labels", "labels.jsonl")
+    given = ("plain", "--data", bare, "--collection", collection, "--reader", "none", "--labels", "labels.jsonl")
     known = cli("evaluate", *given, "--max-passages", "3", "--json", *server.lm).data
     assert known["arms"][0]["metrics"]["decision_useful"]["value"] == 3 / 18
     assert known["arms"][0]["unjudged"] == 0
@@ -89,8 +89,8 @@ def test_a_program_is_compiled_on_labels_that_a_person_corrected(ok, label, serv
     del server.reply
     server.reply = type(server)().reply
     given = (
-        "compile", "rag_fusion", bare, "--collection", collection, "--out", "made", "--labels", "labels.jsonl",
-        "--sizes", "3,4,4", "--trials", "2", "--knob", "max_passages=3", *server.lm,
+        "compile", "rag_fusion", "--data", bare, "--collection", collection, "--out", "made", "--labels",
+        "labels.jsonl", "--sizes", "3,4,4", "--trials", "2", "--knob", "max_passages=3", *server.lm,
     )  # fmt: skip
     assert ok(*given, "--json").data["objective"] == "decision_useful"
     dev = " ".join(ok(*given).out.partition("test, 4 questions")[0].split())
@@ -110,10 +110,10 @@ def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(la
 
 
 def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wrong, write, server, bare, collection):
-    given = ("judge", "label", bare, "--collection", collection, *server.lm)
+    given = ("judge", "label", "--data", bare, "--collection", collection, *server.lm)
     assert "end it in .jsonl, .csv" in wrong(*given, "--out", "labels.xlsx")
     assert "qrels have no passage without a label" in wrong(*given, "--out", "labels.qrels", "--judge", "none")
-    said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "--arms", "hyde")
+    said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "hyde")
     assert "use the judge usefulness" in said
     assert server.requests == []  # nor the arm's LM
     assert label("--judge", "none", "--depth", "1", out="mine.csv").status == 0
@@ -124,7 +124,7 @@ def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wr
     found = qw.read_questions(bare, labels="mine.csv")
     assert {name for one in found for by in one.assessors.values() for name in by} == {"person"}
     assert cli("index", "other", write("others.jsonl", [{"id": "x", "text": "Else."}])).status == 0
-    said = wrong("evaluate", bare, "--collection", "other", "--labels", "mine.csv", "--technique", "plain", *server.lm)
+    said = wrong("evaluate", "plain", "--data", bare, "--collection", "other", "--labels", "mine.csv", *server.lm)
     assert "the labels are of another collection" in said
     assert found[0].id in said
 

@@ -33,7 +33,7 @@ def test_passages_that_cannot_be_indexed(wrong, write, rows, options, parts):
 
 
 def test_files_and_names_that_are_not_there(wrong, passages, collection, server):
-    says(wrong("evaluate", "absent.jsonl", "--collection", collection, *server.lm), "absent.jsonl", "no such file")
+    says(wrong("evaluate", "--data", "absent.jsonl", *server.lm), "absent.jsonl", "no such file")
     says(wrong("index", "Two Words", passages), "'Two Words'", "a-z")
 
 
@@ -41,14 +41,14 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
     fixed = ("--collection", collection, *server.lm)
     rows[3]["answer"] = "pepper"
     source = write("pepper.jsonl", rows)
-    for command in (["evaluate", source], ["compile", "hcqr", source, "--out", "new"]):
+    for command in (["evaluate", "--data", source], ["compile", "hcqr", "--data", source, "--out", "new"]):
         says(wrong(*command, *fixed), "line 4", "pepper", "answer")
     del rows[1]["options"], rows[3]
     source = write("open.jsonl", rows)
-    says(wrong("evaluate", source, "--technique", "plain", "--reader", "multiple_choice", *fixed), "line 2", "options")
-    says(wrong("evaluate", source, "--technique", "hcqr", *fixed), "hcqr: every question needs options", "line 2")
-    says(wrong("evaluate", source, "--artifact", artifact, *server.lm), "made: every question needs options", "line 2")
-    says(wrong("compile", "hcqr", source, "--out", "new", *fixed), "line 2", "options")
+    says(wrong("evaluate", "plain", "--data", source, "--reader", "multiple_choice", *fixed), "line 2", "options")
+    says(wrong("evaluate", "hcqr", "--data", source, *fixed), "hcqr: every question needs options", "line 2")
+    says(wrong("evaluate", artifact, "--data", source, *server.lm), "made: every question needs options", "line 2")
+    says(wrong("compile", "hcqr", "--data", source, "--out", "new", *fixed), "line 2", "options")
     says(wrong("ask", QUESTION, "--technique", "hcqr", *fixed), "hcqr compares options", "--option")
     says(wrong("ask", QUESTION, "--technique", "plain", "--reader", "multiple_choice", *fixed), "compares", "--option")
     says(wrong("ask", QUESTION, "--artifact", artifact, *server.lm), "chooses between options", "--option")
@@ -56,13 +56,13 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
 
 def test_unknown_names_are_answered_with_the_known_ones(wrong, questions, collection, server):
     fixed = ("--collection", collection, *server.lm)
-    compiles = ("compile", "hcqr", questions, "--out", "new")
-    says(wrong("evaluate", questions, "--technique", "hcrq", *fixed), "'hcrq'", "hcqr", "plain")
-    says(wrong("compile", "hcrq", questions, "--out", "new", *fixed), "'hcrq'", "hcqr")
+    compiles = ("compile", "hcqr", "--data", questions, "--out", "new")
+    says(wrong("evaluate", "hcrq", "--data", questions, *fixed), "'hcrq'", "hcqr", "plain")
+    says(wrong("compile", "hcrq", "--data", questions, "--out", "new", *fixed), "'hcrq'", "hcqr")
     says(wrong("ask", QUESTION, "--technique", "hcrq", *fixed), "'hcrq'", "hcqr")
-    says(wrong("evaluate", questions, "--metric", "f1", *fixed), "'f1'", "token_f1", "recall")
+    says(wrong("evaluate", "--data", questions, "--metric", "f1", *fixed), "'f1'", "token_f1", "recall")
     says(wrong(*compiles, "--objective", "speed", *fixed), "'speed'", "accuracy")
-    for command in (["evaluate", questions], compiles, ["ask", QUESTION, "--technique", "plain"]):
+    for command in (["evaluate", "--data", questions], compiles, ["ask", QUESTION, "--technique", "plain"]):
         says(wrong(*command, "--reader", "long", *fixed), "'long'", "multiple_choice", "none")
         says(wrong(*command, "--knob", "depth=3", *fixed), "depth", "max_passages")
         says(wrong(*command, "--knob", "max_passages=many", *fixed), "max_passages", "many")
@@ -78,8 +78,8 @@ def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collecti
         says(wrong("compare", arm, *compares[1:], "--out", "new"), "unknown", "xxx")
     says(wrong(*compares, "--out", long), "too long for the name", "give a shorter --out")
     says(wrong(*compares, "--out", "new", "--judge", long), "unknown judge")
-    says(wrong("evaluate", questions, "--technique", "plain", "--rows", long, *fixed), "give a shorter --rows")
-    says(wrong("evaluate", long, "--technique", "plain", *fixed), "no such file")
+    says(wrong("evaluate", "plain", "--data", questions, "--rows", long, *fixed), "give a shorter --rows")
+    says(wrong("evaluate", "plain", "--data", long, *fixed), "no such file")
     says(wrong("index", "new", long), "no such file")
     says(wrong("ask", QUESTION, "--artifact", long, *server.lm), "there is no artifact")
     says(wrong("ask", QUESTION, "--technique", "plain", "--embedder", long, *fixed), "the one given is")
@@ -102,12 +102,12 @@ def test_a_working_folder_that_cannot_be_written_is_asked_from_alone(
         ok("ask", QUESTION, *asked, *server.lm)
     assert caplog.text.count("cannot be written: what is answered is not kept") == 1
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
-    says(wrong("evaluate", questions, "--collection", collection, *server.lm), "cannot be written", "--home")
+    says(wrong("evaluate", "--data", questions, "--collection", collection, *server.lm), "cannot be written", "--home")
 
 
 def test_lms(wrong, questions, collection, monkeypatch):
     def told(*lm):
-        return wrong("evaluate", questions, "--collection", collection, "--technique", "plain", *lm)
+        return wrong("evaluate", "plain", "--data", questions, "--collection", collection, *lm)
 
     says(told("--lm", "gpt-9"), "gpt-9")
     says(told("--lm", "gguf:absent.gguf"), "absent.gguf")
@@ -119,9 +119,9 @@ def test_lms(wrong, questions, collection, monkeypatch):
 
 
 def test_collections(cli, wrong, questions, collection, server, passages):
-    told = wrong("evaluate", questions, "--collection", "absent", *server.lm)
+    told = wrong("evaluate", "--data", questions, "--collection", "absent", *server.lm)
     says(told, "'absent'", "known: tiny", "querywright index absent")
-    says(wrong("evaluate", questions, *server.lm), "plain searches", "--collection")
+    says(wrong("evaluate", "--data", questions, *server.lm), "plain searches", "--collection")
     says(wrong("ask", QUESTION, "--technique", "plain", *server.lm), "plain searches", "--collection")
     assert cli(*told[told.index("querywright index") :].split()[1:3], passages).status == 0
     assert cli("ask", QUESTION, "--technique", "plain", "--collection", "absent", *server.lm).status == 0
@@ -143,7 +143,7 @@ def test_what_cannot_be_asked(wrong, collection, server, arguments, parts):
 
 
 def test_sizes(wrong, questions, collection, server):
-    command = ("compile", "hcqr", questions, "--collection", collection, "--out", "new", *server.lm)
+    command = ("compile", "hcqr", "--data", questions, "--collection", collection, "--out", "new", *server.lm)
     for sizes in ("20,40", "a,b,c", "1,2,3,4", "-1,2,3", "²,1,1", ""):
         says(wrong(*command, f"--sizes={sizes}"), "--sizes takes three whole numbers", "20,40,80")
     says(wrong(*command, "--sizes", "0,2,2"), "1 or more")
@@ -153,7 +153,7 @@ def test_sizes(wrong, questions, collection, server):
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):
     def told(source, *more):
-        return wrong("evaluate", source, "--collection", collection, "--technique", "plain", *more, *server.lm)
+        return wrong("evaluate", "plain", "--data", source, "--collection", collection, *more, *server.lm)
 
     said = "joint_passage_f1 needs a reader that names its support such as grounded (--reader)"
     says(told(questions, "--metric", "joint_passage_f1"), said)
@@ -168,7 +168,7 @@ def test_nothing_to_score(wrong, rows, write, questions, collection, server):
 
 def test_artifacts(wrong, cli, artifact, questions, server, write):
     def told(path):
-        wrong("evaluate", questions, "--artifact", path, *server.lm)
+        wrong("evaluate", path, "--data", questions, *server.lm)
         return wrong("ask", QUESTION, "--artifact", path, *OPTIONS, *server.lm)
 
     says(told("artifacts/absent"), "artifacts/absent'", "no artifact", "--out")
@@ -200,12 +200,12 @@ def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong,
     Path("file").write_text("x")
     Path("full").mkdir()
     (Path("full") / "notes.txt").write_text("mine")
-    compile_to = ("compile", "hcqr", questions, "--collection", collection, *server.lm, "--out")
+    compile_to = ("compile", "hcqr", "--data", questions, "--collection", collection, *server.lm, "--out")
     says(wrong(*compile_to, "file"), "'file' is a file", "--out")
     says(wrong(*compile_to, "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
     says(wrong(*compile_to, "full"), "'full' exists and is no artifact", "--out")
     says(wrong("demo", "--out", "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
-    evaluate = ("evaluate", questions, "--collection", collection, *server.lm, "--rows")
+    evaluate = ("evaluate", "--data", questions, "--collection", collection, *server.lm, "--rows")
     says(wrong(*evaluate, "absent/rows.jsonl"), "there is no folder 'absent'", "--rows")
     says(wrong(*evaluate, "full"), "'full' is a folder", "--rows")
     for place in ("file", "file/home"):
@@ -216,7 +216,7 @@ def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong,
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, server):
-    done = cli("evaluate", questions, "--technique", "closed_book", "--limit", "2", "--rows", "/dev/full", "--json",
+    done = cli("evaluate", "closed_book", "--data", questions, "--limit", "2", "--rows", "/dev/full", "--json",
                *server.lm)  # fmt: skip
     assert (done.status, done.data["arms"][0]["n"]) == (2, 2)
     says(done.err, "'full' could not be written", "No space left", "--rows")

@@ -232,8 +232,8 @@ def test_a_technique_searches_through_questions_and_brings_its_engine(ok, cli, a
     traced = cli("ask", QUESTION, "--technique", "qb_rag", "--trace", *fixed)
     assert f"p-salt through: {WRITTEN['salt']}" in " ".join(traced.out.split())
     done = ok(
-        "evaluate", questions, "--technique", "qb_rag", "--technique", "plain", "--technique", "plain@questions",
-        "--technique", "qb_rag:match=hybrid,weight=1", "--json", *fixed,
+        "evaluate", "qb_rag", "plain", "plain@questions", "qb_rag:match=hybrid,weight=1", "--data", questions,
+        "--json", *fixed,
     )  # fmt: skip
     arms = {arm["arm"]: arm["metrics"]["recall"]["value"] for arm in done.data["arms"]}
     assert arms["plain"] == arms["qb_rag:match=hybrid,weight=1"] == 1.0
@@ -251,7 +251,7 @@ def test_it_is_compiled_against_plain_retrieval_and_loaded_again(ok, asked, ques
             for topic, text in WRITTEN.items() for n in range(8)
         ])  # fmt: skip
     ok(
-        "compile", "qb_rag", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", sizes,
+        "compile", "qb_rag", "--data", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", sizes,
         "--trials", "3", "--threads", "2", "--knob", "max_passages=1", "--json", *server.lm,
     )  # fmt: skip
     manifest = json.loads(Path("artifacts/q/manifest.json").read_text())
@@ -285,8 +285,8 @@ def test_a_set_of_reworded_questions_is_evaluated_and_made_again(ok, cli, tested
     assert "kept: 4" in made.out
     assert "questions: sets/re.jsonl; card: sets/re.card.json" in made.err
     assert "the index does not tell which LM wrote it" in made.err
-    done = cli("evaluate", "sets/re.jsonl", "--collection", tested, "--technique", "plain", "--reader", "none",
-               "--json", *server.lm)  # fmt: skip
+    done = cli("evaluate", "plain", "--data", "sets/re.jsonl", "--collection", tested, "--reader", "none", "--json",
+               *server.lm)  # fmt: skip
     assert done.data["arms"][0]["n"] == 4, done.err
     requests = len(server.requests)
     assert cli(*rephrase, "sets/again.jsonl", "--json").data == json.loads(Path("sets/re.card.json").read_text())

@@ -71,9 +71,9 @@ def write_grounded(body):
 def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection, questions, server):
     server.reply = write_grounded
     command = (
-        "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
-        "--knob", "max_passages=2", "--metric", "accuracy", "--metric", "joint_passage_f1",
-        "--limit", "6", "--rows", "rows.jsonl", "--json", *server.lm,
+        "evaluate", "closed_book", "plain", "--data", questions, "--collection", collection, "--knob",
+        "max_passages=2", "--metric", "accuracy", "--metric", "joint_passage_f1", "--limit", "6", "--rows",
+        "rows.jsonl", "--json", *server.lm,
     )  # fmt: skip
     done = ok(*command, "--reader", "grounded")
     found = [{key: one["value"] for key, one in arm["metrics"].items()} for arm in done.data["arms"]]
@@ -93,7 +93,7 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_table_is_whole_at_every_width_and_a_second_run_asks_nothing(ok, cli, collection, questions, server, width):
-    command = ("evaluate", questions, "--collection", collection, "--limit", "3", *server.lm)
+    command = ("evaluate", "--data", questions, "--collection", collection, "--limit", "3", *server.lm)
     done = ok(*command, width=width)
     assert all(len(line) <= width for line in done.out.splitlines())
     assert "…" not in done.out
@@ -114,9 +114,8 @@ def test_a_judge_is_named_and_said_to_be_uncalibrated(ok, collection, rows, serv
     del rows[0]["options"]
     source = write("unlabelled.jsonl", rows[:2])
     done = ok(
-        "evaluate", source, "--collection", collection, "--reader", "short_answer", "--json",
-        "--judge-lm", "openai/judge", "--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY",
-        *server.lm,
+        "evaluate", "--data", source, "--collection", collection, "--reader", "short_answer", "--json", "--judge-lm",
+        "openai/judge", "--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY", *server.lm,
     )  # fmt: skip
     assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain"]
     assert set(done.data["arms"][1]["metrics"]) == {"accuracy", "judged_useful"}
@@ -127,7 +126,7 @@ def test_a_judge_is_named_and_said_to_be_uncalibrated(ok, collection, rows, serv
 
 
 def test_a_limit_of_calls_ends_with_3_and_the_next_run_goes_on(ok, outside, questions, server):
-    command = ("evaluate", questions, "--technique", "closed_book", "--limit", "6", "--threads", "3", "--json")
+    command = ("evaluate", "closed_book", "--data", questions, "--limit", "6", "--threads", "3", "--json")
     server.delay = 0.5  # the third question meets the limit while two are under way: what these answer is kept
     stopped = outside(*command, "--max-calls", "2", *server.lm)
     assert (stopped.status, stopped.out, "Traceback" in stopped.err) == (3, "", False)
@@ -144,8 +143,8 @@ def test_a_refused_key_ends_with_3_at_once_and_is_not_printed(cli, collection, q
     server.status = 401  # its message repeats the key
     arguments = {
         "ask": ["ask", FEET, "--technique", "plain"],
-        "evaluate": ["evaluate", questions, "--technique", "plain", "--threads", "1"],
-        "compile": ["compile", "hcqr", questions, "--out", "art", "--sizes", "2,2,2"],
+        "evaluate": ["evaluate", "plain", "--data", questions, "--threads", "1"],
+        "compile": ["compile", "hcqr", "--data", questions, "--out", "art", "--sizes", "2,2,2"],
     }[command]
     done = cli(*arguments, "--collection", collection, *server.lm)
     assert (done.status, done.out) == (3, "")
@@ -163,7 +162,7 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(
 ):
     server.reply = lambda body: "As an AI, I cannot."
     arguments = {
-        "compile": ["compile", "hcqr", questions, "--out", "made", "--sizes", "3,4,4", "--trials", "1"],
+        "compile": ["compile", "hcqr", "--data", questions, "--out", "made", "--sizes", "3,4,4", "--trials", "1"],
         "compare": ["compare", "plain", "hcqr", "--data", questions, "--out", "made"],
     }[command]
     done = cli(*arguments, "--collection", collection, *server.lm)
@@ -208,7 +207,7 @@ def test_an_artifact_s_own_lm_elsewhere_is_asked_where_it_is_named_or_at_a_named
 def test_an_outage_ends_with_3(outside, home, questions):
     # Nobody listens on the port. In a process of its own: its clients are not closed.
     done = outside(
-        "evaluate", questions, "--technique", "closed_book", "--threads", "1", "--max-failures", "0", "--limit", "2",
+        "evaluate", "closed_book", "--data", questions, "--threads", "1", "--max-failures", "0", "--limit", "2",
         "--lm", "openai/scripted", "--api-base", "http://127.0.0.1:9/v1", "--api-key-env", "SCRIPTED_KEY",
     )  # fmt: skip
     assert (done.status, done.out) == (3, ""), done.err
@@ -219,8 +218,8 @@ def test_an_outage_ends_with_3(outside, home, questions):
 
 def test_ctrl_c_ends_with_130_and_the_next_run_goes_on(home, questions, server):
     server.delay = 0.2
-    command = [sys.executable, "-m", "querywright", "evaluate", str(questions), "--technique", "closed_book",
-               "--limit", "10", "--threads", "1", "--json", *server.lm]  # fmt: skip
+    command = [sys.executable, "-m", "querywright", "evaluate", "closed_book", "--data", str(questions), "--limit",
+               "10", "--threads", "1", "--json", *server.lm]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
     while len(server.requests) < 4 and time.monotonic() - began < 60:
@@ -263,8 +262,8 @@ def test_compile_saves_shows_and_is_loaded(ok, artifact, server, questions):
         assert loaded.data["answer"] == "feet"
     assert len(server.requests) <= asked + 3  # golden answers came from the store
     again = ok(
-        "compile", "hcqr", questions, "--collection", "tiny", "--out", artifact,
-        "--sizes", "3,4,4", "--trials", "2", "--threads", "2", *server.lm,
+        "compile", "hcqr", "--data", questions, "--collection", "tiny", "--out", artifact, "--sizes", "3,4,4",
+        "--trials", "2", "--threads", "2", *server.lm,
     )  # fmt: skip
     assert "LM calls: 0 made" in again.out
     assert all(len(line) <= 80 for line in again.out.splitlines())
@@ -279,8 +278,8 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
 
     monkeypatch.setattr(files, "replace_folder", full)
     done = cli(
-        "compile", "hcqr", questions, "--collection", collection, "--out", "artifacts/x",
-        "--sizes", "2,2,2", "--trials", "1", "--json", *server.lm,
+        "compile", "hcqr", "--data", questions, "--collection", collection, "--out", "artifacts/x", "--sizes",
+        "2,2,2", "--trials", "1", "--json", *server.lm,
     )  # fmt: skip
     assert (done.status, done.data["artifact"]) == (2, None)
     assert done.data["test"]

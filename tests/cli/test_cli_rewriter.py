@@ -27,7 +27,7 @@ from querywright.cli.rewriter import RewriteOptions
 def test_what_cannot_be_trained_is_said_at_once(
     options: list[str], said: str, cli: Any, collection: str, questions: Path, server: Any
 ) -> None:
-    found = cli("rewriter", "train", questions, "--collection", collection, "--out", "r", *options)
+    found = cli("rewriter", "train", "--data", questions, "--collection", collection, "--out", "r", *options)
     assert found.status == 2
     assert said in " ".join(found.err.split())
     assert server.requests == []

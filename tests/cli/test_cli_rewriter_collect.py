@@ -39,9 +39,9 @@ def collect(cli: Any, vague: Path, collection: str, server: Any, rows: list[dict
 
     def call(*more: object, sizes: str = "4,3,3") -> Any:
         return cli(
-            "rewriter", "collect", vague, "--collection", collection, "--metric", "recall@1", "--sizes", sizes,
-            "--candidates", "2", "--knob", "max_passages=1", "--teacher", "openai/scripted", "--teacher-api-base",
-            server.address, "--teacher-api-key-env", "SCRIPTED_KEY", *more, width=200,
+            "rewriter", "collect", "--data", vague, "--collection", collection, "--metric", "recall@1", "--sizes",
+            sizes, "--candidates", "2", "--knob", "max_passages=1", "--teacher", "openai/scripted",
+            "--teacher-api-base", server.address, "--teacher-api-key-env", "SCRIPTED_KEY", *more, width=200,
         )  # fmt: skip
 
     return call
@@ -88,7 +88,7 @@ def test_a_collection_that_was_stopped_asks_nothing_twice(collect: Any, server: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--technique", "plain"], "plain writes nothing with an LM"),
+        (["plain"], "plain writes nothing with an LM"),
         (["--recipe", "paper", "--reader", "none"], "needs a reader; give --reader and --lm"),
         (["--out", "mine.txt"], "'mine.txt' exists and is no file of pairs; give another --out"),
     ],
@@ -112,8 +112,8 @@ def test_the_evidence_teaches_names_and_options_without_an_lm(ok: Any, cli: Any,
     ]  # fmt: skip
     assert cli("index", "things", write("things.jsonl", passages)).status == 0
     done = ok(
-        "rewriter", "collect", write("asked.jsonl", asked), "--collection", "things", "--metric", "recall@1",
-        "--sizes", "4,3,3", "--teacher", "evidence", "--engine", "bm25", "--knob", "max_passages=1",
+        "rewriter", "collect", "--data", write("asked.jsonl", asked), "--collection", "things", "--metric",
+        "recall@1", "--sizes", "4,3,3", "--teacher", "evidence", "--engine", "bm25", "--knob", "max_passages=1",
         "--out", "a.jsonl", "--json",
     )  # fmt: skip
     pairs = read_pairs(Path("a.jsonl"))
@@ -128,7 +128,7 @@ def test_what_was_asked_of_passages_is_for_the_writer_of_questions(
     ok: Any, cli: Any, write: Any, rows: list[dict[str, Any]], collection: str, server: Any
 ) -> None:
     asked = write("asked.jsonl", rows)
-    call = ("rewriter", "collect", asked, "--collection", collection, "--technique", "qb_rag", "--sizes", "4,3,3")
+    call = ("rewriter", "collect", "qb_rag", "--data", asked, "--collection", collection, "--sizes", "4,3,3")
     done = ok(*call, "--teacher", "evidence", "--out", "a.jsonl", width=200)
     assert "nothing is searched or scored" in done.err
     split, pairs = split_questions(read_questions(asked), sizes=SIZES), read_pairs(Path("a.jsonl"))
@@ -147,7 +147,7 @@ def test_what_was_asked_of_passages_is_for_the_writer_of_questions(
     held, pairs = {asked_of(one) for one in (*split.dev, *split.test)}, read_pairs(Path("c.jsonl"))
     leaking = [pair for pair in pairs if held & set(pair.asked.split())]
     assert leaking
-    refused = cli("rewriter", "train", asked, "--collection", collection, "--out", "r", "--sizes", "4,3,3",
+    refused = cli("rewriter", "train", "--data", asked, "--collection", collection, "--out", "r", "--sizes", "4,3,3",
         "--stages", "warmup", "--base", "some/model", "--pairs", "c.jsonl")  # fmt: skip
     assert refused.status == 2
     assert f"{len(leaking)} of the {len(pairs)} pairs of --pairs are of dev or test questions" in refused.err

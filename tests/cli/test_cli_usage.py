@@ -76,12 +76,12 @@ def test_help_imports_nothing_heavy():
         ("study nonsense", 'Unknown command "nonsense"'),
         ("index", "COLLECTION"),
         ("ask", "QUESTION"),
-        ("compile hcqr sample", "--collection"),
-        ("evaluate sample --threads 0", "--threads"),
-        ("evaluate sample --threads two", "--threads"),
-        ("evaluate sample --limit 0", "--limit"),
-        ("evaluate sample --max-failures 2", "--max-failures"),
-        ("evaluate sample --treads 1", "Did you mean --threads?"),
+        ("compile hcqr --data sample", "--collection"),
+        ("evaluate --data sample --threads 0", "--threads"),
+        ("evaluate --data sample --threads two", "--threads"),
+        ("evaluate --data sample --limit 0", "--limit"),
+        ("evaluate --data sample --max-failures 2", "--max-failures"),
+        ("evaluate --data sample --treads 1", "Did you mean --threads?"),
     ],
 )
 def test_wrong_usage_is_2_and_a_few_lines_on_standard_error(cli, line, said):
@@ -233,8 +233,8 @@ def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, col
     """Texts of questions are in results, labels, reports, studies and stores; an artifact is deployed by others."""
     fixed = ("--collection", collection, *server.lm)
     ok("compare", "plain", "--data", questions, "--limit", 2, "--out", "results", *fixed)
-    ok("evaluate", questions, "--technique", "plain", "--limit", 2, "--rows", "rows.jsonl", *fixed)
-    ok("judge", "label", questions, "--limit", 1, "--collection", collection, "--out", "labels.jsonl", *server.lm)
+    ok("evaluate", "plain", "--data", questions, "--limit", 2, "--rows", "rows.jsonl", *fixed)
+    ok("judge", "label", "--data", questions, "--limit", 1, "--out", "labels.jsonl", *fixed)
     ok("recording", "write", "shared.jsonl.gz", "--label", "a")
     ok("artifact", "pack", artifact, "--out", "shared.qw")
     private = [Path("rows.jsonl"), Path("labels.jsonl"), Path("results"), *Path("results").iterdir()]
@@ -244,5 +244,5 @@ def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, col
     assert [str(path) for path in handed_on if not path.stat().st_mode & 0o044] == []
     Path("labels.jsonl").chmod(0o660)  # a file that people share stays theirs
     again = ("--limit", 1, "--collection", collection, "--out", "labels.jsonl", *server.lm)
-    ok("judge", "label", questions, "--labels", "labels.jsonl", *again)
+    ok("judge", "label", "--data", questions, "--labels", "labels.jsonl", *again)
     assert Path("labels.jsonl").stat().st_mode & 0o777 == 0o660

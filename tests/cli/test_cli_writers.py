@@ -79,9 +79,10 @@ def test_evaluate_counts_the_calls_of_both_and_notes_what_was_not_learnt(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
     def evaluated(*arms: str, more: Any = (), limit: str = "2") -> Any:
-        named = [part for arm in arms for part in ("--technique", arm)]
         reads = ("--limit", limit, "--reader", "none")
-        return cli("evaluate", questions, "--collection", collection, *reads, *server.lm, *named, *more, width=200)
+        return cli(
+            "evaluate", *arms, "--data", questions, "--collection", collection, *reads, *server.lm, *more, width=200
+        )
 
     found = evaluated("plain", "rrr:writer=none", "rrr", more=("--writer-lm", trained.path, "--json"))
     assert found.status == 0, found.err
@@ -99,7 +100,7 @@ def test_evaluate_counts_the_calls_of_both_and_notes_what_was_not_learnt(
 def test_a_limit_of_calls_is_that_of_lm_and_rewriter_together(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    found = cli("evaluate", questions, "--collection", collection, "--technique", "rrr", "--writer-lm", trained.path,
+    found = cli("evaluate", "rrr", "--data", questions, "--collection", collection, "--writer-lm", trained.path,
         "--max-calls", "5", *server.lm)  # fmt: skip
     assert found.status == 3
     assert "the limit of 5 LM calls is reached" in found.err
@@ -124,7 +125,7 @@ def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
     [
         (("ask", QUESTION, "--technique", "plain", "--collection", "tiny"), "nothing here asks an LM"),
         (
-            ("evaluate", "questions.jsonl", "--technique", "plain", "--collection", "tiny"),
+            ("evaluate", "plain", "--data", "questions.jsonl", "--collection", "tiny"),
             "nothing here asks an LM before it reads",
         ),
         (
@@ -132,7 +133,7 @@ def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
             "nothing here asks an LM",
         ),
         (
-            ("compile", "plain", "questions.jsonl", "--collection", "tiny", "--out", "o"),
+            ("compile", "plain", "--data", "questions.jsonl", "--collection", "tiny", "--out", "o"),
             "plain asks no LM before it reads",
         ),
     ],
@@ -160,7 +161,7 @@ def riddles(write: Any, rows_of_questions: Any) -> Path:
 def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     ok: Any, cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    made = ok("compile", "rrr", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
+    made = ok("compile", "rrr", "--data", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
         trained.path, "--sizes", "3,8,12", "--trials", "2", "--knob", "max_passages=1", *server.lm)  # fmt: skip
     assert f"rrr: written by {trained.identity}, read by openai/scripted" in " ".join(made.out.split())
     name = f"mine@{trained.checksum[:12]}"
@@ -173,7 +174,7 @@ def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     assert (limited.status, "the limit of 1 LM calls is reached" in " ".join(limited.err.split())) == (3, True)
     verified = cli("artifact", "verify", "artifacts/mine", *server.lm[2:])
     assert (verified.status, f"ok: writer: {name}" in verified.out) == (0, True), verified.out
-    evaluated = cli("evaluate", riddles, "--artifact", "artifacts/mine", "--limit", "2", "--json", *server.lm)
+    evaluated = cli("evaluate", "artifacts/mine", "--data", riddles, "--limit", "2", "--json", *server.lm)
     assert f"mine: written by {trained.identity}, read by openai/scripted" in evaluated.data["notes"]
     packed = cli("artifact", "pack", "artifacts/mine", "--out", "mine.qw", width=300)
     assert f"and the rewriter {name}" in packed.out
@@ -240,8 +241,8 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
         return make_program(technique, retriever, writer_lm=writer_lm, **knobs)
 
     monkeypatch.setattr(programs, "make_program", program)
-    command = ("rewriter", "evaluate", trained.path, questions, "--collection", collection, "--limit", "2", "--json",
-        "--metric", "hit", "--engine", "bm25", *server.lm)  # fmt: skip
+    command = ("rewriter", "evaluate", trained.path, "--data", questions, "--collection", collection, "--limit", "2",
+        "--json", "--metric", "hit", "--engine", "bm25", *server.lm)  # fmt: skip
     told("qb_rag", "rrr")  # what it learnt to ask of passages is no technique's search
     found = ok(*command)
     assert [arm["arm"] for arm in found.data["arms"]] == ["no rewriting", "rrr, openai/scripted", "rrr, mine"]

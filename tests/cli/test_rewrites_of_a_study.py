@@ -78,14 +78,15 @@ def test_a_training_learns_from_the_answers_to_its_dev_questions(
     ok: Any, cli: Any, study: Path, server: Any, tmp_path: Path, tiny_base: Path
 ) -> None:
     server.requests.clear()
-    call = ("rewriter", "train", tmp_path / "more.jsonl", "--collection", "small", "--metric", "decision_useful")
+    call = ("rewriter", "train")
+    given = ("--data", tmp_path / "more.jsonl", "--collection", "small", "--metric", "decision_useful")
     base = ("--base", tiny_base, "--device", "cpu", "--stages", "collect", "--ties", "--from-study", study)
-    other = cli(*call, *base, "--technique", "multi_query", "--out", tmp_path / "mine", "--work", tmp_path / "work")
+    other = cli(*call, "multi_query", *given, *base, "--out", tmp_path / "mine", "--work", tmp_path / "work")
     assert other.status == 2
     assert "completed no arm of multi_query" in other.err
     assert not (tmp_path / "work").exists()
     done = ok(
-        *call, *base, "--technique", "rrr", "--out", tmp_path / "mine", "--work", tmp_path / "work", "--json"
+        *call, "rrr", *given, *base, "--out", tmp_path / "mine", "--work", tmp_path / "work", "--json"
     )  # fmt: skip
     assert server.requests == []
     stage = done.data["stages"]["collect"]
@@ -100,6 +101,6 @@ def test_a_training_learns_from_the_answers_to_its_dev_questions(
     learnt = {pair.question for pair in read_pairs(tmp_path / "work" / "pairs.jsonl")}
     assert learnt
     assert learnt <= {one.id for one in studied.dev[:4]}
-    sized = cli(*call, *base, "--sizes", "4,8,6", "--out", tmp_path / "other")
+    sized = cli(*call, *given, *base, "--sizes", "4,8,6", "--out", tmp_path / "other")
     assert sized.status == 2
     assert "--sizes does not go with --from-study" in sized.err

@@ -154,8 +154,8 @@ def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
 
 @pytest.mark.slow
 def test_compile_checks_its_reader_on_further_questions_too(ok, cli, collection, more_questions, server):
-    command = ("compile", "hcqr", more_questions, "--collection", collection, "--sizes", "3,4,4", "--trials", "1",
-               "--threads", "2", "--json", *server.lm, "--out")  # fmt: skip
+    command = ("compile", "hcqr", "--data", more_questions, "--collection", collection, "--sizes", "3,4,4",
+               "--trials", "1", "--threads", "2", "--json", *server.lm, "--out")  # fmt: skip
     done = ok(*command, "artifacts/checked", "--reader-check", "3")
     assert done.data["reader_check"] == 3
     rows = {one["arm"]: one["n"] for one in done.data["test"]}

@@ -33,6 +33,7 @@ EXPECTED = HERE / "expected"
 SCRIPT = runpy.run_path(str(HERE / "script.py"))
 SERVER = runpy.run_path(str(HERE.parent / "scripted_server.py"))["ScriptedServer"]
 KEY = "GOLDEN_KEY"
+SAMPLE = ("--data", "sample", "--collection", "sample")
 SHOWN = 4
 """Questions whose passages are written down."""
 
@@ -139,9 +140,8 @@ def shown(prediction: Any) -> Figures:
 def evaluate(house: House) -> Figures:
     every = ["closed_book", "plain", "plain@bm25", "plain@hybrid", "hcqr", "rag_fusion:n_queries=2,max_passages=3"]
     metrics = ["accuracy", "decision_useful", "recall@3", "mrr@5", "ndcg@5"]
-    named = [word for arm in every for word in ("--technique", arm)]
-    named += [word for metric in metrics for word in ("--metric", metric)]
-    found = house.run("evaluate", "sample", "--collection", "sample", "--limit", 16, *named, "--rows", "rows.jsonl")
+    named = [word for metric in metrics for word in ("--metric", metric)]
+    found = house.run("evaluate", *every, *SAMPLE, "--limit", 16, *named, "--rows", "rows.jsonl")
     rows = [json.loads(line) for line in (house.folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
     questions = list(dict.fromkeys(row["id"] for row in rows))[:SHOWN]
     passages = {f"{row['arm']} {row['id']}": row["passages"] for row in rows if row["id"] in questions}
@@ -170,7 +170,7 @@ def techniques(house: House) -> Figures:
 
 
 def compare(house: House) -> Figures:
-    given = ("compare", "plain@bm25", "multi_query:n_queries=2", "--data", "sample", "--collection", "sample")
+    given = ("compare", "plain@bm25", "multi_query:n_queries=2", *SAMPLE)
     found = house.run(*given, "--limit", 12, "--out", "results")
     calls = house.server.count
     again = house.run(*given, "--limit", 12, "--out", "results")
@@ -188,7 +188,7 @@ def compare(house: House) -> Figures:
 
 def compile_and_ask(house: House) -> Figures:
     given = ("--collection", "sample", "--out", "artifacts/made", "--sizes", "10,16,40", "--trials", 6)
-    found = house.run("compile", "hcqr", "sample", *given, "--knob", "max_passages=1")
+    found = house.run("compile", "hcqr", "--data", "sample", *given, "--knob", "max_passages=1")
     question = SCRIPT["SAMPLE"].questions[100]
     options = [word for option in question.options for word in ("--option", option)]
     asked = house.run("ask", question.question, *options, "--artifact", "artifacts/made")
@@ -237,19 +237,8 @@ def study(house: House) -> Figures:
 def questions(house: House) -> Figures:
     built = house.run("questions", "build", "sample", "--num-questions", 4, "--limit", 60)
     stats = house.run("questions", "stats", "sample", lm=False)
-    given = (
-        "--collection",
-        "sample",
-        "--limit",
-        12,
-        "--technique",
-        "plain",
-        "--technique",
-        "qb_rag",
-        "--reader",
-        "none",
-    )
-    found = house.run("evaluate", "sample", *given, "--metric", "recall@5", "--rows", "rows.jsonl")
+    given = ("plain", "qb_rag", *SAMPLE, "--limit", 12, "--reader", "none")
+    found = house.run("evaluate", *given, "--metric", "recall@5", "--rows", "rows.jsonl")
     rows = [json.loads(line) for line in (house.folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
     return {
         "built": {key: built[key] for key in ("passages", "written", "current", "failed")},
@@ -274,9 +263,8 @@ def judge(house: House) -> Figures:
         for id, label in {other[7 * place]: "NOT_USEFUL", **question.evidence}.items()
     ]  # fmt: skip
     (house.folder / "judged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    found = house.run("judge", "calibrate", "judged.jsonl", "--out", "judges/mine")
-    given = ("--collection", "sample", "--limit", 6, "--technique", "plain", "--judge", "judges/mine")
-    judged = house.run("evaluate", "sample", *given)
+    found = house.run("judge", "calibrate", "--data", "judged.jsonl", "--out", "judges/mine")
+    judged = house.run("evaluate", "plain", *SAMPLE, "--limit", 6, "--judge", "judges/mine")
     kept = ("judge", "lm", "labels", "table", "n", "questions", "unreadable", "failed", "figures")
     return {"calibration": {key: rounded(found[key]) for key in kept}, "arms": arms(judged["arms"])}
 

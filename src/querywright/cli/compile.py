@@ -25,9 +25,9 @@ Sizes = Annotated[str, Parameter(metavar="N,N,N")]
 
 def compile_command(
     technique: str,
-    questions: opt.Questions,
     /,
     *,
+    data: opt.DataOptions,
     collection: opt.Name,
     save_to: opt.OutFolder,
     sizes: Sizes | None = None,
@@ -42,7 +42,6 @@ def compile_command(
     search: opt.SearchOptions = opt.SearchOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     judging: opt.Judges = opt.Judges(),
-    data: opt.DataOptions = opt.DataOptions(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
@@ -51,7 +50,7 @@ def compile_command(
 
     A knob given here is fixed and not searched; max_passages is the budget of every arm (default 5).
 
-    Example: querywright compile hcqr questions.jsonl --collection mine --out artifacts/mine
+    Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
     Args:
         technique: A name that querywright techniques lists.
@@ -77,7 +76,7 @@ def compile_command(
     judging.beside(lm)
     check_folder(save_to, "--out")
     compile_and_show(
-        technique, questions, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
+        technique, data.source, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),

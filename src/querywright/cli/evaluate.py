@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,87 +28,59 @@ ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 
 
 @Parameter(name="*")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Given:
-    """How arms search and read, the models beside the LM, the judges, and how the questions are read."""
+    """The questions, how arms search and read, the models beside the LM, and the judges."""
+
+    data: opt.DataOptions
 
     work: opt.Work = field(default_factory=opt.Work)
     arms: opt.ArmOptions = field(default_factory=opt.ArmOptions)
     helpers: opt.Helpers = field(default_factory=opt.Helpers)
     judging: opt.Judging = field(default_factory=opt.Judging)
-    data: opt.DataOptions = field(default_factory=opt.DataOptions)
     deadline: opt.Deadline = None
 
 
-def evaluate_command(
-    questions: opt.Questions,
-    /,
-    *,
-    technique: opt.Names = (),
-    artifact: Annotated[tuple[Path, ...], Parameter(metavar="FOLDER", show_default=False)] = (),
-    rows: opt.File | None = None,
-    given: Given = Given(),
-) -> None:
-    """Evaluate techniques and artifacts on the same questions, each held against plain (else the first).
+def evaluate_command(arm: opt.Arms = (), /, *, given: Given, rows: opt.File | None = None) -> None:
+    """Evaluate arms on the same questions, each held against plain (else the first).
 
-    Example: querywright evaluate questions.jsonl --collection textbooks --limit 40
+    Example: querywright evaluate plain hcqr --data questions.jsonl --collection textbooks --limit 40
 
     Args:
-        technique: NAME, NAME@ENGINE or NAME:KNOB=VALUE,... Repeatable. Default: closed_book, plain and, where there
-            are options, hcqr.
-        artifact: A compiled program. Repeatable.
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: closed_book, plain
+            and, where there are options, hcqr.
         rows: Write every question's result here, JSON lines.
     """
     if rows is not None:
         check_file(rows, "--rows")
-    bench = Bench.open(questions, [*technique, *artifact], given)
-    compared = bench.compare(references=False)
-    notes = bench.notes(compared)
-    found = {**compared.to_json(), "notes": notes}
-    kept = {name: found[name] for name in ("arms", "comparisons", "notes")}
-    emit(given.work.output.as_json, kept, lambda: bench.show(questions, compared, notes))
-    if rows is not None:
-        _write_rows(rows, compared)
-        note(f"every question's result: {rows}")
+    Bench.open([*map(_arm, arm)], given).run(rows)
 
 
 def compare_command(
-    arm: Annotated[tuple[str, ...], Parameter(metavar="ARM...")],
+    arm: opt.Arms,
     /,
     *,
-    questions: Annotated[str, Parameter(name="--data", metavar="QUESTIONS")],
+    given: Given,
     save_to: opt.OutFolder,
     baseline: Annotated[str, Parameter(metavar="ARM")] = "plain",
-    given: Given = Given(),
 ) -> None:
-    """Compare arms on the same questions and write every question's result and a report.
+    """Evaluate arms beside a baseline, tell where answers are lost, and write every question's result and a report.
 
-    Closed book and oracle evidence stand beside them where they can, to tell where answers are lost. A run that was
-    ended goes on with the same command: its answers are in the store.
+    Closed book and oracle evidence stand beside them where they can. A run that was ended goes on with the same
+    command: its answers are in the store.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 
     Args:
         arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts.
-        questions: A file of labelled questions, hf:NAME, or sample.
         save_to: Where results and report are written.
         baseline: What every arm is held against; added if it is not named.
     """
     check_folder(save_to, "--out", SUMMARY, "folder of results")
-    baseline, *named = (_arm(name) for name in (baseline, *arm))
+    baseline, *named = map(_arm, (baseline, *arm))
     named = named if baseline in named else [baseline, *named]
-    bench = Bench.open(questions, named, given)
-    names = dict(zip(named, bench.ready.programs, strict=True))
-    compared = bench.compare(baseline=names[baseline])
-    notes = bench.notes(compared)
-    title = f"{Path(questions).name}: {len(compared.questions)} questions"
-    files = _write(save_to, compared, title, bench.facts(questions), notes)
-
-    def shown() -> None:
-        bench.show(questions, compared, notes, f", held against {compared.baseline}")
-        note(f"report: {files[REPORT]}; every question: {files[ROWS]}")
-
-    emit(given.work.output.as_json, {**compared.to_json(), "notes": notes, "files": files}, shown)
+    bench = Bench.open(named, given)
+    bench.run(save_to, dict(zip(named, bench.ready.programs, strict=True))[baseline])
 
 
 @dataclass(slots=True)
@@ -120,7 +92,7 @@ class Bench:
     guidelines: Guidelines | None
 
     @classmethod
-    def open(cls, source: str, named: Iterable[Any], given: Given) -> Bench:
+    def open(cls, named: Sequence[str], given: Given) -> Bench:
         """Check, read and open all that a command was given."""
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.prepared import prepare
@@ -132,7 +104,7 @@ class Bench:
             check_file(judging.guidelines, "--guidelines")
             guidelines = Guidelines()
         ready = prepare(
-            named, source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
+            named, given.data.source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
             engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
             metrics=arms.metric, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm),
             reading=given.data.given,
@@ -143,8 +115,24 @@ class Bench:
             raise InputError("only the judge coverage holds answers against --guidelines; give --judge coverage too")
         return cls(given, ready, guidelines)
 
-    def compare(self, *, baseline: str | None = None, references: bool = True) -> Compared:
-        """Run the arms; guidelines that a judge needs are written first."""
+    def run(self, kept: Path | None, baseline: str | None = None) -> None:
+        """Run the arms, print what they gave and keep it: the rows in a file or, beside a baseline, all in a folder."""
+        compared = self.compare(baseline)
+        notes, files = self.notes(compared), {}
+        if baseline is not None and kept is not None:
+            files = self.write(kept, compared, notes)
+        found = {**compared.to_json(), "notes": notes, "files": files}
+        if baseline is None:
+            found = {name: found[name] for name in ("arms", "comparisons", "notes")}
+        emit(self.given.work.output.as_json, found, lambda: self.show(compared, notes))
+        if files and not self.given.work.output.as_json:
+            note(f"report: {files[REPORT]}; every question: {files[ROWS]}")
+        elif baseline is None and kept is not None:
+            _write_rows(kept, compared)
+            note(f"every question's result: {kept}")
+
+    def compare(self, baseline: str | None) -> Compared:
+        """Run the arms, beside a baseline with closed book and oracle evidence; guidelines are written first."""
         from querywright.optimize.comparison import compare
 
         ready = self.ready
@@ -152,8 +140,9 @@ class Bench:
             if self.guidelines is not None:
                 self.guidelines.update(self._frozen(update))
             return compare(
-                ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-                metrics=ready.metrics, **self.given.work.run.given, deadline=self.given.deadline, progress=update,
+                ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline,
+                references=baseline is not None, metrics=ready.metrics, **self.given.work.run.given,
+                deadline=self.given.deadline, progress=update,
             )  # fmt: skip
 
     def notes(self, compared: Compared) -> list[str]:
@@ -174,13 +163,13 @@ class Bench:
         unscored = [name for name in tried if not any(name in one.metrics for one in found)]
         return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in ready.lacks)]
 
-    def facts(self, data: str) -> dict[str, str]:
+    def facts(self) -> dict[str, str]:
         """What was compared and how, for the report."""
         from querywright import __version__
 
         ready, collection = self.ready, self.given.arms.collection
         facts = {
-            "Questions": f"{len(ready.questions)} of {Path(data).name}",
+            "Questions": f"{len(ready.questions)} of {Path(self.given.data.source).name}",
             "LM": str(ready.workspace.lm.model),
             "Reader": ready.reader or "none",
         }
@@ -191,13 +180,26 @@ class Bench:
             facts["Engines"] = ", ".join(ready.retrievers)
         return {**facts, "querywright": __version__}
 
-    def show(self, source: str, compared: Compared, notes: Sequence[str], held: str = "") -> None:
+    def write(self, folder: Path, compared: Compared, notes: Sequence[str]) -> dict[str, str]:
+        """Write results question by question, the summary and the report; gives the paths."""
+        from querywright.optimize.tables import question_rows, write_table
+
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        summary = json.dumps({**compared.to_json(), "notes": notes}, ensure_ascii=False, indent=2, allow_nan=False)
+        write_file(folder / SUMMARY, f"{summary}\n")
+        write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
+        title = f"{Path(self.given.data.source).name}: {len(compared.questions)} questions"
+        compared.report(folder / REPORT, title=title, facts=self.facts(), notes=notes)
+        return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
+
+    def show(self, compared: Compared, notes: Sequence[str]) -> None:
         """Print tables and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
         from querywright.optimize.diagnosis import MEANING, decision_rows, lost_rows
         from querywright.optimize.tables import table_rows
 
+        held = f", held against {compared.baseline}" if compared.references else ""
         show_table(
-            f"{source}: {len(compared.questions)} questions{held}",
+            f"{self.given.data.source}: {len(compared.questions)} questions{held}",
             table_rows([*compared.arms, *compared.references]),
             notes=[
                 *compared.notes,
@@ -245,20 +247,6 @@ def _arm(name: str) -> str:
     from querywright.prepared import is_folder
 
     return os.path.normpath(name) if is_folder(name) else name
-
-
-def _write(
-    folder: Path, compared: Compared, title: str, facts: Mapping[str, str], notes: Sequence[str]
-) -> dict[str, str]:
-    """Write results question by question, the summary and the report; gives the paths."""
-    from querywright.optimize.tables import question_rows, write_table
-
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    summary = json.dumps({**compared.to_json(), "notes": notes}, ensure_ascii=False, indent=2, allow_nan=False)
-    write_file(folder / SUMMARY, f"{summary}\n")
-    write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
-    compared.report(folder / REPORT, title=title, facts=facts, notes=notes)
-    return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
 
 
 def _write_rows(path: Path, compared: Compared) -> None:

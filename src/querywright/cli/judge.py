@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,40 +32,41 @@ judge_app = opt.make_app("judge", "Label what arms find, hold a judge against pe
 @Parameter(name="*", group="Data")
 @dataclass(frozen=True)
 class CaseOptions:
-    """The judge, and the cases that people labelled.
+    """The cases that people labelled.
 
     Args:
-        judge: A judge (querywright judge list), or a saved one's path.
+        source: Cases labelled by people: a file with question, passage and label, or a folder with corpus.jsonl and
+            questions.jsonl (judged: label by passage id).
         limit: Keep the first N questions.
         per_question: Keep at most K cases of each question, always the same ones, chosen by a hash. Default: all.
         column: The data's name of a column, such as text=contents. Repeatable.
         seed: Of the split and the resampling.
     """
 
-    judge: opt.Name = "usefulness"
+    source: Annotated[str, Parameter(name="--data", metavar="CASES")]
     limit: opt.Count | None = None
     per_question: Annotated[opt.Count, Parameter(metavar="K")] | None = None
     column: opt.Columns = ()
     seed: opt.Integer = 0
 
-    def read(self, data: str, per_question: int | None = None) -> tuple[Judge, list[Judged]]:
+    def read(self, named: str, per_question: int | None = None) -> tuple[Judge, list[Judged]]:
         """The judge and the cases; the judge that does without the right answer where it is not known."""
         from querywright.named import pairs
         from querywright.optimize.judge_files import resolve_judge
 
-        judge = resolve_judge(self.judge).judge
+        judge, data = resolve_judge(named).judge, self.source
         columns = pairs(self.column, "--column")
         judged = read_judged(
             data, judge.spellings(), needs=judge.needs(), columns=columns, limit=self.limit, per_question=per_question
         )
         bare = sum(one.case.question.answer is None for one in judged) if "right_answer" in judge.needs() else 0
-        if bare and bare == len(judged) and self.judge == judge.NAME and judge.OTHER:
+        if bare and bare == len(judged) and named == judge.NAME and judge.OTHER:
             note(f"no right answers in {data}: judged by {judge.OTHER.NAME}")
             return judge.OTHER(), judged
         if bare:
-            other = f", or use --judge {judge.OTHER.NAME}" if judge.OTHER else ""
+            other = f", or use the judge {judge.OTHER.NAME}" if judge.OTHER else ""
             raise DataError(
-                f"{data}: {bare} of {len(judged)} cases have no right answer to show to the judge {self.judge}; give "
+                f"{data}: {bare} of {len(judged)} cases have no right answer to show to the judge {named}; give "
                 f"them{other}"
             )
         return judge, judged
@@ -97,18 +97,17 @@ def list_judges(*, as_json: opt.Json = False) -> None:
 
 @judge_app.command(name="label")
 def label_command(
-    questions: opt.Questions,
+    arm: opt.Arms = ("plain",),
     /,
     *,
+    data: opt.DataOptions,
     collection: opt.Name,
     save_to: opt.OutFile,
-    arms: Annotated[tuple[str, ...], Parameter(metavar="ARM,...", show_default=False)] = ("plain",),
     depth: opt.Count = 5,
     judge: opt.Name = "usefulness",
     judging: opt.JudgeLM = opt.JudgeLM(),
     search: opt.SearchOptions = opt.SearchOptions(),
     helpers: opt.Helpers = opt.Helpers(),
-    data: opt.DataOptions = opt.DataOptions(),
     work: opt.Work = opt.Work(),
 ) -> None:
     """Label what arms find, in a file that people correct and --labels gives back.
@@ -116,12 +115,12 @@ def label_command(
     The first passages of every arm are pooled and judged side by side. Change a label in the file and it is a
     person's. Run again, only what has no label is added and judged.
 
-    Example: querywright judge label questions.jsonl --collection mine --arms plain,hcqr --out labels.jsonl
+    Example: querywright judge label plain hcqr --data questions.jsonl --collection mine --out labels.jsonl
 
     Args:
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: plain.
         collection: The collection that is searched.
         save_to: .jsonl, .csv or .qrels; goes on with one that is there.
-        arms: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Repeatable. Default: plain.
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
     """
@@ -144,9 +143,8 @@ def label_command(
     there = held()
     asks = None if judge == "none" else resolve_judge(judge)
     check_judge(None if asks is None else asks.judge)
-    named = [arm for text in arms for arm in re.split(r",(?=[^,=]+(?:[:,]|$))", text) if arm]
     ready = prepare(
-        named, questions, workspace=work.open, retriever=collection, embedder=search.embedder,
+        arm, data.source, workspace=work.open, retriever=collection, embedder=search.embedder,
         engine=search.engine or "dense", reader=None, max_passages=depth, knobs=search.knobs, scores=False,
         reranker=helpers.reranker, writer_lm=helpers.writer.beside(work.lm), reading=data.given, tell=note,
     )  # fmt: skip
@@ -190,11 +188,11 @@ def label_command(
 
 @judge_app.command(name="calibrate")
 def calibrate_command(
-    data: str,
+    judge: str = "usefulness",
     /,
     *,
+    cases: CaseOptions,
     save_to: OutPath | None = None,
-    cases: CaseOptions = CaseOptions(),
     work: opt.Work = opt.Work(),
 ) -> None:
     """Say how far a judge agrees with people.
@@ -205,11 +203,10 @@ def calibrate_command(
     (arms), the order that the judge gives them is held against people's (Kendall's tau), since that is what tuning
     uses. Where two people labelled cases (second_label), how far they agree stands beside the judge.
 
-    Example: querywright judge calibrate liveqa-med --per-question 8
+    Example: querywright judge calibrate usefulness --data liveqa-med --per-question 8
 
     Args:
-        data: Cases labelled by people: a file with question, passage and label, or a folder with corpus.jsonl and
-            questions.jsonl (judged: label by passage id).
+        judge: A judge (querywright judge list), or a saved one's path.
         save_to: Save judge and calibration here, for evaluate --judge.
     """
     from querywright.optimize.judge_files import judge_file, save_judge
@@ -217,21 +214,21 @@ def calibrate_command(
 
     if save_to is not None:
         check_file(judge_file(save_to), "--out", parents=True)
-    judge, judged = cases.read(data, cases.per_question)
+    held, judged = cases.read(judge, cases.per_question)
     workspace = work.open()
     with progress() as update:
-        found = calibrate(judge, judged, lm=workspace.lm, **work.run.given, seed=cases.seed, progress=update)
-    file = None if save_to is None else save_judge(save_to, judge, found)
-    emit(work.output.as_json, found.to_json(), lambda: _show_calibration(data, found, workspace, file))
+        found = calibrate(held, judged, lm=workspace.lm, **work.run.given, seed=cases.seed, progress=update)
+    file = None if save_to is None else save_judge(save_to, held, found)
+    emit(work.output.as_json, found.to_json(), lambda: _show_calibration(cases.source, found, workspace, file))
 
 
 @judge_app.command(name="compile")
 def compile_judge_command(
-    data: str,
+    judge: str = "usefulness",
     /,
     *,
+    cases: CaseOptions,
     save_to: OutPath,
-    cases: CaseOptions = CaseOptions(),
     work: opt.Work = opt.Work(),
 ) -> None:
     """Give a judge demonstrations labelled by people, if they bring it nearer to people.
@@ -239,22 +236,21 @@ def compile_judge_command(
     They are taken from a quarter of the questions and chosen on another; the other half says what they are worth.
     With --per-question fewer cases are judged; demonstrations are taken from all.
 
-    Example: querywright judge compile liveqa-med --out judges/mine --per-question 8
+    Example: querywright judge compile usefulness --data liveqa-med --out judges/mine --per-question 8
 
     Args:
-        data: Cases labelled by people: a file with question, passage and label, or a folder with corpus.jsonl and
-            questions.jsonl (judged: label by passage id).
+        judge: A judge (querywright judge list), or a saved one's path.
         save_to: Where the judge is saved: a folder, or a file .json.
     """
     from querywright.optimize.judge_files import judge_file, save_judge
     from querywright.optimize.judging import compile_judge
 
     check_file(judge_file(save_to), "--out", parents=True)
-    judge, judged = cases.read(data)
+    taught, judged = cases.read(judge)
     workspace = work.open()
     with progress() as update:
         made = compile_judge(
-            judge, judged, lm=workspace.lm, per_question=cases.per_question, **work.run.given, seed=cases.seed,
+            taught, judged, lm=workspace.lm, per_question=cases.per_question, **work.run.given, seed=cases.seed,
             progress=update,
         )  # fmt: skip
     file = save_judge(save_to, made.judge, made.after)

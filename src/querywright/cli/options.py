@@ -54,11 +54,14 @@ Json = Annotated[
         name="--json", show_default=False, group="Output", help="Print JSON, and nothing else, on standard output."
     ),
 ]
+Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False)]
 Questions = Annotated[
     str,
     Parameter(
+        name="--data",
+        metavar="QUESTIONS",
         help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, sample-hard, or "
-        f"hf:NAME: a dataset of the hub, or {names_of('questions')}."
+        f"hf:NAME: a dataset of the hub, or {names_of('questions')}.",
     ),
 ]
 
@@ -252,14 +255,15 @@ class RowOptions:
         return {"columns": pairs(self.column, "--column"), "limit": self.limit, "split": self.split}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataOptions(RowOptions):
-    """How questions are read.
+    """The questions, and how they are read.
 
     Args:
         labels: Labels of passages: what judge label wrote and people corrected, or TREC qrels (.qrels).
     """
 
+    source: Questions
     labels: File | None = None
 
     @property
@@ -267,16 +271,11 @@ class DataOptions(RowOptions):
         """As the readers take it."""
         return {**super().given, "labels": self.labels}
 
-    def questions(self, source: str, *, options: bool = False) -> list[Question]:
-        """Read questions.
-
-        Args:
-            source: Where from.
-            options: Whether every one of them must have options.
-        """
+    def questions(self, *, options: bool = False) -> list[Question]:
+        """Read the questions; whether every one of them must have options."""
         from querywright.data import read_questions
 
-        return read_questions(source, **self.given, multiple_choice=True if options else None)
+        return read_questions(self.source, **self.given, multiple_choice=True if options else None)
 
 
 @Parameter(name="*", group="Search")

@@ -42,7 +42,7 @@ class RewriteOptions:
 
     Args:
         collection: The collection that is searched.
-        technique: Whose rewrites are learnt.
+        technique: Whose rewrites are learnt, as the command names it.
         base: embedded, a folder, or a model of the Hugging Face hub.
         recipe: ours, seed or paper.
         metric: What retrieval is measured by.
@@ -58,7 +58,7 @@ class RewriteOptions:
     """
 
     collection: opt.Name
-    technique: opt.Name = "rrr"
+    technique: Annotated[str, Parameter(parse=False)] = "rrr"
     base: opt.Name = "embedded"
     recipe: opt.Name = "ours"
     metric: opt.Name = "ndcg@10"
@@ -178,14 +178,14 @@ class TrainingOptions:
 
 @rewriter_app.command(name="train")
 def train_command(
-    questions: opt.Questions,
+    technique: str = "rrr",
     /,
     *,
+    data: opt.DataOptions,
     save_to: opt.OutFolder,
     rewrites: RewriteOptions,
     training: TrainingOptions = TrainingOptions(),
     search: opt.SearchOptions = opt.SearchOptions(),
-    data: opt.DataOptions = opt.DataOptions(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
@@ -196,9 +196,11 @@ def train_command(
     recipes seed and paper only. 10 passages are found, or as many as the metric looks at, unless --knob max_passages
     says otherwise.
 
-    Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
+    Example: querywright rewriter train rrr --data questions.jsonl --collection mine
+    --teacher openai/gpt-4o-mini --out artifacts/mine
 
     Args:
+        technique: Whose rewrites are learnt.
         save_to: Where the rewriter is written.
     """
     from querywright.models.rewriters import check_target
@@ -206,8 +208,9 @@ def train_command(
     from querywright.optimize.rewriter.pairs import read_pairs
     from querywright.optimize.rewriter.train import train
 
+    rewrites = replace(rewrites, technique=technique)
     settings = training.settings(rewrites, search, run.threads)
-    asked = data.questions(questions)
+    asked = data.questions()
     counts = split_sizes(rewrites.sizes)
     collects = "collect" in settings.stages
     study = training.from_study if collects else None
@@ -247,13 +250,13 @@ def train_command(
 
 @rewriter_app.command(name="collect")
 def collect_command(
-    questions: opt.Questions,
+    technique: str = "rrr",
     /,
     *,
+    data: opt.DataOptions,
     save_to: opt.OutFile,
     rewrites: RewriteOptions,
     search: opt.SearchOptions = opt.SearchOptions(),
-    data: opt.DataOptions = opt.DataOptions(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
@@ -265,19 +268,21 @@ def collect_command(
     not kept. The reader and --lm are asked by the recipes seed and paper only. For qb_rag, with --teacher evidence, a
     pair is a passage and the train questions that it answers, from which the writer of its questions learns.
 
-    Example: querywright rewriter collect questions.jsonl --collection mine --technique hcqr
+    Example: querywright rewriter collect hcqr --data questions.jsonl --collection mine
     --teacher openai/gpt-4o-mini --out pairs.jsonl
 
     Args:
+        technique: Whose rewrites are learnt.
         save_to: Where the pairs are written; an older file of pairs is replaced.
     """
     from querywright.optimize.rewriter.collect import collect
     from querywright.optimize.rewriter.pairs import check_pairs_file, write_pairs
 
+    rewrites = replace(rewrites, technique=technique)
     settings = rewrites.settings(search, run.threads)
     check_pairs_file(save_to)
     check_place(save_to, "--out")
-    asked = data.questions(questions)
+    asked = data.questions()
     splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
     workspace = lm.open(output.home)
     given = rewrites.given(workspace, asked, splits, search)
@@ -298,15 +303,14 @@ def collect_command(
 @rewriter_app.command(name="evaluate")
 def evaluate_command(
     path: Path,
-    questions: opt.Questions,
+    technique: Annotated[tuple[str, ...], Parameter(metavar="TECHNIQUE...", show_default=False)] = (),
     /,
     *,
+    data: opt.DataOptions,
     collection: opt.Name,
-    technique: opt.Names = (),
     metric: opt.Names = (),
     max_passages: opt.Count | None = None,
     search: opt.SearchOptions = opt.SearchOptions(),
-    data: opt.DataOptions = opt.DataOptions(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
@@ -316,12 +320,12 @@ def evaluate_command(
     No rewriting is measured with each engine that a technique searches with. The knobs are those that the rewriter was
     trained with, where none are given.
 
-    Example: querywright rewriter evaluate artifacts/mine questions.jsonl --collection mine
+    Example: querywright rewriter evaluate artifacts/mine --data questions.jsonl --collection mine
 
     Args:
         path: A rewriter's folder.
         collection: The collection that is searched.
-        technique: Repeatable. Default: those it was trained for.
+        technique: Default: those it was trained for.
         metric: What passages are measured by. Repeatable. Default: exact_recovery@1, recall@5, ndcg@10 and
             decision_useful, which need labelled evidence.
         max_passages: Of every arm. Default: as many as it was trained with, else 10.
@@ -337,14 +341,14 @@ def evaluate_command(
 
     rewriter = read_rewriter(path)
     tell_unlearnt(rewriter, technique, note)
-    asked = data.questions(questions)
+    asked = data.questions()
     metrics = judged_metrics([*(metric or METRICS)])
     # The questions of passages are written before a search, and no technique asks for them.
     names = [*technique] or [name for name in rewriter.techniques if technique_class(name).LM_STAGES]
     if not names:
         raise InputError(
             f"{rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, which no search asks; name a "
-            "technique with --technique to measure it there"
+            "technique to measure it there"
         )
     engines = [search.engine_of(name) for name in names]
     learnt = {rewriter.card.get("technique"): dict(rewriter.card.get("knobs") or {})}

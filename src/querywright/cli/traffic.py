@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
@@ -68,12 +66,11 @@ def traffic_questions(traffic: Path, /, *, labels: opt.File, out: opt.OutFile, a
 
 
 def drift_command(
+    artifact: Path,
     traffic: Path,
     /,
     *,
-    artifact: opt.Folder,
-    against: Annotated[str, Parameter(metavar="QUESTIONS")],
-    data: opt.DataOptions = opt.DataOptions(),
+    data: opt.DataOptions,
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     run: opt.Threads = opt.Threads(),
@@ -81,33 +78,34 @@ def drift_command(
 ) -> int:
     """Compare recorded traffic with the questions that a program was compiled on, and say when to compile again.
 
+    --data is what it was compiled on, as compile takes it, and is asked now; or a file of earlier traffic.
+
     Exit status: 0 nothing shown, or too few questions to tell; 1 drift shown; 2 wrong input; 3 stopped.
 
-    Example: querywright drift traffic.jsonl --artifact artifacts/mine --against questions.jsonl
+    Example: querywright drift artifacts/mine traffic.jsonl --data questions.jsonl
 
     Args:
-        traffic: The file that a JsonLines watcher wrote.
         artifact: The program that was asked.
-        against: What it was compiled on, as compile takes it, asked now; or a file of earlier traffic.
+        traffic: The file that a JsonLines watcher wrote.
     """
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import collection_of, load
     from querywright.watching.drift import distinct, find_drift, too_few
     from querywright.watching.traffic import is_traffic
 
-    manifest = read_artifact(artifact).manifest
+    manifest, against = read_artifact(artifact).manifest, data.source
     ours = _of(traffic, manifest.id)
     theirs: list[Exchange] | None = None
     asked: list[Any] = []
     if is_traffic(against):
-        if data != opt.DataOptions():
+        if data != opt.DataOptions(source=against):
             raise InputError(
                 f"{Path(against).name!r} is recorded traffic, and --column, --limit and --split are of questions; "
                 "leave them out"
             )
         theirs = _of(Path(against), manifest.id)
     else:
-        asked = data.questions(against, options=manifest.reader == "multiple_choice")
+        asked = data.questions(options=manifest.reader == "multiple_choice")
     few = too_few(len(distinct(ours)), len(asked if theirs is None else distinct(theirs)))
     if few:  # then nothing is spent on the reference
         emit(output.as_json, {"verdict": "too_few", "sentence": few}, lambda: say(few, style="bold"))
