@@ -112,6 +112,7 @@ class Compared:
         facts: Mapping[str, str] | None = None,
         notes: Sequence[str] = (),
         outcome: str = "",
+        command: str = "",
     ) -> Path:
         """Write the page of the comparison, whole or not at all; gives the file.
 
@@ -121,13 +122,15 @@ class Compared:
             facts: What was compared and how, by name.
             notes: What a reader should know before believing a number.
             outcome: What came of it, in a sentence.
+            command: What makes it again.
         """
         from querywright.optimize.report import comparison_page
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
         notes = [*dict.fromkeys([*self.notes, *notes])]
         compared: Any = self
-        html = comparison_page(compared, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        given = {"title": title, "facts": facts or {}, "outcome": outcome, "command": command}
+        html = comparison_page(compared, notes=notes, **given)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, html)

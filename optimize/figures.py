@@ -1,13 +1,14 @@
-"""The figures of reports, as plotly's own JSON; colours of text and lines are the page's."""
+"""The figures of reports: SVG that takes the page's colour of text, and needs neither a script nor a network."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+
+from markupsafe import Markup
 
 from querywright.metrics.statistics import p_value
 from querywright.optimize.comparison import Compared
@@ -29,44 +30,137 @@ STAGE_COLOURS: Mapping[Stage, str] = {
     Stage.UNKNOWN: "#a0a4aa",
 }
 
-LEGEND: dict[str, Any] = {"showlegend": True, "margin": {"t": 44}}
-"""What a layout has with a legend above the figure."""
-
-LINE_HEIGHT = 46
-"""Pixels an arm."""
-
-LABEL = 20
-"""Characters in a line of an arm's label."""
+WIDTH, RIGHT, LABELS, LINE_HEIGHT, LABEL = 400, 24, 126, 44, 18
+"""Units across a figure, right of its plot and for the labels of arms; units an arm; characters in a label's line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure, as plotly takes it, and what is said about it.
+    """A figure, and what is said about it to those who do not see it.
 
-    Names of traces, and what is said where the pointer is, are plain text. The summary is for those who do not see it;
-    by default it is all that is said where the pointer is.
+    ``metric`` is shown where that one is chosen; empty is always. ``legend`` has colours by what they stand for.
     """
 
     id: str
     title: str
-    data: Sequence[Mapping[str, Any]]
-    layout: Mapping[str, Any]
-    summary: str = ""
+    svg: Markup
+    alt: str
+    metric: str = ""
+    legend: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def alt(self) -> str:
-        """What it shows, for those who do not see it."""
-        return self.summary or "; ".join(said for trace in self.data for said in trace.get("customdata", ()))
 
-    @property
-    def drawn(self) -> dict[str, Any]:
-        """What plotly is given; nothing in a text is markup to it."""
-        data = [
-            {**one, **({"name": _plain(one["name"])} if "name" in one else {})}
-            | ({"customdata": [_plain(said) for said in one["customdata"]]} if "customdata" in one else {})
-            for one in self.data
-        ]
-        return {"data": data, "layout": self.layout}
+class Plot:
+    """A figure under way, in the units of its data.
+
+    Args:
+        x: What is at its left and right.
+        y: What is at its bottom and top.
+        height: Units of the plot alone.
+        x_title: Said below.
+        y_title: Said above, on the left.
+        labels: Names of lines, where y counts them from 0, downwards; each of one or more lines of text.
+        ticks: Whether x is written below.
+    """
+
+    def __init__(
+        self,
+        x: tuple[float, float],
+        y: tuple[float, float] = (0, 1),
+        *,
+        height: float = 240,
+        x_title: str = "",
+        y_title: str = "",
+        labels: Sequence[Sequence[str]] = (),
+        ticks: bool = True,
+    ) -> None:
+        self.left, self.top = LABELS if labels else 48, 26
+        if labels:
+            height, y = LINE_HEIGHT * len(labels), (len(labels) - 0.5, -0.5)
+        self._x, self._y, self.height = x, y, height
+        self._parts: list[str] = []
+        for value in _ticks(*x) if ticks else ():
+            self._rule(value, value, *y)
+            self._text(self.x(value), self.top + height + 16, _number(value))
+        for value in () if labels else _ticks(*y):
+            self._rule(*x, value, value)
+            self._text(self.left - 6, self.y(value) + 4, _number(value), "end")
+        for line, lines in enumerate(labels):
+            first = self.y(line) + 4 - 7 * (len(lines) - 1)
+            for place, text in enumerate(lines):
+                self._text(self.left - 8, first + 14 * place, text, "end", 12 if place < 2 else 11)
+        self._text((self.left + WIDTH - RIGHT) / 2, self.top + height + (34 if ticks else 18), x_title)
+        self._text(0, 11, y_title, "start")
+
+    def x(self, value: float) -> float:
+        """Where a value of x is drawn."""
+        return self.left + (value - self._x[0]) / ((self._x[1] - self._x[0]) or 1) * (WIDTH - RIGHT - self.left)
+
+    def y(self, value: float) -> float:
+        """Where a value of y is drawn."""
+        return self.top + self.height * (self._y[1] - value) / ((self._y[1] - self._y[0]) or 1)
+
+    def dot(
+        self, x: float, y: float, said: str, colour: str, *, shape: str = "circle", text: str = "", side: int = 0
+    ) -> None:
+        """A point (``circle``, ``diamond`` or ``cross``), what it is and a text above, or -1 left or 1 right of it."""
+        a, b = self.x(x), self.y(y)
+        path = {"circle": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0", "diamond": "m-6 0l6-6l6 6l-6 6z"}.get(shape)
+        look = f'fill="{colour}"' if path else f'fill="none" stroke="{colour}" stroke-width="2"'
+        self._parts.append(f'<path d="M{a:.1f} {b:.1f}{path or "m-4-4l8 8m0-8l-8 8"}" {look}>{_title(said)}</path>')
+        self._text(a + 9 * side, b + (4 if side else -10), text, {-1: "end", 0: "middle", 1: "start"}[side])
+
+    def bar(
+        self, start: float, end: float, line: float, said: str, colour: str, *, text: str = "", side: int = 0
+    ) -> None:
+        """A bar of a line, what it is and a text in it, or -1 left or 1 right of it."""
+        a, b = sorted((self.x(start), self.x(end)))
+        top, high = self.y(line) - 10, 20
+        size = f'x="{a:.1f}" y="{top:.1f}" width="{b - a:.1f}" height="{high}"'
+        self._parts.append(f'<rect {size} fill="{colour}">{_title(said)}</rect>')
+        if side or b - a > 8 * len(text):
+            ink = "currentColor" if side else "#111" if colour in _LIGHT else "#fff"
+            anchor = {-1: "end", 0: "middle", 1: "start"}[side]
+            self._text((a + b) / 2 if not side else (a if side < 0 else b) + 5 * side, top + 14, text, anchor, ink=ink)
+
+    def line(
+        self, points: Iterable[tuple[float, float]], colour: str, *, dash: bool = False, steps: bool = False
+    ) -> None:
+        """Points joined by a line, straight or in steps."""
+        at = [(self.x(x), self.y(y)) for x, y in points]
+        path = "".join(
+            f"{'L' if n else 'M'}{x:.1f} {y:.1f}" if not (n and steps) else f"H{x:.1f}V{y:.1f}"
+            for n, (x, y) in enumerate(at)
+        )
+        dashed = ' stroke-dasharray="2 4"' if dash else ""
+        self._parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
+
+    def across(self, x: float, text: str = "", *, above: int = 0) -> None:
+        """A dotted line over all lines, named above."""
+        self.line([(x, self._y[0]), (x, self._y[1])], BASELINE, dash=True)
+        self._text(self.x(x), 18 - 14 * above, text, "end" if self.x(x) > WIDTH / 2 else "start")
+
+    def area(self, start: float, end: float) -> None:
+        """A grey area from one x to another, over the whole height."""
+        a, b = self.x(start), self.x(end)
+        size = f'x="{a:.1f}" y="{self.top}" width="{b - a:.1f}" height="{self.height}"'
+        self._parts.append(f'<rect {size} fill="currentColor" opacity=".1"/>')
+
+    def svg(self, above: int = 0) -> Markup:
+        """The drawing, with so many lines of room above."""
+        up, whole = 14 * above, self.top + self.height + 42
+        box = f'viewBox="0 {-up} {WIDTH} {whole + up:.0f}" width="{WIDTH}" style="max-width:100%;height:auto"'
+        return Markup(f'<svg {box} font-family="system-ui, sans-serif">{"".join(self._parts)}</svg>')
+
+    def _rule(self, x0: float, x1: float, y0: float, y1: float) -> None:
+        at = f'x1="{self.x(x0):.1f}" x2="{self.x(x1):.1f}" y1="{self.y(y0):.1f}" y2="{self.y(y1):.1f}"'
+        self._parts.append(f'<line {at} stroke="currentColor" stroke-opacity=".16"/>')
+
+    def _text(
+        self, x: float, y: float, text: str, anchor: str = "middle", size: int = 12, *, ink: str = "currentColor"
+    ) -> None:
+        if text:
+            look = f'text-anchor="{anchor}" font-size="{size}" fill="{ink}"'
+            self._parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(clean(text))}</text>')
 
 
 def metrics_of(compared: Compared) -> list[str]:
@@ -77,30 +171,25 @@ def metrics_of(compared: Compared) -> list[str]:
 def means(compared: Compared, part: str = "") -> list[Figure]:
     """Every arm's mean with its interval, a figure a metric; ``part`` ends their ids, where a page has several."""
     figures = []
+    labels = [
+        [*arm_label(line, arm.name), *(["(baseline)"] if arm.name == compared.baseline else [])]
+        for line, arm in enumerate(compared.arms, 1)
+    ]
     for place, metric in enumerate(metrics_of(compared)):
         told = [(line, arm, arm.mean(metric)) for line, arm in enumerate(compared.arms)]
         scored = [one for one in told if not math.isnan(one[2].value)]
-        whiskers = {
-            name: [0.0 if math.isnan(mean.low) else 100 * abs(mean.value - getattr(mean, end)) for *_, mean in scored]
-            for name, end in (("array", "high"), ("arrayminus", "low"))
-        }
-        data = dots(
-            [100 * mean.value for *_, mean in scored],
-            [line for line, *_ in scored],
-            [f"{arm.name}: {percent(mean)}" for _, arm, mean in scored],
-            mode="markers+text",
-            text=[f"{100 * mean.value:.1f}" for *_, mean in scored],
-            textposition="top center",
-            marker=_markers([arm for _, arm, _ in scored], compared.baseline),
-            error_x={"type": "data", "symmetric": False, "color": BASELINE, "thickness": 1.5, "width": 4, **whiskers},
-        )
-        labels = [
-            arm_label(line + 1, arm.name) + ("<br>(baseline)" if arm.name == compared.baseline else "")
-            for line, arm, _ in told
-        ]
+        ends = [100 * end for *_, mean in scored for end in (mean.value, mean.low, mean.high) if not math.isnan(end)]
+        plot = Plot(span(ends, 0, 100), labels=labels, x_title="mean, %")
         base = compared.arm(compared.baseline).mean(metric).value
-        layout = lined(labels, "mean, %") | {"shapes": [] if math.isnan(base) else [across(100 * base)]}
-        figures.append(Figure(f"figure-mean-{place}{part}", metric, [data], layout))
+        if not math.isnan(base):
+            plot.across(100 * base)
+        for line, arm, mean in scored:
+            if not math.isnan(mean.low):
+                plot.line([(100 * mean.low, line), (100 * mean.high, line)], BASELINE)
+            said = f"{arm.name}: {percent(mean)}"
+            plot.dot(100 * mean.value, line, said, text=f"{100 * mean.value:.1f}", **_look(arm, compared.baseline))
+        alt = "; ".join(f"{arm.name}: {percent(mean)}" for _, arm, mean in scored)
+        figures.append(Figure(f"figure-mean-{place}{part}", f"{metric}, 95 % interval", plot.svg(), alt, metric))
     return figures
 
 
@@ -112,142 +201,107 @@ def differences(compared: Compared, part: str = "") -> list[Figure]:
         held = [one for one in compared.comparisons if one.metric == metric]
         if not held:
             continue
-        wins, losses = [one.test.wins for one in held], [one.test.losses for one in held]
-        data = [
-            bars(
-                x,
-                colour,
-                [one.sentence for one in held],
-                text=[str(abs(count)) for count in x],
-                textposition="outside",
-                hovertemplate=f"{what}: %{{text}}<br>%{{customdata}}<extra></extra>",
-            )
-            for what, colour, x in (("losses", LOSS, [-count for count in losses]), ("wins", WIN, wins))
-        ]
         p = [p_value(one.test.p_two_sided, ALPHA) if one.test.n else "nothing scored for both" for one in held]
-        one_sided = [f", one-sided {p_value(one.test.p_one_sided, ALPHA)}" if one.test.n else "" for one in held]
-        facts = [f"{a}{b}, ties {one.test.ties}" for a, b, one in zip(p, one_sided, held, strict=True)]
-        labels = [
-            f'{arm_label(numbers[one.arm], one.arm)}<br><span style="font-size:11px">{fact}</span>'
-            for one, fact in zip(held, facts, strict=True)
-        ]
-        most = 1.25 * max(1, *wins, *losses)
-        layout: dict[str, Any] = {**lined(labels, "losses ◂   ▸ wins"), "barmode": "relative"}
-        layout["xaxis"] |= {"range": [-most, most], "showticklabels": False, "showgrid": False}
-        summary = "; ".join(
-            f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}"
-            for one, fact in zip(held, facts, strict=True)
+        labels = [[*arm_label(numbers[one.arm], one.arm), fact] for one, fact in zip(held, p, strict=True)]
+        most = 1.25 * max(1, *(max(one.test.wins, one.test.losses) for one in held))
+        plot = Plot((-most, most), labels=labels, x_title="losses ◂   ▸ wins", ticks=False)
+        plot.across(0)
+        for line, one in enumerate(held):
+            plot.bar(0, -one.test.losses, line, one.sentence, LOSS, text=str(one.test.losses), side=-1)
+            plot.bar(0, one.test.wins, line, one.sentence, WIN, text=str(one.test.wins), side=1)
+        alt = "; ".join(
+            f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}, ties {one.test.ties}"
+            for one, fact in zip(held, p, strict=True)
         )
-        figures.append(Figure(f"figure-difference-{place}{part}", metric, data, layout, summary))
+        title = f"{metric}, against {compared.baseline}"
+        figures.append(Figure(f"figure-difference-{place}{part}", title, plot.svg(), alt, metric))
     return figures
 
 
 def costs(compared: Compared) -> list[Figure]:
-    """Score over LM calls a question, a figure a metric; arms at the same place are one point."""
+    """Score over LM calls a question, a figure a metric; arms at the same place are one point.
+
+    The front, joined by a line, are the arms that no other one beats: better for as few calls.
+    """
     figures = []
     for place, metric in enumerate(metrics_of(compared)):
         points: dict[tuple[float, float], list[tuple[int, Evaluation]]] = {}
         for number, arm in enumerate(compared.arms, 1):
             if not math.isnan(value := arm.mean(metric).value):
                 points.setdefault((arm.calls_a_question, 100 * value), []).append((number, arm))
-        found = sorted(points.items(), key=lambda one: one[0])
-        data = dots(
-            [x for (x, _), _ in found],
-            [y for (_, y), _ in found],
-            [
-                "; ".join(f"{number} {arm.name}: {x:.1f} calls, {percent(arm.mean(metric))}" for number, arm in arms)
-                for (x, _), arms in found
-            ],
-            mode="markers+text",
-            text=[", ".join(str(number) for number, _ in arms) for _, arms in found],
-            textposition=["middle left" if n % 2 else "middle right" for n in range(len(found))],
-            marker=_markers([arms[0][1] for _, arms in found], compared.baseline),
-        )
-        layout = plane("LM calls a question", "mean, %", 320)
-        layout["xaxis"]["rangemode"] = "tozero"
-        figures.append(Figure(f"figure-cost-{place}", metric, [data], layout))
+        found = sorted(points, key=lambda at: (at[0], -at[1]))
+        front = [at for n, at in enumerate(found) if all(at[1] > other[1] for other in found[:n])]
+        right = 1.12 * max((x for x, _ in found), default=0) or 1.0
+        high = span([y for _, y in found], 0, 100)
+        plot = Plot((-0.04 * right, right), high, x_title="LM calls a question", y_title="mean, %")
+        plot.line(front, ARM, dash=True)
+        told = []
+        for n, at in enumerate(found):
+            arms = points[at]
+            said = "; ".join(
+                f"{number} {arm.name}: {at[0]:.1f} calls, {percent(arm.mean(metric))}" for number, arm in arms
+            )
+            told.append(said)
+            names = ", ".join(str(number) for number, _ in arms)
+            plot.dot(*at, said, text=names, side=-1 if n % 2 else 1, **_look(arms[0][1], compared.baseline))
+        best = ", ".join(str(number) for at in front for number, _ in points[at])
+        figures.append(
+            Figure(f"figure-cost-{place}", f"{metric} for LM calls; front: {best}", plot.svg(), "; ".join(told), metric)
+        )  # fmt: skip
     return figures
 
 
 def stages(compared: Compared, diagnosis: Diagnosis) -> Figure:
     """What became of the questions of each arm, with closed book and oracle as lines."""
-    labels = [arm_label(number, one.name) for number, one in enumerate(compared.arms, 1) if one.name in diagnosis.arms]
-    counts = {name: diagnosis.counts(name) for name in diagnosis.arms}
+    numbered = [(number, one.name) for number, one in enumerate(compared.arms, 1) if one.name in diagnosis.arms]
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
-    look = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-    data = [
-        bars(found, STAGE_COLOURS[stage], [f"{name}: {stage}, {one[stage]}" for name, one in counts.items()], **look)
-        for stage in Stage
-        if any(found := [one[stage] for one in counts.values()])
-    ]
-    layout = lined(labels, "questions")
-    layout |= {"barmode": "stack", "margin": {"t": 46}, "height": layout["height"] + 32}  # the names of the lines
-    if asked <= 10:
-        layout["xaxis"]["dtick"] = 1
-    layout["shapes"] = [across(right) for _, right, _ in diagnosis.alone]
-    layout["annotations"] = [
-        {"x": right, "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 16 * place, "showarrow": False}
-        | {"xanchor": "left" if right < asked / 2 else "right", "text": f"{name} {right}"}
-        for place, (name, right, _) in enumerate(diagnosis.alone)
-    ]
-    return Figure("figure-stages", "What became of the questions", data, layout)
+    plot, told = Plot((0, asked), labels=[arm_label(*one) for one in numbered], x_title="questions"), []
+    for line, (_, name) in enumerate(numbered):
+        counts, start = diagnosis.counts(name), 0
+        for stage in (one for one in Stage if counts[one]):
+            told.append(f"{name}: {stage}, {counts[stage]}")
+            plot.bar(
+                start, start := start + counts[stage], line, told[-1], STAGE_COLOURS[stage], text=str(counts[stage])
+            )
+    for above, (name, right, _) in enumerate(diagnosis.alone):
+        plot.across(right, f"{name} {right}", above=above)
+    return Figure("figure-stages", "What became of the questions", plot.svg(above=2), "; ".join(told))
 
 
-def lined(labels: Sequence[str], x_title: str) -> dict[str, Any]:
-    """The layout of a figure with an arm a line; what all figures have in common stands in ``page.js``."""
-    return {
-        "height": 76 + LINE_HEIGHT * len(labels),
-        "xaxis": {"title": {"text": x_title}},
-        "yaxis": {
-            "tickvals": list(range(len(labels))),
-            "ticktext": list(labels),
-            "range": [len(labels) - 0.5, -0.6],
-            "showgrid": False,
-            "ticklabelstandoff": 6,
-        },
-    }
-
-
-def plane(x_title: str, y_title: str = "", height: int = 360) -> dict[str, Any]:
-    """The layout of a figure with a number on either axis; ``height`` in pixels."""
-    return {"height": height, "xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
-
-
-def across(x: float) -> dict[str, Any]:
-    """A dotted line over all arms at x."""
-    line = {"color": BASELINE, "width": 2, "dash": "dot"}
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line}
-
-
-def bars(x: Sequence[float], colour: str, said: Sequence[str], **more: Any) -> dict[str, Any]:
-    """A bar a line, with its length on it and a text where the pointer is."""
-    text = {"text": [f"{abs(length):.0f}" if length else "" for length in x], "customdata": list(said)}
-    place = {"x": list(x), "y": list(range(len(x))), "orientation": "h"}
-    return {"type": "bar", "marker": {"color": colour}, **place, **text, **more}
-
-
-def dots(x: Sequence[float], y: Sequence[float], said: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Points, with a text where the pointer is."""
-    return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y), "customdata": list(said), **more}
-
-
-def arm_label(number: int | None, name: str) -> str:
+def arm_label(number: int | None, name: str) -> list[str]:
     """The arm's number and name in at most two lines."""
     shown = clean(name) if number is None else f"{number} {clean(name)}"
     first, *rest = textwrap.wrap(shown, LABEL) or [""]
-    lines = [first, *rest[:1]] if len(rest) < 2 else [first, rest[0][: LABEL - 2] + " …"]
-    return "<br>".join(escape(line, quote=False) for line in lines)
+    return [first, *rest] if len(rest) < 2 else [first, rest[0][: LABEL - 2] + " …"]
 
 
-def _plain(value: str) -> str:
-    """Text in which plotly sees no markup, in lines for a hover label."""
-    return "<br>".join(escape(line, quote=False) for line in textwrap.wrap(clean(value), 60))
+_LIGHT = {STAGE_COLOURS[stage] for stage in (Stage.CUT, Stage.NOT_USED, Stage.UNKNOWN)}
+"""Colours on which dark text is read better than white."""
 
 
-def _markers(arms: Sequence[Evaluation], baseline: str) -> dict[str, Any]:
-    base = [arm.name == baseline for arm in arms]
-    return {
-        "size": 11,
-        "symbol": ["diamond" if one else "circle" for one in base],
-        "color": [BASELINE if one else ARM for one in base],
-    }
+def _look(arm: Evaluation, baseline: str) -> dict[str, str]:
+    base = arm.name == baseline
+    return {"colour": BASELINE if base else ARM, "shape": "diamond" if base else "circle"}
+
+
+def span(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> tuple[float, float]:
+    """The ends of an axis for these values, with some room, within what is possible."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    return max(least, low - room), min(most, high + room)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Some four to six round numbers between two."""
+    rough = (high - low) / 5 or 1.0
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = size * next(one for one in (1, 2, 2.5, 5, 10) if one * size >= rough)
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}" if value else "0"
+
+
+def _title(said: str) -> str:
+    return f"<title>{escape(clean(said))}</title>" if said else ""

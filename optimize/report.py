@@ -15,13 +15,16 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from querywright.data.types import PERSON, Label, Question
 from querywright.metrics.dspy_metrics import needs
+from querywright.metrics.statistics import p_value
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize import figures
 from querywright.optimize.comparison import Compared
-from querywright.optimize.diagnosis import MEANING, decision_rows
-from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.diagnosis import MEANING, Stage, decision_rows
+from querywright.optimize.evaluate import Evaluation, mean_json
 from querywright.optimize.figures import STAGE_COLOURS, Figure
+from querywright.optimize.significance import ALPHA
 from querywright.optimize.tables import clean, cut, each_text, percent, table_rows
 
 POLICY = (
@@ -33,7 +36,19 @@ POLICY = (
 OF_THE_RUN = ("LM calls made", "seconds")
 """Columns that tell of one run on one machine; a run that was started again has others."""
 
-NO_QUESTIONS: Mapping[str, Any] = {"arms": [], "questions": []}
+NOTHING = ("-", "0", "0 %", "- / -", "0.0")
+
+NO_QUESTIONS: Mapping[str, Any] = {
+    "arms": [],
+    "questions": [],
+    "metrics": [],
+    "metric": "",
+    "texts": [],
+    "passages": [],
+}
+
+ROOM, LENGTHS = 600_000, (700, 400, 200, 100, 50)
+"""Characters of texts in a page, and how many of each are shown: the first number that there is room for."""
 
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -47,26 +62,37 @@ def page(
     template: str,
     *,
     title: str,
+    kind: str,
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
     figures: Mapping[str, Sequence[Figure]],
     data: Mapping[str, Any] = NO_QUESTIONS,
+    compared: Compared | None = None,
+    outcome: Any = "",
     **context: Any,
 ) -> str:
     """A whole page, with all scripts and styles inside, from a template that extends ``page.html``; written as UTF-8.
 
     Facts are what it is about, notes what a reader should know before believing a number. The template has names for
-    the figures; questions are as ``browser`` makes them, and ``context`` is what else it shows.
+    the figures; questions are as ``browser`` makes them, and ``context`` is what else it shows. What ``querywright
+    view`` lists stands at its beginning, from the kind (``comparison``, ``study``, ...), the outcome and the arms.
     """
-    from plotly.offline import get_plotlyjs
-
-    drawn = {one.id: one.drawn for several in figures.values() for one in several}
-    given = {"title": title, "facts": facts, "notes": notes, "figures": figures, "data": data, "drawn": drawn}
-    return render(template, policy=POLICY, parts=[], plotly=Markup(get_plotlyjs()), **given, **context)
+    metric, said = data["metric"], outcome if isinstance(outcome, str) else str(outcome.get("sentence") or "")
+    summary = {"kind": kind, "title": title, "metric": metric, "verdict": said, **_arms(compared)}
+    return render(
+        template, policy=POLICY, parts=[], title=title, facts=facts, notes=notes, figures=figures, data=data,
+        summary=summary, outcome=outcome, verdicts=[] if compared is None else verdict_rows(compared), **context,
+    )  # fmt: skip
 
 
 def comparison_page(
-    compared: Compared, *, title: str, facts: Mapping[str, str], notes: Sequence[str] = (), outcome: str = ""
+    compared: Compared,
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    notes: Sequence[str] = (),
+    outcome: str = "",
+    command: str = "",
 ) -> str:
     """The page of a comparison, as ``Compared.report`` writes it; the same input gives the same text."""
     diagnosis = compared.diagnosis
@@ -79,16 +105,16 @@ def comparison_page(
     return page(
         "compare.html",
         title=title,
+        kind="compilation" if outcome else "comparison",
         facts=facts,
         notes=notes,
         figures=drawn,
         data=browser(compared, metric),
-        outcome=outcome.rstrip("."),
+        compared=compared,
+        outcome=outcome.rstrip(".") or verdict_sentence(compared, metric),
+        command=command,
         baseline=compared.baseline,
-        sentences=[
-            [one.sentence for one in compared.comparisons if one.metric == name]
-            for name in dict.fromkeys(one.metric for one in compared.comparisons)
-        ],
+        sentences=[one.sentence for one in compared.comparisons],
         scores=score_rows(compared),
         diagnosis=diagnosis,
         labelled_by=compared.labelled_by,
@@ -96,7 +122,6 @@ def comparison_page(
         meaning=MEANING,
         colours=STAGE_COLOURS,
         decided=decision_rows(compared.decisions),
-        metric=metric,
     )
 
 
@@ -106,61 +131,132 @@ def results_html(arms: Sequence[Evaluation], sentences: Sequence[str] = ()) -> s
 
 
 def score_rows(compared: Compared) -> list[dict[str, str]]:
-    """The table of scores, arms by their number, without what tells of one run."""
+    """The table of scores, arms by their number, without what tells of one run or of nothing."""
     arms = [*compared.arms, *compared.references]
-    rows = [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in table_rows(arms)]
+    rows = table_rows(arms)
     for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
         tokens = arm.cost.tokens + arm.cost.saved_tokens
         row["tokens / question"] = f"{tokens / max(1, len(arm.rows)):.0f}"
         if number <= len(compared.arms):
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
+    told = [name for name in rows[0] if name not in OF_THE_RUN and any(row[name] not in NOTHING for row in rows)]
+    return [{name: row[name] for name in told} for row in rows]
+
+
+def verdict_rows(compared: Compared) -> list[dict[str, str]]:
+    """A row an arm and metric: how far it is from the baseline, in points, and whether that is chance."""
+    rows = []
+    for one in compared.comparisons:
+        test, known = one.test, not math.isnan(one.test.difference)
+        spread = f"{100 * test.low:+.0f} to {100 * test.high:+.0f}" if not math.isnan(test.low) else "-"
+        rows.append(
+            {"arm": one.arm, "difference": f"{100 * test.difference:+.1f}" if known else "-"}
+            | {"p": p_value(test.p_two_sided, ALPHA).removeprefix("p = ").removeprefix("p ") if test.n else "-"}
+            | {"won : lost": f"{test.wins} : {test.losses}", "95 % interval": spread, "n": str(test.n)}
+            | {"metric": one.metric}
+        )
     return rows
 
 
+def verdict_sentence(compared: Compared, metric: str) -> str:
+    """Which arms are better or worse than the baseline by a metric, as one sentence."""
+    tests = {one.arm: one.test for one in compared.comparisons if one.metric == metric and one.test.n}
+    if not tests:
+        return f"There is nothing to hold against {compared.baseline}"
+    shown = {name: test.difference > 0 for name, test in tests.items() if test.p_two_sided < ALPHA}
+    said = [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word} than {compared.baseline}"
+        for word, better in (("better", True), ("worse", False))
+        if (names := [name for name in shown if shown[name] is better])
+    ]
+    return f"By {metric}, {'; '.join(said) or f'no arm can be told from {compared.baseline}'}"
+
+
 def browser(compared: Compared, metric: str) -> dict[str, Any]:
-    """What each arm searched, found and answered, marked by a metric, for the macro ``questions``."""
+    """What each arm searched, found and answered, as ``page.js`` draws it, marked by a metric first.
+
+    Each text stands there once, cut so that all have room; texts, passages, labels and stages are named by number. A
+    row is a list: scores by metric, queries (role and text), passages, a digit for the label of each, how many were
+    found, and where there is one ``a`` answer, ``k`` LM calls, ``c`` the missed that were found, ``g`` stage, ``f``
+    failure with ``m`` message, ``b`` fallbacks, ``i`` an answer that names no option.
+    """
     lost = {} if compared.diagnosis is None else compared.diagnosis.arms
-    base = compared.arm(compared.baseline).values(metric)
-    told: dict[str, dict[str, Any]] = {}
-    shown: dict[str, None] = {}
-    for place, question in enumerate(compared.questions):
-        helpful, evidence = helpful_ids(question.evidence), question.evidence
-        arms: list[dict[str, Any]] = []
-        for arm in compared.arms:
-            row = arm.rows[place]
-            word, against = _mark(row, metric, base[place])
-            pooled = bool(question.assessors) or not evidence
-            labels = passage_labels(row.passages, evidence, jointly=question.jointly, pooled=pooled)
-            missed = [] if row.failure is not None else [key for key in helpful if key not in row.passages]
-            arms.append(
-                {"name": arm.name, "row": row, "word": word, "against": against, "missed": missed}
-                | {"labels": dict(zip(row.passages, labels, strict=True))}
-                | {"stage": str(lost[arm.name][place].stage) if arm.name in lost else ""}
-            )
-        shown |= dict.fromkeys(key for one in arms for key in (*one["row"].passages, *helpful))
-        told[question.id] = {
-            "question": question,
-            "same": len({one["word"] for one in arms}) == 1,
-            "arms": arms,
+    told = () if compared.diagnosis is None else compared.diagnosis.telling
+    metrics, labels, stages = figures.metrics_of(compared), [str(one) for one in Label], [str(one) for one in Stage]
+    texts: dict[str, int] = {}
+    ids: dict[str, int] = {}
+
+    def text(value: str) -> int:
+        return texts.setdefault(value, len(texts))
+
+    def number(key: str) -> int:
+        return ids.setdefault(key, len(ids))
+
+    def row(arm: Evaluation, place: int, question: Question) -> list[Any]:
+        one, evidence = arm.rows[place], question.evidence
+        pooled = bool(question.assessors) or not evidence
+        judged = passage_labels(one.passages, evidence, jointly=question.jointly, pooled=pooled)
+        cut_off = [number(key) for key in helpful_ids(evidence) if key in one.found and key not in one.passages]
+        more = {
+            "a": None if one.answer is None else text(one.answer),
+            "k": one.cost.asked, "i": int(one.invalid), "b": [text(name) for name in one.fallbacks], "c": cut_off,
+            "f": one.failure, "m": text(one.message) if one.failure else None,
+            "g": stages.index(str(lost[arm.name][place].stage)) if arm.name in lost else None,
+        }  # fmt: skip
+        return [
+            [_short(one.scores.get(name, math.nan)) for name in metrics],
+            [[text(role), text(asked)] for role, asked in one.queries],
+            [number(key) for key in one.passages],
+            "".join("-" if label is None else str(labels.index(str(label))) for label in judged),
+            len({*one.found, *one.passages}),
+            {name: value for name, value in more.items() if value not in (None, []) and (value or name in "agm")},
+        ]
+
+    questions = [
+        {
+            "id": text(question.id), "q": text(question.question), "options": [text(one) for one in question.options],
+            "answers": [text(one) for one in question.answers], "telling": int(question.id in told),
+            "evidence": [
+                [number(key), labels.index(str(question.evidence[key]))] for key in helpful_ids(question.evidence)
+            ],
+            "by": {
+                number(key): ", ".join(name if name == PERSON else f"judge {name}" for name in names)
+                for key, names in question.assessors.items()
+            },
+            "rows": [row(arm, place, question) for arm in compared.arms],
         }
+        for place, question in enumerate(compared.questions)
+    ]  # fmt: skip
+    passages = [
+        {"id": text(key)} | ({} if one is None else {"t": text(one.title) if one.title else -1, "x": text(one.text)})
+        for key, one in ((key, compared.passages.get(key)) for key in ids)
+    ]
+    length = next((n for n in LENGTHS if sum(min(len(one), n) for one in texts) <= ROOM), LENGTHS[-1])
     return {
-        "arms": [arm.name for arm in compared.arms],
-        "questions": told,
-        "passages": {key: compared.passages.get(key) for key in shown},
-        "numbers": {key: number for number, key in enumerate(shown, 1)},
-    }
+        "metric": metric, "metrics": metrics, "baseline": [arm.name for arm in compared.arms].index(compared.baseline),
+        "arms": [arm.name for arm in compared.arms], "labels": labels, "stages": stages if lost else [],
+        "reads": [name for name in metrics if "reader" in needs(name)], "telling": len(told),
+        "texts": [cut(one, length) for one in texts], "passages": passages, "questions": questions,
+    }  # fmt: skip
 
 
-def _mark(row: Row, metric: str, base: float) -> tuple[str, str]:
-    """What is said of one arm and question: a word, and ``better`` or ``worse`` than the baseline, or nothing."""
-    value = row.scores.get(metric, math.nan)
-    if row.failure is not None or math.isnan(value):
-        return "failed" if row.failure is not None else "not scored", ""
-    lead = 0.0 if math.isnan(base) else round(value - base, 12)
-    against = "better" if lead > 0 else "worse" if lead < 0 else ""
-    if value in (0.0, 1.0):
-        return (("wrong", "right") if "reader" in needs(metric) else ("no", "yes"))[int(value)], against
-    return f"{value:.2f}", against
+def _short(value: float) -> float | int | None:
+    """A score in as few characters as it takes; None where there is none."""
+    return None if math.isnan(value) else int(value) if value == int(value) else round(value, 4)
+
+
+def _arms(compared: Compared | None) -> dict[str, Any]:
+    """The arms of a summary: calls a question, and by metric the value with its interval."""
+    if compared is None:
+        return {"baseline": "", "arms": []}
+    arms = [
+        {
+            "name": arm.name, "n": len(arm.rows), "calls": round(arm.calls_a_question, 2),
+            "metrics": {name: mean_json(arm.mean(name)) for name in arm.metrics},
+        }
+        for arm in compared.arms
+    ]  # fmt: skip
+    return {"baseline": compared.baseline, "arms": arms}
 
 
 @functools.cache

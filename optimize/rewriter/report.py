@@ -7,7 +7,7 @@ from typing import Any
 
 from querywright.optimize import figures
 from querywright.optimize.comparison import Compared
-from querywright.optimize.figures import COLOURS, LEGEND, Figure, plane
+from querywright.optimize.figures import COLOURS, Figure, Plot, span
 from querywright.optimize.report import browser, page, render, score_rows
 from querywright.optimize.rewriter.evaluation import IN_USE, SHARES, TRAINED
 from querywright.optimize.tables import cut, percent
@@ -69,6 +69,7 @@ def rewriter_html(
     }
     return page(
         "training.html",
+        kind="training",
         title=f"Rewriter {name}",
         facts={
             **{name: card[name] if isinstance(card[name], str) else ", ".join(card[name]) for name in named},
@@ -83,7 +84,6 @@ def rewriter_html(
             for part, found in measured.items()
         },
         guards=card["guards"],
-        metric=card["metric"],
         settings=[{"setting": name, "value": cut(str(value), LINE)} for name, value in settings.items()],
     )
 
@@ -92,14 +92,18 @@ def _curve(number: int, logs: Mapping[str, Lines]) -> list[Figure]:
     """A figure of values by step; none where nothing was logged."""
     stage, kind, title, curves = _CURVES[number]
     lines = [{**line, **line.get("guards", {})} for line in logs.get(stage, ()) if line["kind"] == kind]
-    data: list[dict[str, Any]] = []
-    for what, key in curves.items():
-        known = [line for line in lines if line.get(key) is not None]
-        if known:
-            look = {"type": "scatter", "mode": "lines+markers", "line": {"color": COLOURS[len(data)], "width": 2}}
-            data.append(
-                {"name": what, "x": [line["step"] for line in known], "y": [line[key] for line in known], **look}
-            )
-    told = "; ".join(f"{one['name']}: from {one['y'][0]:.3g} to {one['y'][-1]:.3g}" for one in data)
-    layout = plane("step", height=300) | (LEGEND if len(data) > 1 else {})
-    return [Figure(f"figure-curve-{number}", title, data, layout, told)] if data else []
+    found = {
+        what: [(line["step"], line[key]) for line in lines if line.get(key) is not None] for what, key in curves.items()
+    }
+    drawn = {what: points for what, points in found.items() if points}
+    if not drawn:
+        return []
+    ends = [span([point[side] for points in drawn.values() for point in points]) for side in (0, 1)]
+    plot, legend = Plot(ends[0], ends[1], height=210, x_title="step"), dict(zip(drawn, COLOURS, strict=False))
+    for what, points in drawn.items():
+        plot.line(points, legend[what])
+        for x, y in points:
+            plot.dot(x, y, f"{what}: {y:.3g}", legend[what])
+    told = "; ".join(f"{what}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for what, points in drawn.items())
+    shown = legend if len(legend) > 1 else {}
+    return [Figure(f"figure-curve-{number}", title, plot.svg(), told, legend=shown)]

@@ -22,15 +22,13 @@ from querywright.optimize.figures import (
     ARM,
     BASELINE,
     COLOURS,
-    LEGEND,
     Figure,
+    Plot,
     arm_label,
-    bars,
+    costs,
     differences,
-    dots,
-    lined,
     means,
-    plane,
+    span,
 )
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
@@ -83,7 +81,7 @@ def study_html(snapshot: Snapshot) -> str:
     aim = objectives[0]
     kept = front(trials, objectives) if len(objectives) > 1 else []
     compared = on_test(snapshot.outcome)
-    metric, data = _questions(outcome, compared, objectives)
+    data = _questions(outcome, compared, objectives)
     mattered = importances(trials, aim, names)
     prompts = sum((one.prompt_spent for one in trials), Cost())
     stages = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts}
@@ -99,6 +97,7 @@ def study_html(snapshot: Snapshot) -> str:
     prompt = ", ".join(filter(None, (best_arm.get(part) for part in ("technique", "prompt", "writer"))))
     return page(
         "study.html",
+        kind="study",
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={
             "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
@@ -118,12 +117,15 @@ def study_html(snapshot: Snapshot) -> str:
         ],
         figures={
             "fronts": _fronts(trials, objectives) if kept else [],
+            "costs": [] if compared is None else costs(compared),
             "means": [] if compared is None else means(compared),
             "differences": [] if compared is None else differences(compared),
             "mattered": _mattered(mattered, aim),
             "course": [drawn for one in objectives for drawn in _course(trials, one, names)],
         },
         data=data,
+        compared=compared,
+        sentences=[one["sentence"] for one in outcome.get("comparisons") or ()],
         outcome=outcome,
         how_far=how_far,
         aim=aim,
@@ -141,13 +143,12 @@ def study_html(snapshot: Snapshot) -> str:
         measured=spec.objectives,
         spent=snapshot.spent,
         stages=[{"stage": name, **_told(cost)} for name, cost in stages.items() if cost.asked],
-        metric=metric,
         chosen=prompt if prompt in (outcome.get("prompts") or {}) else None,
         command=str(outcome.get("command") or f"querywright study run {spec.name}.yaml --out FOLDER"),
         seeds=outcome.get("seeds") or {"study": spec.seed},
         versions={
             "querywright": __version__,
-            **{name: metadata.version(name) for name in ("optuna", "dspy", "plotly")},
+            **{name: metadata.version(name) for name in ("optuna", "dspy")},
         },
         spec=json.dumps(spec.to_json(), ensure_ascii=False, indent=2),
         **{one.__name__: one for one in (arm_name, changed_knobs, changes, interval, shown, value_text)},
@@ -167,10 +168,10 @@ def _told(cost: Cost) -> dict[str, str]:
 
 def _questions(
     outcome: Mapping[str, Any], compared: Compared | None, objectives: Sequence[Objective]
-) -> tuple[str, Mapping[str, Any]]:
-    """The metric that the test questions are marked by, and what stands behind each of them."""
+) -> Mapping[str, Any]:
+    """What stands behind each of the test questions."""
     if compared is None:
-        return "", NO_QUESTIONS
+        return NO_QUESTIONS
     baseline = compared.arm(compared.baseline)
     known = {one["id"]: one for one in outcome["questions"]}
     asked = []
@@ -179,7 +180,7 @@ def _questions(
         asked.append(Question(one["id"], one["question"], options, answer, tuple(one.get("aliases") or ())))
     wanted = [metric for one in objectives for metric in one.metrics if metric in baseline.metrics]
     metric = [*wanted, *baseline.metrics, "decision_useful"][0]
-    return metric, browser(replace(compared, questions=tuple(asked)), metric)
+    return browser(replace(compared, questions=tuple(asked)), metric)
 
 
 def _course(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Figure]:
@@ -187,33 +188,24 @@ def _course(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[
     told = [one for one in ended(trials, "complete", "pruned") if not math.isnan(interval(one, aim).value)]
     if not told:
         return []
-    data = []
-    for name, colour in zip(techniques, cycle(COLOURS), strict=False):
-        if mine := of_technique(told, name):
-            pruned = [one.state == "pruned" for one in mine]
-            marker = {
-                "size": 9,
-                "color": colour,
-                "symbol": ["x-thin-open" if one else "circle" for one in pruned],
-                "line": {"width": [2 if one else 0 for one in pruned], "color": colour},
-            }
-            values = [_scaled(interval(one, aim).value, aim) for one in mine]
-            said = [_said(one, aim) for one in mine]
-            data.append(dots([one.number for one in mine], values, said, name=name, marker=marker))
+    values = {one.number: _scaled(interval(one, aim).value, aim) for one in told}
+    x = (min(values) - 0.5, max(one.number for one in trials) + 0.5)
+    plot = Plot(x, span([*values.values()]), x_title="trial", y_title="mean, %" if aim.metrics else aim.name)
+    if late := [one.number for one in trials if one.late]:
+        plot.area(min(late) - 0.5, max(late) + 0.5)
     complete = sorted(ranked(trials, aim), key=lambda one: one.number)
-    leaders = [best(complete[: place + 1], aim) for place in range(len(complete))]
-    line: dict[str, Any] = {"type": "scatter", "mode": "lines", "name": "best so far", "hoverinfo": "skip"}
-    line |= {"x": [one.number for one in complete], "line": {"shape": "hv", "color": BASELINE, "width": 2}}
-    data.append({**line, "y": [_scaled(one.values[aim.name], aim) for one in leaders if one is not None]})
-    layout = plane("trial", "mean, %" if aim.metrics else aim.name) | LEGEND
-    late = [one.number for one in trials if one.late]
-    if late:
-        grey = {"layer": "below", "line": {"width": 0}, "fillcolor": "rgba(138,143,152,0.18)"}
-        area = {"x0": min(late) - 0.5, "x1": max(late) + 0.5, "y0": 0, "y1": 1, "yref": "paper"}
-        layout["shapes"] = [{"type": "rect", **area, **grey}]
-    leaps = dict.fromkeys((one.number, value_text(one.values[aim.name], aim)) for one in leaders if one is not None)
+    leaders = [found for place in range(len(complete)) if (found := best(complete[: place + 1], aim)) is not None]
+    line = [(one.number, _scaled(lead.values[aim.name], aim)) for one, lead in zip(complete, leaders, strict=True)]
+    plot.line(line, BASELINE, steps=True)
+    legend = dict(zip((name for name in techniques if of_technique(told, name)), cycle(COLOURS), strict=False))
+    for name, colour in legend.items():
+        for one in of_technique(told, name):
+            shape = "cross" if one.state == "pruned" else "circle"
+            plot.dot(one.number, values[one.number], _said(one, aim), colour, shape=shape)
+    leaps = dict.fromkeys((one.number, value_text(one.values[aim.name], aim)) for one in leaders)
     alt = f"{len(told)} trials. Best so far: " + "; ".join(f"trial {number} {value}" for number, value in leaps)
-    return [Figure(f"figure-course-{_slug(aim)}", f"{aim.name} by trial", data, layout, alt)]
+    legend |= {"best so far": BASELINE}
+    return [Figure(f"figure-course-{_slug(aim)}", f"{aim.name} by trial", plot.svg(), alt, legend=legend)]
 
 
 def _fronts(trials: Sequence[TrialRecord], aims: Sequence[Objective]) -> list[Figure]:
@@ -224,27 +216,24 @@ def _fronts(trials: Sequence[TrialRecord], aims: Sequence[Objective]) -> list[Fi
 
 def _one_front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, kept: set[int]) -> Figure:
     told = [one for one in ranked(trials, other) if not math.isnan(one.values.get(aim.name, math.nan))]
-    first = sorted((one for one in told if one.number in kept), key=lambda one: one.values[other.name])
-    rest = [one for one in told if one.number not in kept]
-
-    def points(some: Sequence[TrialRecord], name: str, **more: Any) -> dict[str, Any]:
-        x, y = ([_scaled(one.values[which.name], which) for one in some] for which in (other, aim))
-        said = [f"{_said(one, aim)}; {other.name} {value_text(one.values[other.name], other)}" for one in some]
-        return dots(x, y, said, name=name, **more)
-
-    named = {"mode": "markers+text+lines", "text": [str(one.number) for one in first], "textposition": "top center"}
-    line = {"color": ARM, "width": 1, "dash": "dot"}
-    data = [
-        points(rest, "other trials", marker={"size": 8, "color": BASELINE, "opacity": 0.6}),
-        points(first, "front", **named, line=line, marker={"size": 11, "color": ARM, "symbol": "diamond"}),
-    ]
+    at = {one.number: [_scaled(one.values[which.name], which) for which in (other, aim)] for one in told}
     x_title, y_title = (
         f"{one.name}{', %' if one.metrics else ''} ({'more' if one.metrics else 'less'} is better)"
         for one in (other, aim)
     )
-    alt = f"Front: {'; '.join(data[1]['customdata'])}"
+    ends = [span([point[side] for point in at.values()]) for side in (0, 1)]
+    plot = Plot(ends[0], ends[1], x_title=x_title, y_title=y_title)
+    plot.line(sorted((x, y) for number, (x, y) in at.items() if number in kept), ARM, dash=True)
+    said = {}
+    for one in sorted(told, key=lambda one: one.number in kept):
+        first, (x, y) = one.number in kept, at[one.number]
+        said[one.number] = f"{_said(one, aim)}; {other.name} {value_text(one.values[other.name], other)}"
+        look = {"shape": "diamond", "text": str(one.number)} if first else {}
+        plot.dot(x, y, said[one.number], ARM if first else BASELINE, **look)
+    alt = f"Front: {'; '.join(text for number, text in said.items() if number in kept)}"
+    legend = {"front": ARM, "other trials": BASELINE}
     title = f"{aim.name} against {other.name}"
-    return Figure(f"figure-front-{_slug(other)}", title, data, plane(x_title, y_title) | LEGEND, alt)
+    return Figure(f"figure-front-{_slug(other)}", title, plot.svg(), alt, legend=legend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,13 +312,13 @@ def _mattered(found: Sequence[Importance], aim: Objective) -> list[Figure]:
     for place, one in enumerate(found):
         if one.shares:
             shares = dict(list(one.shares.items())[:MANY])
-            percents = [100 * share for share in shares.values()]
-            said = [f"{name}: {100 * share:.1f} %" for name, share in shares.items()]
-            data = bars(percents, ARM, said, text=[f"{share:.0f}" for share in percents], textposition="outside")
-            layout = lined([arm_label(None, name.removeprefix(f"{one.of}.")) for name in shares], "share, %")
-            layout["xaxis"] |= {"range": [0, 115], "tickvals": [0, 25, 50, 75, 100]}
+            labels = [arm_label(None, name.removeprefix(f"{one.of}.")) for name in shares]
+            plot, said = Plot((0, 112), labels=labels, x_title="share, %"), []
+            for line, (name, share) in enumerate(shares.items()):
+                said.append(f"{name}: {100 * share:.1f} %")
+                plot.bar(0, 100 * share, line, said[-1], ARM, text=f"{100 * share:.0f}", side=1)
             title = f"{one.of or 'The whole study'}, {one.n} trials"
-            figures.append(Figure(f"figure-mattered-{_slug(aim)}-{place}", title, [data], layout))
+            figures.append(Figure(f"figure-mattered-{_slug(aim)}-{place}", title, plot.svg(), "; ".join(said)))
     return figures
 
 

@@ -60,7 +60,7 @@ def test_a_comparison_is_a_table_a_page_and_is_drawn_in_a_notebook(world, make_l
     page = read_page(compared.report(tmp_path / "compare.html", facts={"LM": "scripted"}).read_text("utf-8"))
     page.check()
     assert "2 arms on 18 questions" in page.text
-    assert list(page.parts)[-1] == "All questions"
+    assert list(page.parts)[-1] == "Questions"
     drawn = compared._repr_html_()
     assert all(one.sentence.split(":")[0] in drawn for one in compared.comparisons)
     assert "oracle evidence" in drawn

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import MEANING, Stage, decision_rows, decisions, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.report import comparison_page
+from querywright.optimize.report import comparison_page, verdict_sentence
 from querywright.optimize.significance import against
 from querywright.optimize.tables import clean
 
@@ -98,7 +97,7 @@ def full(report):
 
 
 def test_scores_and_verdicts_are_those_of_the_evaluations(full):
-    head, *rows = full.tables[0]
+    head, *rows = full.tables[1]
     table = [dict(zip(head, one, strict=True)) for one in rows]
     # Wilson's interval of 1 of 3 is 6.1 to 79.2, of 2 of 3 20.8 to 93.9, of 0 of 4 0 to 49.0 per cent
     assert [one["accuracy"] for one in table] == [
@@ -119,26 +118,36 @@ def test_scores_and_verdicts_are_those_of_the_evaluations(full):
     assert all(sentence in full.text for sentence in sentences)
 
 
+def test_verdicts_are_a_table_and_one_sentence(full):
+    head, *rows = full.tables[0]
+    assert head == ["arm", "difference", "p", "won : lost", "95 % interval", "n", "metric"]
+    assert [(row[1], row[3], row[6]) for row in rows] == [
+        ("+33.3", "1 : 0", "accuracy"), ("-33.3", "0 : 1", "accuracy"), ("+0.0", "1 : 1", "decision_useful"),
+    ]  # fmt: skip
+    assert "By accuracy, no arm can be told from plain." in full.parts["Verdict"]
+    better = replace(
+        compared(*ARMS).comparisons[0], test=replace(compared(*ARMS).comparisons[0].test, p_two_sided=0.01)
+    )
+    said = verdict_sentence(replace(compared(*ARMS), comparisons=(better,)), "accuracy")
+    assert said == f"By accuracy, {BETTER.name} is better than plain"
+
+
 def test_the_figures_are_those_of_the_evaluations(full):
-    figures = full.json("report-figures")
-    ids = [attrs["id"] for tag, attrs in full.tags if tag == "div" and attrs.get("class") == "figure"]
-    assert list(figures) == ids
-    (dots,) = figures["figure-mean-0"]["data"]
-    assert dots["x"] == pytest.approx([100 / 3, 200 / 3, 0])
-    assert dots["y"] == [0, 1, 2]
-    assert dots["error_x"]["array"] == pytest.approx([45.9, 27.2, 49.0], abs=0.06)
-    assert dots["error_x"]["arrayminus"] == pytest.approx([27.2, 45.9, 0], abs=0.06)
-    assert dots["marker"]["symbol"] == ["diamond", "circle", "circle"]
-    (dots,) = figures["figure-mean-1"]["data"]
-    assert dots["y"] == [0, 1]  # the third arm has no such score
-    losses, wins = figures["figure-difference-0"]["data"]
-    assert (losses["x"], wins["x"]) == ([0, -1], [1, 0])
-    labels = figures["figure-difference-0"]["layout"]["yaxis"]["ticktext"]
-    assert "p = 1.0, one-sided p = .500, ties 2" in labels[0]
-    assert "p = 1.0, ties 2" in labels[1]
-    (dots,) = figures["figure-cost-0"]["data"]
-    points = zip(dots["x"], dots["y"], dots["text"], strict=True)
-    assert [(x, round(y, 1), number) for x, y, number in points] == [(0, 0, "3"), (1, 33.3, "1"), (1, 66.7, "2")]
+    assert full.figures == [
+        *("figure-cost-0", "figure-cost-1", "figure-mean-0", "figure-mean-1"),
+        *("figure-difference-0", "figure-difference-1", "figure-stages"),
+    ]
+    drawn = full.drawn("figure-mean-0")
+    assert [one for one in drawn if one in ("33.3", "66.7", "0.0")] == ["33.3", "66.7", "0.0"]
+    assert "plain: 33.3 [6, 79] (1 unscored)" in drawn
+    assert not any("worse" in one for one in full.drawn("figure-mean-1") if ":" in one)  # it has no such score
+    drawn = full.drawn("figure-difference-0")
+    assert [one for one in drawn if one.isdigit()] == ["0", "1", "1", "0"]  # lost, won, of either arm
+    assert drawn.count("p = 1.0") == 2
+    assert "front: 3, 1, 2" not in full.text
+    assert "accuracy for LM calls; front: 3, 2" in full.text
+    shown = [attrs.get("data-metric") for tag, attrs in full.tags if tag == "figure"]
+    assert shown == ["accuracy", "decision_useful"] * 3 + [None]
 
 
 def test_the_diagnosis_is_drawn_explained_and_counted(full):
@@ -152,60 +161,64 @@ def test_the_diagnosis_is_drawn_explained_and_counted(full):
         Stage.MISREAD: [0, 0, 0],
         Stage.UNKNOWN: [1, 1, 1],
     }
-    head, *rows = full.tables[1]
+    head, *rows = full.tables[2]
     assert head == ["stage", "1", "2", "3", "what it means"]
     assert rows == [[str(s), *map(str, counts), MEANING[s]] for s, counts in expected.items()]
-    figure = full.json("report-figures")["figure-stages"]
-    assert [bar["x"] for bar in figure["data"]] == [counts for counts in expected.values() if any(counts)]
-    assert [note["text"] for note in figure["layout"]["annotations"]] == ["closed book 0", "oracle 4"]
-    assert "closed book 0 of 4; oracle 4 of 4" in full.text
-    telling = full.parts["The most telling questions"]
-    assert diagnosed().telling[:2] == ("q0", "q1")  # the arms differ on these two
-    assert telling.index("Right answer: metformin q0") < telling.index("Right answer: </script>")
-
-
-def test_a_question_is_marked_in_signs_and_words(full):
-    head, *rows = full.tables[2]
-    assert head == ["question", "1", "2", "3"]
-    assert [one[1:] for one in rows] == [
-        ["✗wrong", "✓▲right, better than the baseline", "✗wrong"],
-        ["✓right", "✓right", "✗▼wrong, worse than the baseline"],
-        ["✗wrong", "✗wrong", "✗wrong"],
-        ["-not scored", "!failed", "✗wrong"],
+    drawn = full.drawn("figure-stages")
+    assert [one for one in drawn if one.startswith("plain: ")] == [
+        f"plain: {stage}, {counts[0]}" for stage, counts in expected.items() if counts[0]
     ]
-    assert [attrs.get("class") for tag, attrs in full.tags if tag == "tr"][-4:] == [None, None, "same", None]
+    assert [one for one in drawn if one in ("closed book 0", "oracle 4")] == ["closed book 0", "oracle 4"]
+    assert "closed book 0 of 4; oracle 4 of 4" in full.text
+    assert [one["id"] for one in full.questions() if one["telling"]] == ["q0", "q1", "q2"]
 
 
 def test_what_stands_behind_a_question(full):
-    first, second, third, last = (" ".join(row[0].split()) for row in full.tables[2][1:])
-    told = "Which drug? metformin insulin Right answer: metformin q0 plain ✗wrong found but cut insulin"
-    assert first.startswith(told)
-    plain, better, worse = first.partition("✗wrong")[2].split("LM calls")[1:]
-    assert "Queries original: Which drug? Passages, 1 of 2 found p2 NOT USEFUL" in plain
-    assert "Evidence missed p0 ENTAILED found, then cut" in plain
-    assert "Passages, 1 of 1 found p0 ENTAILED" in better
-    assert "Evidence missed" not in better
-    assert "Evidence missed p0 ENTAILED not found" in worse
-    assert "accuracy 0 · decision_useful 0 · token_f1 not scored · LM calls 0" in first
-    assert 100 < full.text.count("word") < 150  # of 1000, and once
-    assert f"Right answer: {EVIL} q1" in second
-    assert "LM calls 4" in second
-    assert "gone The text of this passage is not at hand." in " ".join(full.text.split())
-    assert "Right answer: x; also accepted: y" in third
-    assert "fallbacks: hypothesis" in third
-    assert "(empty)" in third
-    assert "the answer names no option" in third
-    assert f"Failed (parse): {EVIL}" in last
-    assert "Right answer: not known" in last
+    first, second, third, last = full.questions()
+    assert (first["q"], first["answers"], first["evidence"]) == ("Which drug?", ["metformin"], {"p0": "ENTAILED"})
+    plain, better, worse = first["rows"]
+    stages = full.json("report-data")["stages"]
+    assert (plain["a"], plain["s"], stages[plain["g"]]) == ("insulin", [0.0, 0.0], "found but cut")
+    assert (plain["p"], plain["l"], plain["n"], plain["c"]) == (["p2"], ["NOT_USEFUL"], 2, ["p0"])
+    assert plain["q"] == [("original", "Which drug?")]
+    assert (better["p"], better["l"], better["c"], better["k"]) == (["p0"], ["ENTAILED"], [], 4)
+    assert (worse["p"], worse["c"], worse["s"]) == (["p2"], [], [0.0, None])
+    assert second["answers"] == [EVIL]
+    assert second["rows"][0]["k"] == 4
+    assert third["answers"] == ["x", "y"]
+    assert (third["rows"][0]["b"], third["rows"][1]["a"], third["rows"][1]["i"]) != (None, None, None)
+    assert (last["answers"], last["rows"][1]["f"], last["rows"][1]["m"]) == ([], "parse", EVIL)
+    data = full.json("report-data")
+    passages = {data["texts"][one["id"]]: one for one in data["passages"]}
+    assert "x" not in passages["gone"]  # its text is not at hand
+    assert 100 < data["texts"][passages["p0"]["x"]].count("word") < 150  # of 1000
+    assert len(data["texts"]) == len(set(data["texts"]))
+
+
+def test_a_page_of_many_questions_and_arms_stays_small():
+    def one(arm, n):
+        shown, found = (tuple(f"p{(n + arm + i) % 1000}" for i in range(many)) for many in (5, 30))
+        queries = (("document", f"{arm} {n} " + "long " * 80),)
+        return row(n, float(n % 2), 1.0, answer=f"answer {n % 7}", passages=shown, found=found, queries=queries)
+
+    asked = tuple(
+        Question(f"q{n}", f"Question {n}? " * 8, answer="yes", evidence={f"p{n}": Label.USEFUL}) for n in range(1000)
+    )
+    arms = tuple(Evaluation(f"arm {arm}", tuple(one(arm, n) for n in range(1000)), 1.0) for arm in range(10))
+    passages = {f"p{n}": Passage(f"p{n}", f"{n} text " * 200, f"title {n}") for n in range(1000)}
+    whole = Compared(arms, "arm 0", (), questions=asked, passages=passages)
+    size = len(comparison_page(whole, title="t", facts={}).encode())
+    assert size < 1_500_000, size
 
 
 def test_no_text_of_the_data_becomes_markup_and_nothing_is_fetched(full):
     full.check()
     assert full.text.count(EVIL) >= 6
     assert "a\ufffdb\ufffd[31m\u2028c\u2029d\ufffde" in full.text
-    assert "&lt;b&gt;better" in json.dumps(full.json("report-figures"))
-    labels = [attrs["aria-label"] for _, attrs in full.tags if attrs.get("class") == "figure"]
-    assert labels[0].startswith("accuracy. plain: 33.3 [6, 79] (1 unscored); ")
+    assert EVIL in full.json("report-data")["texts"]
+    assert any(one.startswith("<b>better</b>") for one in full.drawn("figure-mean-0"))
+    labels = {attrs["id"]: attrs["aria-label"] for _, attrs in full.tags if attrs.get("class") == "figure"}
+    assert labels["figure-mean-0"].startswith("accuracy, 95 % interval. plain: 33.3 [6, 79] (1 unscored); ")
 
 
 def test_decisions_are_told_where_there_are_any(report):
@@ -219,29 +232,15 @@ def test_decisions_are_told_where_there_are_any(report):
     assert told[1]["right to wrong / wrong to right, plain"] == "0 / 1"
 
 
-def test_without_a_reader_questions_are_marked_by_what_was_found(report):
-    def arm(name, *values):
-        return Evaluation(name, tuple(Row(f"q{n}", {"decision_useful": v}) for n, v in enumerate(values)), 0.0)
-
-    page = report((arm("plain", 0.0, 1.0, 0.25, NAN), arm("hyde", 1.0, 1.0, 0.5, NAN)))
-    assert [one[1:] for one in page.tables[-1][1:]] == [
-        ["✗no", "✓▲yes, better than the baseline"],
-        ["✓yes", "✓yes"],
-        ["0.250.25", "0.50▲0.50, better than the baseline"],
-        ["-not scored", "-not scored"],
-    ]
-    assert "q" not in {tag for tag, _ in page.tags}  # no answer is quoted
-
-
 def test_a_page_says_no_more_than_there_is(report):
     page = report((PLAIN,))
     assert "There is nothing to hold against plain." in page.text
-    assert list(page.json("report-figures")) == ["figure-mean-0", "figure-mean-1", "figure-cost-0", "figure-cost-1"]
+    assert page.figures == ["figure-cost-0", "figure-cost-1", "figure-mean-0", "figure-mean-1"]
     assert "Where answers are lost" not in page.parts
     assert "What the passages did to the decisions" not in page.parts
-    assert not any(attrs.get("class") == "stage" for _, attrs in page.tags)
+    assert page.json("report-data")["stages"] == []
     failed = Evaluation("plain", tuple(Row(f"q{n}", {"accuracy": NAN}, failure="lm") for n in range(4)), 0.0)
     page = report((failed,))
-    assert page.json("report-figures") == {}
-    assert [one[1] for one in page.tables[-1][1:]] == ["!failed"] * 4
+    assert page.figures == []
+    assert [one["rows"][0]["f"] for one in page.questions()] == ["lm"] * 4
     assert html() == html()

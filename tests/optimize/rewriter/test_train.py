@@ -90,7 +90,7 @@ def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
     page = read_page(trained.report.read_text(encoding="utf-8"))
     page.check()
     assert {"On test", "On dev", "Curves", "Guards", "Dev questions", "How it was made"} <= set(page.parts)
-    titles = {name for name in page.json("report-figures") if name.startswith("figure-curve")}
+    titles = {name for name in page.figures if name.startswith("figure-curve")}
     assert titles == {f"figure-curve-{number}" for number in range(7)}
 
 
