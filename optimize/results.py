@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from querywright.data.types import Question
+from querywright.errors import InputError
 from querywright.metrics.statistics import PairedTest
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, finite, results_text
@@ -244,6 +246,48 @@ def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Comp
     held: Any = tuple(one for one in comparisons if one.other == NO_REWRITING)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
     return Compared(arms, NO_REWRITING, held, references)
+
+
+def taken_up(file: Path, arms: Sequence[str], made: Mapping[str, Any]) -> list[str]:
+    """The arms of a comparison that a folder holds, then these: what is held against one another in it from now on.
+
+    Args:
+        file: The summary of that comparison; where there is none there are only these.
+        arms: Further ones, as they are named.
+        made: What else the comparison is made of, by name: settings, the baseline.
+
+    Raises:
+        InputError: What is there was made of something else, or does not say of what.
+    """
+    if not file.is_file():
+        return list(arms)
+    before = _made(file)
+    if before is None:
+        raise InputError(f"{file.parent.name!r} holds a comparison that does not say how it was made; {_ELSEWHERE}")
+    known = {name: value for name, value in before.items() if name not in ("arms", "questions")}
+    other = [name for name in {**known, **made} if known.get(name) != made.get(name)]
+    if other:
+        told = "; ".join(
+            f"{name} {known.get(name, 'as it comes')}, not {made.get(name, 'as it comes')}" for name in other
+        )
+        raise InputError(f"{file.parent.name!r} holds a comparison made with other settings ({told}); {_ELSEWHERE}")
+    return [*dict.fromkeys([*before["arms"], *arms])]
+
+
+def same_questions(file: Path, sha256: str) -> None:
+    """Raise InputError where the comparison whose summary this is asked other questions than those of this hash."""
+    if file.is_file() and (_made(file) or {}).get("questions") != sha256:
+        raise InputError(f"{file.parent.name!r} holds a comparison on other questions; {_ELSEWHERE}")
+
+
+def _made(file: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(file.read_text("utf-8"))["made"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+_ELSEWHERE = "give another folder with --out, or remove this one"
 
 
 def by_judges(judges: Iterable[Mapping[str, str]]) -> str:

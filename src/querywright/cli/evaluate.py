@@ -67,7 +67,8 @@ def compare_command(
     """Evaluate arms beside a baseline, tell where answers are lost, and write every question's result and a report.
 
     Closed book and oracle evidence stand beside them where they can. A run that was ended goes on with the same
-    command: its answers are in the store.
+    command: its answers are in the store. Other arms, on the same questions and with the same options, join those that
+    the folder holds.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 
@@ -76,10 +77,15 @@ def compare_command(
         save_to: Where results and report are written.
         baseline: What every arm is held against; added if it is not named.
     """
+    from querywright.data.splits import data_hash
+    from querywright.optimize.results import same_questions, taken_up
+
     check_folder(save_to, "--out", SUMMARY, "folder of results")
     baseline, *named = map(_arm, (baseline, *arm))
     named = named if baseline in named else [baseline, *named]
+    named = taken_up(save_to / SUMMARY, named, {**opt.chosen(given), "baseline": baseline})
     bench = Bench.open(named, given)
+    same_questions(save_to / SUMMARY, data_hash(bench.ready.questions))
     bench.run(save_to, dict(zip(named, bench.ready.programs, strict=True))[baseline])
 
 
@@ -90,6 +96,7 @@ class Bench:
     given: Given
     ready: Prepared
     guidelines: Guidelines | None
+    named: Sequence[str]
 
     @classmethod
     def open(cls, named: Sequence[str], given: Given) -> Bench:
@@ -113,7 +120,7 @@ class Bench:
         )  # fmt: skip
         if guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in ready.metrics.values()):
             raise InputError("only the judge coverage holds answers against --guidelines; give --judge coverage too")
-        return cls(given, ready, guidelines)
+        return cls(given, ready, guidelines, named)
 
     def run(self, kept: Path | None, baseline: str | None = None) -> None:
         """Run the arms, print what they gave and keep it: the rows in a file or, beside a baseline, all in a folder."""
@@ -182,14 +189,20 @@ class Bench:
 
     def write(self, folder: Path, compared: Compared, notes: Sequence[str]) -> dict[str, str]:
         """Write results question by question, the summary and the report; gives the paths."""
+        from querywright.data.splits import data_hash
         from querywright.optimize.tables import question_rows, write_table
 
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        summary = json.dumps({**compared.to_json(), "notes": notes}, ensure_ascii=False, indent=2, allow_nan=False)
+        baseline = dict(zip(self.ready.programs, self.named, strict=True))[compared.baseline]
+        options = {**opt.chosen(self.given), "baseline": baseline}
+        made = {**options, "arms": [*self.named], "questions": data_hash(self.ready.questions)}
+        found = {**compared.to_json(), "notes": notes, "made": made}
+        summary = json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)
         write_file(folder / SUMMARY, f"{summary}\n")
         write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
         title = f"{Path(self.given.data.source).name}: {len(compared.questions)} questions"
-        compared.report(folder / REPORT, title=title, facts=self.facts(), notes=notes)
+        command = opt.typed("compare", *self.named, **options, out=str(folder))
+        compared.report(folder / REPORT, title=title, facts=self.facts(), notes=notes, command=command)
         return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
 
     def show(self, compared: Compared, notes: Sequence[str]) -> None:

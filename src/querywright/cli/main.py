@@ -31,6 +31,7 @@ from querywright.cli.show import err, note
 from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
 from querywright.cli.traffic import drift_command, traffic_app
+from querywright.cli.view import view
 from querywright.errors import BudgetError, InputError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
@@ -64,6 +65,7 @@ COMMANDS: dict[str, Any] = {
     "mcp": mcp,
     "techniques": techniques,
     "serve": serve,
+    "view": view,
 }
 for place, (name, command) in enumerate(COMMANDS.items()):
     app.command(command, name=name)

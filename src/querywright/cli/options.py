@@ -5,8 +5,9 @@ The docstring of a group, or of a command, is the help of its options.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,33 @@ def make_app(name: str, help: str, **settings: Any) -> App:
         name=name, help=help, default_parameter=DEFAULTS, help_format="markdown", console=out, error_console=err,
         result_action="return_value", suppress_keyboard_interrupt=False, **settings,
     )  # fmt: skip
+
+
+def chosen(group: Any) -> dict[str, Any]:
+    """The options of a group that are not as they come, as plain data by name, but for those of ``_OF_A_RUN``."""
+    found: dict[str, Any] = {}
+    for one in fields(group):
+        value = getattr(group, one.name)
+        if is_dataclass(value):
+            found |= chosen(value)
+        elif one.name not in _OF_A_RUN and value != one.default:
+            name = "data" if one.name == "source" else one.name
+            found[name] = [*map(str, value)] if isinstance(value, tuple) else str(value)
+    return found
+
+
+def typed(command: str, *arguments: str, **options: Any) -> str:
+    """A command as it is typed, from options as ``chosen`` gives them."""
+    words = [word for name, value in options.items() for each in (value if isinstance(value, list) else [value])
+             for word in (f"--{name.replace('_', '-')}", str(each))]  # fmt: skip
+    return shlex.join(["querywright", command, *arguments, *words])
+
+
+_OF_A_RUN = {
+    *("home", "as_json", "verbose", "threads", "max_failures", "max_calls", "timeout", "max_unreadable", "deadline"),
+    *("api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base", "judge_api_key_env"),
+}
+"""Options that say where and how patiently a run asks, and not what; addresses may hold a password."""
 
 
 @Parameter(name="*", group="LM")

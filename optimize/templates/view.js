@@ -1,0 +1,142 @@
+"use strict";
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const el = (tag, given = {}, ...inside) => {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(given)) name in made ? (made[name] = value) : made.setAttribute(name, value);
+    made.append(...inside.flat(9).filter((one) => one || one === 0));
+    return made;
+  };
+  const { token, ...given } = JSON.parse($("given").textContent);
+  let runs = given.runs;
+  const marked = [];
+  const percent = (value) => (typeof value === "number" ? (100 * value).toFixed(1) : "-");
+  const spread = (mean) => typeof mean?.low === "number" ? ` [${percent(mean.low)}, ${percent(mean.high)}]` : "";
+  const best = (run) => {
+    const scored = run.arms.filter((arm) => typeof arm.metrics[run.metric]?.value === "number");
+    const top = scored.sort((a, b) => b.metrics[run.metric].value - a.metrics[run.metric].value)[0];
+    return top ? `${top.name} ${percent(top.metrics[run.metric].value)} ${run.metric}` : "-";
+  };
+
+  // The list.
+  let [order, away] = ["date", -1];
+  const columns = { run: (one) => one.place, kind: (one) => one.kind, date: (one) => one.date, arms: (one) => one.arms.length, best };
+  for (const head of document.querySelectorAll(".runs thead th")) {
+    const name = head.textContent;
+    if (!(name in columns)) continue;
+    const button = el("button", { type: "button", className: "sort" }, name);
+    button.addEventListener("click", () => ([order, away] = [name, order === name ? -away : 1], list()));
+    head.replaceChildren(button);
+  }
+  const list = () => {
+    const wanted = $("search").value.toLowerCase();
+    const kinds = [...new Set(runs.map((one) => one.kind))].sort();
+    if ($("kind").options.length !== kinds.length + 1) {
+      const kept = $("kind").value;
+      $("kind").replaceChildren(el("option", { value: "" }, "all"), ...kinds.map((kind) => el("option", {}, kind)));
+      $("kind").value = kinds.includes(kept) ? kept : "";
+    }
+    const said = (one) => [one.place, one.title, one.verdict, ...one.arms.map((arm) => arm.name)].join("\n").toLowerCase();
+    const picked = runs.filter((one) => (!$("kind").value || one.kind === $("kind").value) && said(one).includes(wanted));
+    const key = columns[order];
+    picked.sort((a, b) => away * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
+    $("runs").replaceChildren(...picked.map((one) => {
+      const box = el("input", { type: "checkbox", checked: marked.includes(one.id), ariaLabel: `${one.place} side by side` });
+      box.addEventListener("change", () => {
+        if (box.checked) marked.push(one.id);
+        else marked.splice(marked.indexOf(one.id), 1);
+        if (marked.length > 2) marked.shift();
+        list();
+      });
+      const name = one.live ? one.place : el("a", { href: `/open?id=${encodeURIComponent(one.id)}` }, one.place);
+      return el("tr", {}, el("td", {}, box), el("th", { scope: "row" }, name, el("br"), el("small", {}, one.title, one.verdict && ` · ${one.verdict}`)), el("td", {}, one.kind),
+        el("td", {}, new Date(1000 * one.date).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })),
+        el("td", {}, `${one.arms.length}`), el("td", {}, best(one)));
+    }));
+    $("count").textContent = `${picked.length} of ${runs.length}`;
+    beside();
+  };
+
+  // Two runs: the same arms and metrics, and what lies between them.
+  const beside = () => {
+    const [a, b] = marked.map((id) => runs.find((one) => one.id === id));
+    $("hint").hidden = Boolean(a && b);
+    if (!a || !b) return $("beside").replaceChildren();
+    const rows = [...new Set([...a.arms, ...b.arms].map((arm) => arm.name))].flatMap((name) => {
+      const [x, y] = [a, b].map((run) => run.arms.find((arm) => arm.name === name)?.metrics || {});
+      return [...new Set([...Object.keys(x), ...Object.keys(y)])].map((metric) => {
+        const lead = x[metric] && y[metric] ? 100 * (y[metric].value - x[metric].value) : NaN;
+        return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, metric),
+          ...[x, y].map((one) => el("td", {}, percent(one[metric]?.value), el("small", {}, spread(one[metric])))),
+          el("td", { className: lead > 0 ? "better" : lead < 0 ? "worse" : "" }, isNaN(lead) ? "-" : (lead > 0 ? "+" : "") + lead.toFixed(1)));
+      });
+    });
+    $("beside").replaceChildren(el("div", { className: "box", role: "region", ariaLabel: "Side by side", tabIndex: 0 }, el("table", {},
+      el("thead", {}, el("tr", {}, ...["arm", "metric", a.place, b.place, "difference"].map((name) => el("th", { scope: "col" }, name)))),
+      el("tbody", {}, ...rows))));
+  };
+
+  // Runs under way: drawn again every second, their arms stopped, resumed and cloned.
+  const asked = {};
+  const ask = async (id, action, arm) => {
+    const answer = await fetch("/control", { method: "POST", headers: { "x-token": token }, body: JSON.stringify({ id, action, arm }) });
+    asked[`${id} ${arm}`] = answer.ok ? `asked: ${action}` : await answer.text();
+    follow();
+  };
+  const button = (name, done) => {
+    const made = el("button", { type: "button" }, name);
+    made.addEventListener("click", done);
+    return made;
+  };
+  const scale = (arm) => {
+    const bar = el("span", { className: "scale" });
+    if (typeof arm.mean === "number") {
+      const [low, high] = [arm.low ?? arm.mean, arm.high ?? arm.mean].map((end) => 100 * Math.min(1, Math.max(0, end)));
+      const range = el("i");
+      Object.assign(range.style, { left: `${low}%`, width: `${Math.max(1, high - low)}%` });
+      bar.append(range);
+    }
+    return bar;
+  };
+  const underWay = () => {
+    const busy = document.activeElement?.closest("#under-way form");
+    if (busy) return;  // somebody types
+    const found = runs.filter((one) => one.live);
+    $("live").hidden = !found.length;
+    $("under-way").replaceChildren(...found.map(({ id, place, live }) => el("article", {},
+      el("h3", {}, place, " ", el("small", {}, `${live.command}, ${live.state}; ${live.done} of ${live.total}; LM calls ${live.calls ?? 0}` +
+        (typeof live.usd === "number" ? `; $${live.usd.toFixed(2)}` : ""))),
+      el("progress", { max: live.total || 1, value: live.done, ariaLabel: "Done" }),
+      el("div", { className: "box", tabIndex: 0, role: "region", ariaLabel: `Arms of ${place}` }, el("table", {}, el("thead", {}, el("tr", {},
+        ...["arm", "state", "questions", live.metric, "0 to 100 %", ""].map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, ...live.arms.map((arm) => el("tr", {}, el("th", { scope: "row" }, arm.name), el("td", {}, arm.state),
+          el("td", {}, `${arm.done} of ${arm.total}`), el("td", {}, percent(arm.mean), el("small", {}, spread(arm))), el("td", {}, scale(arm)),
+          el("td", {}, live.state !== "running" ? "" : [
+            arm.state === "stopped" ? button("Resume", () => ask(id, "resume", arm.name))
+              : arm.state === "done" ? "" : button("Stop", () => ask(id, "stop", arm.name)), " ",
+            button("Clone", () => clone(id, arm.name)), " ", el("small", {}, asked[`${id} ${arm.name}`])])))))),
+      )));
+  };
+  const clone = (id, name) => {
+    const field = el("input", { value: name.includes(":") ? name : `${name}:`, required: true, ariaLabel: "The clone, such as hyde:n_documents=2", size: 40 });
+    const form = el("form", { className: "tools" }, el("label", {}, "The clone: ", field), el("button", {}, "Add"), button("Cancel", () => (form.remove(), follow())));
+    form.addEventListener("submit", (event) => (event.preventDefault(), form.remove(), ask(id, "add", field.value.trim())));
+    $("under-way").prepend(form);
+    field.focus();
+  };
+  const follow = async () => {
+    try {
+      const before = JSON.stringify(runs);
+      runs = await (await fetch("/runs")).json();
+      if (JSON.stringify(runs) !== before) list();
+      underWay();
+    } catch {
+      $("count").textContent = "the viewer has ended";
+    }
+  };
+  $("search").addEventListener("input", list);
+  $("kind").addEventListener("input", list);
+  list();
+  underWay();
+  setInterval(() => document.hidden || follow(), runs.some((one) => one.live) ? 1000 : 2000);
+})();

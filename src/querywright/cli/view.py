@@ -1,0 +1,54 @@
+"""``querywright view``: all runs, studies and artifacts under a folder, as one local page."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from querywright.cli import options as opt
+from querywright.cli.show import emit, note, show_table
+from querywright.errors import InputError
+
+
+def view(
+    folder: Path = Path(),
+    /,
+    *,
+    port: Annotated[int, Parameter(metavar="N", validator=Number(gte=0, lte=65_535))] = 0,
+    no_browser: opt.Flag = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Show all comparisons, studies and artifacts under a folder as a page of this machine alone; Ctrl-C ends it.
+
+    It lists, filters and compares them, opens reports and cards, and follows a run under way, whose arms can be
+    stopped, resumed and cloned with other values.
+
+    Example: querywright view results
+
+    Args:
+        folder: What is under it is shown. Default: this one.
+        port: Of 127.0.0.1; 0 for any that is free.
+        no_browser: Open no browser.
+    """
+    from querywright.serving.viewer import Viewer, runs_under
+
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {str(folder)!r}; name one that compare, study or compile wrote to")
+    found = runs_under(folder)
+    if as_json:
+        emit(as_json, found, lambda: None)
+        return
+    show_table(f"{folder}: {len(found)} found", [_row(one) for one in found])
+    with Viewer(folder, port) as viewer:
+        note(f"runs on {viewer.url} (Ctrl-C ends)")
+        if not no_browser:
+            webbrowser.open(viewer.url)
+        viewer.serve_forever()
+
+
+def _row(one: dict[str, Any]) -> dict[str, str]:
+    return {**{name: str(one[name]) for name in ("place", "kind", "metric")}, "arms": str(len(one["arms"]))}
