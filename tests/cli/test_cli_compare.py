@@ -16,8 +16,8 @@ import pytest
 def compared(cli, collection, questions, server):
     """Runs ``compare`` on the tiny collection."""
 
-    def call(*arguments, **options):
-        given = ("--data", questions, "--collection", collection, "--out", "results", *server.lm)
+    def call(*arguments, out="results", **options):
+        given = ("--data", questions, "--collection", collection, "--out", out, *server.lm)
         return cli("compare", *arguments, *given, **options)
 
     return call
@@ -56,11 +56,11 @@ def test_arms_are_compared_and_everything_is_written(compared, server):
 def test_arms_have_equal_budgets_unless_one_is_named_and_then_it_is_said(compared):
     arms = ("plain", "multi_query", "ircot", "--reader", "none", "--metric", "recall", "--limit", "3")
     for options, budgets in (((), [5, 5, 5]), (("--max-passages", "2"), [2, 2, 2])):
-        done = compared(*arms, *options)
+        done = compared(*arms, *options, out=f"results {len(options)}")
         assert done.status == 0, done.err
-        rows = told()
+        rows = told(f"results {len(options)}/results.parquet")
         assert max(len(row["passages"]) for row in rows) == budgets[0]
-        assert "UNEQUAL" not in done.out + Path("results/report.html").read_text("utf-8")
+        assert "UNEQUAL" not in done.out + Path(f"results {len(options)}/report.html").read_text("utf-8")
     done = compared("plain", "multi_query:max_passages=3", *arms[3:], "--max-passages", "2")
     line = "UNEQUAL BUDGETS, passages shown at most: plain 2, multi_query:max_passages=3 3"
     assert line in done.out
@@ -124,6 +124,58 @@ def test_a_folder_with_other_files_is_left_alone(compared):
     assert [path.name for path in Path("results").iterdir()] == ["mine.txt"]
 
 
+def test_other_arms_join_those_of_the_folder_and_all_are_corrected_together(compared, server):
+    given = ("--limit", "6", "--metric", "accuracy", "--metric", "decision_useful")
+    assert compared("plain@bm25", *given).status == 0
+    calls = Counter(json.dumps(one, sort_keys=True) for one in server.requests)
+    done = compared("plain@hybrid", *given, "--json")
+    assert done.status == 0, done.err
+    arms = ["plain", "plain@bm25", "plain@hybrid"]
+    assert [one["arm"] for one in done.data["arms"]] == arms
+    asked = Counter(json.dumps(one, sort_keys=True) for one in server.requests)
+    assert asked >= calls
+    assert max(asked.values()) == max(calls.values())  # nothing was asked twice
+    made = json.loads(Path("results/comparison.json").read_text())["made"]
+    assert made["arms"] == arms
+    report = Path("results/report.html").read_text("utf-8")
+    assert "querywright compare plain plain@bm25 plain@hybrid" in report
+    assert "127.0.0.1" not in report
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--limit", "3"), "other settings (limit 6, not 3)"),
+        (("--limit", "6", "--max-passages", "2"), "other settings (max_passages as it comes, not 2)"),
+        (("--limit", "6", "--baseline", "plain@bm25"), "other settings (baseline plain, not plain@bm25)"),
+        (("--limit", "6"), "a comparison on other questions"),
+        (("--limit", "6"), "does not say how it was made"),
+    ],
+)
+def test_a_folder_is_never_overwritten_by_another_comparison(compared, server, questions, more, said):
+    assert compared("plain", "--limit", "6", "--reader", "none").status == 0
+    if "questions" in said:
+        questions.write_text("\n".join(reversed(questions.read_text().splitlines())) + "\n")
+    elif "does not" in said:
+        Path("results/comparison.json").write_text("{}")
+    before = {one.name: one.read_bytes() for one in Path("results").iterdir()}
+    done = compared("plain@hybrid", *more, "--reader", "none")
+    assert (done.status, said in " ".join(done.err.split())) == (2, True), done.err
+    assert "give another folder with --out, or remove this one" in " ".join(done.err.split())
+    assert {one.name: one.read_bytes() for one in Path("results").iterdir()} == before
+
+
+def test_what_lies_under_a_folder_is_listed(compared, ok, cli, artifact):
+    assert compared("plain@bm25", "--limit", "6", "--reader", "none").status == 0
+    found = {one["place"]: one for one in ok("view", ".", "--json").data}
+    assert (found["results"]["kind"], [one["name"] for one in found["results"]["arms"]]) == (
+        "comparison",
+        ["plain", "plain@bm25"],
+    )
+    assert found[str(artifact)]["kind"] == "artifact"
+    assert "there is no folder 'no_such'" in cli("view", "no_such").err
+
+
 def test_the_artifact_that_was_named_is_the_baseline(compared, artifact):
     other = Path("other") / artifact.name
     shutil.copytree(artifact, other)
@@ -138,6 +190,6 @@ def test_the_artifact_that_was_named_is_the_baseline(compared, artifact):
 def test_without_a_reader_or_a_metric_of_what_is_right_there_is_no_diagnosis(compared, server):
     done = compared("plain@bm25", "--reader", "none", "--metric", "recall@5", "--limit", "6", "--json")
     assert (done.data["references"], done.data["diagnosis"], server.requests) == ([], None, [])
-    done = compared("plain", "--metric", "decision_useful", "--limit", "2", "--json")
+    done = compared("plain", "--metric", "decision_useful", "--limit", "2", "--json", out="other")
     assert done.data["diagnosis"] is None, done.err
     assert any("no diagnosis, which needs accuracy or exact_match" in note for note in done.data["notes"])
