@@ -129,8 +129,8 @@ class Compared:
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
         notes = [*dict.fromkeys([*self.notes, *notes])]
         compared: Any = self
-        given = {"title": title, "facts": facts or {}, "outcome": outcome, "command": command}
-        html = comparison_page(compared, notes=notes, **given)
+        told: Any = {"title": title, "facts": facts or {}, "outcome": outcome, "command": command}
+        html = comparison_page(compared, notes=notes, **told)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, html)

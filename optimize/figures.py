@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 from markupsafe import Markup
 
@@ -279,7 +280,7 @@ _LIGHT = {STAGE_COLOURS[stage] for stage in (Stage.CUT, Stage.NOT_USED, Stage.UN
 """Colours on which dark text is read better than white."""
 
 
-def _look(arm: Evaluation, baseline: str) -> dict[str, str]:
+def _look(arm: Evaluation, baseline: str) -> Any:
     base = arm.name == baseline
     return {"colour": BASELINE if base else ARM, "shape": "diamond" if base else "circle"}
 

@@ -249,42 +249,32 @@ def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Comp
 
 
 def taken_up(file: Path, arms: Sequence[str], made: Mapping[str, Any]) -> list[str]:
-    """The arms of a comparison that a folder holds, then these: what is held against one another in it from now on.
+    """The arms of the comparison that a folder holds, by its summary, then these; InputError where it does not fit.
 
-    Args:
-        file: The summary of that comparison; where there is none there are only these.
-        arms: Further ones, as they are named.
-        made: What else the comparison is made of, by name: settings, the baseline.
-
-    Raises:
-        InputError: What is there was made of something else, or does not say of what.
+    ``made`` is what else the comparison is made of, by name: settings and the baseline.
     """
     if not file.is_file():
         return list(arms)
-    before = _made(file)
-    if before is None:
-        raise InputError(f"{file.parent.name!r} holds a comparison that does not say how it was made; {_ELSEWHERE}")
-    known = {name: value for name, value in before.items() if name not in ("arms", "questions")}
-    other = [name for name in {**known, **made} if known.get(name) != made.get(name)]
-    if other:
-        told = "; ".join(
-            f"{name} {known.get(name, 'as it comes')}, not {made.get(name, 'as it comes')}" for name in other
-        )
+    before = {name: value for name, value in _made(file).items() if name not in ("arms", "questions")}
+    if other := [name for name in {**before, **made} if before.get(name) != made.get(name)]:
+        was, now = ({name: one.get(name, "as it comes") for name in other} for one in (before, made))
+        told = "; ".join(f"{name} {was[name]}, not {now[name]}" for name in other)
         raise InputError(f"{file.parent.name!r} holds a comparison made with other settings ({told}); {_ELSEWHERE}")
-    return [*dict.fromkeys([*before["arms"], *arms])]
+    return [*dict.fromkeys([*_made(file)["arms"], *arms])]
 
 
 def same_questions(file: Path, sha256: str) -> None:
     """Raise InputError where the comparison whose summary this is asked other questions than those of this hash."""
-    if file.is_file() and (_made(file) or {}).get("questions") != sha256:
+    if file.is_file() and _made(file)["questions"] != sha256:
         raise InputError(f"{file.parent.name!r} holds a comparison on other questions; {_ELSEWHERE}")
 
 
-def _made(file: Path) -> dict[str, Any] | None:
+def _made(file: Path) -> Mapping[str, Any]:
     try:
-        return dict(json.loads(file.read_text("utf-8"))["made"])
-    except (ValueError, KeyError, TypeError):
-        return None
+        made = json.loads(file.read_text("utf-8"))["made"]
+        return {**made, "arms": [*made["arms"]], "questions": made["questions"]}
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{file.parent.name!r} does not say how its comparison was made; {_ELSEWHERE}") from None
 
 
 _ELSEWHERE = "give another folder with --out, or remove this one"

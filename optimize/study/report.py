@@ -228,7 +228,7 @@ def _one_front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, 
     for one in sorted(told, key=lambda one: one.number in kept):
         first, (x, y) = one.number in kept, at[one.number]
         said[one.number] = f"{_said(one, aim)}; {other.name} {value_text(one.values[other.name], other)}"
-        look = {"shape": "diamond", "text": str(one.number)} if first else {}
+        look: Any = {"shape": "diamond", "text": str(one.number)} if first else {}
         plot.dot(x, y, said[one.number], ARM if first else BASELINE, **look)
     alt = f"Front: {'; '.join(text for number, text in said.items() if number in kept)}"
     legend = {"front": ARM, "other trials": BASELINE}

@@ -35,7 +35,7 @@ def narrow(monkeypatch):
 def test_help_fits_80_columns_and_its_example_parses(ok, narrow, command):
     shown = ok(*command.split()[1:], "--help")
     assert all(len(line) <= 80 for line in shown.out.splitlines())
-    assert not re.search(r"list\[|--(no|empty)-(?!complete)", shown.out)
+    assert not re.search(r"list\[|--(no|empty)-(?!complete|browser)", shown.out)
     text = " ".join(shown.out.partition("Example")[2].split()).split(" ╭")[0]
     example = text[text.index("querywright ") :]
     PARSE(example)

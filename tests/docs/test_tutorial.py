@@ -16,7 +16,7 @@ def test_the_tutorial_runs(docs, page, workshop, play, scripted_lm):
 
     assert [block.language for block in blocks].count("sh") == 5  # index, ask, evaluate, compare, compile
     assert "decision_useful: no difference shown between plain@bm25 and plain" in " ".join(printed.split())
-    assert (workshop / "engines" / "report.html").stat().st_size > 100_000
+    assert (workshop / "engines" / "report.html").stat().st_size > 20_000
     assert scripted_lm.count > 20
     manifest = querywright.load("artifacts/workshop").manifest
     assert (manifest.collection, manifest.lm) == ("workshop", "openai/scripted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -24,8 +24,7 @@ def view(
 ) -> None:
     """Show all comparisons, studies and artifacts under a folder as a page of this machine alone; Ctrl-C ends it.
 
-    It lists, filters and compares them, opens reports and cards, and follows a run under way, whose arms can be
-    stopped, resumed and cloned with other values.
+    Two are held side by side, reports and cards opened, and arms of a run under way stopped, resumed and cloned.
 
     Example: querywright view results
 
@@ -39,16 +38,12 @@ def view(
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r}; name one that compare, study or compile wrote to")
     found = runs_under(folder)
+    rows = [{name: str(one[name]) for name in ("place", "kind", "metric")} for one in found]
+    emit(as_json, found, lambda: show_table(f"{folder}: {len(found)} found", rows))
     if as_json:
-        emit(as_json, found, lambda: None)
         return
-    show_table(f"{folder}: {len(found)} found", [_row(one) for one in found])
     with Viewer(folder, port) as viewer:
         note(f"runs on {viewer.url} (Ctrl-C ends)")
         if not no_browser:
             webbrowser.open(viewer.url)
         viewer.serve_forever()
-
-
-def _row(one: dict[str, Any]) -> dict[str, str]:
-    return {**{name: str(one[name]) for name in ("place", "kind", "metric")}, "arms": str(len(one["arms"]))}

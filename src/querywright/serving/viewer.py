@@ -5,6 +5,7 @@ Only what a person asks of a run under way is written, to ``control.json`` in it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
 import json
@@ -12,7 +13,6 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from querywright.files import write_file
 from querywright.optimize.report import POLICY, render
 from querywright.serving.settings import is_loopback
 
-LIVE, CONTROL, CARD = "live.json", "control.json", "README.md"
-DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 512 * 1024, 4 * 2**20
+DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 2**19, 2**26
 """Folders below the first, folders looked at, and bytes read of a page's beginning and of any other file."""
 
 _SUMMARY = re.compile(r'<script type="application/json" id="report-summary">(.*?)</script>', re.DOTALL)
+_PLAIN = {"metric": "", "verdict": "", "baseline": "", "arms": []}
 _SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
@@ -38,123 +38,82 @@ def runs_under(folder: Path) -> list[dict[str, Any]]:
     ``verdict``, ``baseline`` and ``arms`` (``name`` and ``metrics``), and a run under way ``live``.
     """
     found: list[dict[str, Any]] = []
+    readers = {"manifest.json": _of_artifact, "live.json": _of_live}
     for seen, (place, folders, files) in enumerate(os.walk(folder)):
         here = Path(place)
         deep = len(here.relative_to(folder).parts) >= DEEPEST or seen >= MOST
         folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
-        pages = [(here / name, _of_report) for name in sorted(files) if name.endswith(".html")]
-        cards = [(here / "manifest.json", _of_artifact)] if {"manifest.json", "program.json"} <= set(files) else []
-        for file, read in (*pages, *cards):
-            if (told := _read(file, read)) is not None:
-                opened = file.with_name(CARD) if read is _of_artifact else file
-                where = opened.parent if file.name in ("report.html", "manifest.json") else opened
-                found.append({**told, "id": str(opened.relative_to(folder)), "place": str(where.relative_to(folder))})
-        if LIVE in files and (live := _read(here / LIVE, _of_live)) is not None:
-            found.append({**live, "id": str((here / LIVE).relative_to(folder)), "place": str(here.relative_to(folder))})
+        for file in (here / name for name in files):
+            read = _of_report if file.suffix == ".html" else readers.get(file.name)
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # another one's
+                known = file.lstat()
+                if read and (told := _kept(read, file, known.st_mtime_ns, known.st_size)):
+                    opened = here / "README.md" if read is _of_artifact else file
+                    where = here if file.name in (*readers, "report.html") else file
+                    ids = {"id": str(opened.relative_to(folder)), "place": str(where.relative_to(folder))}
+                    found.append({**_PLAIN, **told, **ids, "date": known.st_mtime})
     return sorted(found, key=lambda one: (-one["date"], one["id"]))
 
 
-def _read(file: Path, read: Any) -> dict[str, Any] | None:
-    """What a file says of a run; None where it cannot be read, or is another one's."""
-    try:
-        known = file.lstat()
-        return _kept(file, known.st_mtime_ns, known.st_size, read)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
 @functools.lru_cache(maxsize=4096)
-def _kept(file: Path, changed: int, size: int, read: Any) -> dict[str, Any] | None:
-    told: dict[str, Any] | None = read(file)
-    return (
-        None
-        if told is None
-        else {"metric": "", "verdict": "", "baseline": "", "arms": [], **told, "date": changed / 1e9}
-    )
+def _kept(read: Any, file: Path, changed: int, size: int) -> Any:
+    told = read(file)
+    means = [mean for arm in (told or _PLAIN)["arms"] for mean in arm["metrics"].values()]
+    if not all(mean["value"] is None or type(mean["value"]) in (int, float) for mean in means):
+        raise ValueError("this is no summary")
+    return told and {name: value if isinstance(value, list | dict) else str(value) for name, value in told.items()}
 
 
 def _text(file: Path, most: int = LARGEST) -> str:
-    """A file's text, or its beginning; OSError where it is no file of its own."""
+    """A file's text, or its beginning; OSError where it is a link."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         return opened.read(most).decode("utf-8", "replace")
 
 
-def _of_report(file: Path) -> dict[str, Any] | None:
+def _of_report(file: Path) -> Any:
     said = _SUMMARY.search(_text(file, HEAD))
-    return None if said is None else _checked(json.loads(said[1]))
+    return said and json.loads(said[1])
 
 
-def _of_artifact(file: Path) -> dict[str, Any]:
+def _of_artifact(file: Path) -> Any:
     manifest = json.loads(_text(file))
-    made = manifest["made"]
-    met = made.get("test") or made.get("arms") or []
-    arms = [
-        {"name": one["arm"], "metrics": one["metrics"]} for one in met if isinstance(one, dict) and "metrics" in one
-    ]
+    made, title = manifest["made"], f"{file.parent.name}: {manifest['technique']}"
+    arms = [{"name": one["arm"], "metrics": one["metrics"]} for one in made.get("test", ())]
     verdict = made.get("verdict_sentence") or made.get("sentence") or ""
-    told = {"title": f"{file.parent.name}: {manifest['technique']}", "metric": made.get("objective") or ""}
-    return _checked({**told, "kind": "artifact", "verdict": verdict, "baseline": "no rewriting", "arms": arms})
+    return {"kind": "artifact", "title": title, "metric": made.get("objective", ""), "verdict": verdict, "arms": arms}
 
 
-def _of_live(file: Path) -> dict[str, Any] | None:
+def _of_live(file: Path) -> Any:
     live = json.loads(_text(file))
-    arms = [
-        {
-            "name": one["name"],
-            "metrics": {live["metric"]: {"value": one["mean"], "low": one["low"], "high": one["high"]}},
-        }
-        for one in live["arms"]
-    ]
-    if live["state"] == "done":
-        return None
+    arms = [{"name": one["name"], "metrics": {live["metric"]: {**one, "value": one["mean"]}}} for one in live["arms"]]
     told = {"kind": f"{live['command']}, {live['state']}", "title": file.parent.name, "metric": live["metric"]}
-    return {**told, "verdict": f"{live['done']} of {live['total']}", "arms": arms, "live": live}
+    return live["state"] != "done" and {
+        **told,
+        "verdict": f"{live['done']} of {live['total']}",
+        "arms": arms,
+        "live": live,
+    }
 
 
-def _checked(told: dict[str, Any]) -> dict[str, Any]:
-    """What is of the form that the page draws; ValueError where it is not."""
-    texts = [told[name] for name in ("kind", "title", "metric", "verdict", "baseline")]
-    texts += [one["name"] for one in told["arms"]]
-    values = [value for one in told["arms"] for each in one["metrics"].values() for value in (each["value"],)]
-    if not all(isinstance(one, str) for one in texts) or not all(
-        one is None or type(one) in (int, float) for one in values
-    ):
-        raise ValueError("this is no summary")
-    return told
-
-
-def asked_of(control: Mapping[str, Any], action: str, arm: str) -> dict[str, list[str]]:
+def asked_of(control: Any, action: str, arm: str) -> dict[str, list[str]]:
     """What ``control.json`` says after ``stop``, ``resume`` or ``add`` of an arm; an added arm is as it is typed.
 
     Raises:
         InputError: There is no such action, or the name is none.
     """
-    if not 0 < len(arm) <= 500 or not arm.isprintable():
-        raise InputError("an arm is named in one line of at most 500 characters, such as hyde:n_documents=2")
-    stop, add = (
-        [str(one) for one in given] if isinstance(given := control.get(name), list) else [] for name in ("stop", "add")
-    )
-    if action == "stop":
-        stop = [*dict.fromkeys([*stop, arm])]
-    elif action == "resume":
-        stop = [one for one in stop if one != arm]
-    elif action == "add":
-        add = [*dict.fromkeys([*add, arm])]
-    else:
-        raise InputError(f"{action!r} is none of stop, resume and add")
-    return {"stop": stop, "add": add}
+    if action not in ("stop", "resume", "add") or not 0 < len(arm) <= 500 or not arm.isprintable():
+        raise InputError(f"stop, resume or add an arm such as hyde:n_documents=2, but not {action!r} {arm[:80]!r}")
+    control = control if isinstance(control, dict) else {}
+    lists = {name: control[name] if isinstance(control.get(name), list) else [] for name in ("stop", "add")}
+    if action == "resume":
+        lists["stop"] = [one for one in lists["stop"] if one != arm]
+    elif arm not in lists[action]:
+        lists[action] = [*lists[action], arm]
+    return lists
 
 
 class Viewer(ThreadingHTTPServer):
-    """Serves the page on 127.0.0.1 until it is shut down.
-
-    Args:
-        folder: What is under it is shown.
-        port: 0 for any that is free.
-
-    Raises:
-        InputError: The port is taken.
-    """
+    """Serves the page of a folder on a port of 127.0.0.1, 0 for any that is free; InputError where it is taken."""
 
     daemon_threads = True
 
@@ -174,13 +133,11 @@ class Viewer(ThreadingHTTPServer):
         """Write what is asked of a run under way; gives the whole of it."""
         if not any(one["id"] == id and "live" in one for one in runs_under(self.folder)):
             raise InputError(f"{id!r} is no run under way")
-        file = (self.folder / id).with_name(CONTROL)
+        file, before = (self.folder / id).with_name("control.json"), None
         with self.lock:
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 before = json.loads(_text(file))
-            except (OSError, ValueError):
-                before = {}
-            asked = asked_of(before if isinstance(before, dict) else {}, action, arm)
+            asked = asked_of(before, action, arm)
             write_file(file, json.dumps(asked, ensure_ascii=False) + "\n")
         return asked
 
@@ -190,39 +147,38 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        at = urlsplit(self.path)
+        at, folder = urlsplit(self.path), self.server.folder
+        runs, id = runs_under(folder), parse_qs(at.query).get("id", [""])[0]
         if not self._let_in():
-            return
+            return None
         if at.path == "/":
-            runs = runs_under(self.server.folder)
-            nonce = POLICY.replace("default-src 'none'", "default-src 'none'; connect-src 'self'")
-            page = render("view.html", policy=nonce, title=self.server.folder.name, token=self.server.token, runs=runs)
-            self._send(200, page, "text/html", nonce)
-        elif at.path == "/runs":
-            self._send(200, json.dumps(runs_under(self.server.folder)), "application/json")
-        elif at.path == "/open":
-            self._open(parse_qs(at.query).get("id", [""])[0])
-        else:
-            self._send(404, "there is nothing here", "text/plain")
+            policy = f"{POLICY}; connect-src 'self'"
+            page = render("view.html", policy=policy, title=folder.name, token=self.server.token, runs=runs)
+            return self._send(200, page, "text/html", policy)
+        if at.path == "/runs":
+            return self._send(200, json.dumps(runs), "application/json")
+        if at.path == "/open" and any(one["id"] == id and "live" not in one for one in runs):
+            # In a sandbox, as another one may have made it: it cannot ask this server.
+            kind = "text/html" if id.endswith(".html") else "text/plain"
+            with contextlib.suppress(FileNotFoundError):
+                return self._send(200, _text(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
+        return self._send(404, "there is nothing here; load the list again")
 
     def do_POST(self) -> None:
+        sent, size = self.headers.get("x-token", ""), self.headers.get("content-length", "")
         if not self._let_in():
             return
-        sent, size = self.headers.get("x-token", ""), self.headers.get("content-length", "")
         if not hmac.compare_digest(sent.encode(), self.server.token.encode()):
-            self._send(403, "the page's token is missing or of another start; load it again", "text/plain")
-        elif urlsplit(self.path).path != "/control" or not size.isdecimal() or int(size) > 4096:
-            self._send(400, "what is asked of a run is sent to /control, in at most 4096 bytes", "text/plain")
+            self._send(403, "the page's token is missing or of another start; load it again")
+        elif self.path != "/control" or not size.isdecimal() or int(size) > 4096:
+            self._send(400, "what is asked of a run is sent to /control, in at most 4096 bytes")
         else:
             try:
                 asked = json.loads(self.rfile.read(int(size)))
-                self._send(
-                    200,
-                    json.dumps(self.server.control(*(str(asked[n]) for n in ("id", "action", "arm")))),
-                    "application/json",
-                )
-            except (InputError, ValueError, KeyError, TypeError) as error:
-                self._send(400, str(error), "text/plain")
+                done = self.server.control(*(str(asked[name]) for name in ("id", "action", "arm")))
+                self._send(200, json.dumps(done), "application/json")
+            except (InputError, ValueError, LookupError, TypeError) as error:
+                self._send(400, str(error))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is logged."""
@@ -232,22 +188,10 @@ class _Handler(BaseHTTPRequestHandler):
         host, origin = self.headers.get("host", ""), self.headers.get("origin")
         known = is_loopback(urlsplit(f"//{host}").hostname or "") and origin in (None, f"http://{host}")
         if not known:
-            self._send(403, "this is asked from its own page only, as localhost or 127.0.0.1", "text/plain")
+            self._send(403, "this is asked from its own page only, as localhost or 127.0.0.1")
         return known
 
-    def _open(self, id: str) -> None:
-        """A report or a card: in a sandbox, as another one may have made it, so that it cannot ask this server."""
-        file = self.server.folder / id
-        if (
-            not any(one["id"] == id and "live" not in one for one in runs_under(self.server.folder))
-            or not file.is_file()
-        ):
-            self._send(404, "there is no such run; load the list again", "text/plain")
-            return
-        kind = "text/html" if file.suffix == ".html" else "text/plain"
-        self._send(200, _text(file, 64 * 2**20), kind, f"{POLICY}; sandbox allow-scripts")
-
-    def _send(self, status: int, body: str, kind: str, policy: str = "default-src 'none'") -> None:
+    def _send(self, status: int, body: str, kind: str = "text/plain", policy: str = "default-src 'none'") -> None:
         data = body.encode("utf-8", "replace")
         self.send_response(status)
         given = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(data)), **_SAFE}
