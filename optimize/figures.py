@@ -51,16 +51,9 @@ class Figure:
 
 
 class Plot:
-    """A figure under way, in the units of its data.
+    """A figure under way, in the units of its data: x from left to right, y from bottom to top, ``height`` units high.
 
-    Args:
-        x: What is at its left and right.
-        y: What is at its bottom and top.
-        height: Units of the plot alone.
-        x_title: Said below.
-        y_title: Said above, on the left.
-        labels: Names of lines, where y counts them from 0, downwards; each of one or more lines of text.
-        ticks: Whether x is written below.
+    ``labels`` name lines, each by one or more lines of text; then y counts them from 0, downwards.
     """
 
     def __init__(

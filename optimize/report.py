@@ -39,13 +39,8 @@ OF_THE_RUN = ("LM calls made", "seconds")
 NOTHING = ("-", "0", "0 %", "- / -", "0.0")
 
 NO_QUESTIONS: Mapping[str, Any] = {
-    "arms": [],
-    "questions": [],
-    "metrics": [],
-    "metric": "",
-    "texts": [],
-    "passages": [],
-}
+    "metric": "", **dict.fromkeys(("arms", "questions", "metrics", "texts", "passages"), ()),
+}  # fmt: skip
 
 ROOM, LENGTHS = 600_000, (700, 400, 200, 100, 50)
 """Characters of texts in a page, and how many of each are shown: the first number that there is room for."""

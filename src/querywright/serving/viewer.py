@@ -27,7 +27,7 @@ DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 2**19, 2**26
 """Folders below the first, folders looked at, and bytes read of a page's beginning and of any other file."""
 
 _SUMMARY = re.compile(r'<script type="application/json" id="report-summary">(.*?)</script>', re.DOTALL)
-_PLAIN = {"metric": "", "verdict": "", "baseline": "", "arms": []}
+_PLAIN: dict[str, Any] = {"metric": "", "verdict": "", "baseline": "", "arms": []}
 _SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
