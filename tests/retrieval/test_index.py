@@ -274,7 +274,7 @@ def test_a_disk_without_room_is_a_clear_error_and_keeps_what_was_published(build
         raise InternalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(chroma_index, "_client", no_room)
+        patch.setattr(chroma_index, "open_client", no_room)
         with pytest.raises(CollectionError, match=r"disk is full.*Make room"):
             builder.build(some(3))
     builder.check(some(2))
