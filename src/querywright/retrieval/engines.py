@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.embedder import EMBEDDED_ID, Progress, TextEmbedder
-from querywright.retrieval.addresses import is_address
+from querywright.retrieval.addresses import is_address, open_collection
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
-from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever, dense_fingerprint
-from querywright.retrieval.collection import Generation
+from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever, dense_fingerprint, passages_of
+from querywright.retrieval.collection import Generation, collection_folder, published_passages
 from querywright.retrieval.hybrid import HybridRetriever, hybrid_fingerprint
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.replay import searched_by
@@ -84,6 +85,13 @@ def open_retriever(
     if engine == "dense":
         return dense
     return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense, progress=progress)])
+
+
+def passages_in(name: str, home: Path | None = None) -> dict[str, Passage]:
+    """The passages of a collection by id; of one of Chroma where its place is named."""
+    if is_address(name):
+        return {one.id: one for one in passages_of(open_collection(name))}
+    return published_passages(collection_folder(name, home), home)[1]
 
 
 def fingerprint_of(engine: str, manifest: Generation, where: Mapping[str, Any] | None = None) -> str | None:
