@@ -144,7 +144,7 @@ def test_a_collection_goes_with_its_questions_and_not_while_it_is_searched(home,
         build(home, name, passages)
     publish(home, "books", (passages[0], [("What?", COMPLETE)]))
     retriever = ChromaRetriever("books", embedder=hashed(), home=home)
-    with pytest.raises(CollectionError, match="'books' is being searched; end that, then delete it"):
+    with pytest.raises(CollectionError, match="'books' is being searched; end that, and delete it then"):
         delete_collection("books", home)
     assert len(list_collections(home)) == 3
     assert retriever.search(["x"], 1)

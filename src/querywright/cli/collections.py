@@ -68,7 +68,9 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
     for one in held:
         for key, value in one.metadata.items():
             keys.setdefault(key, Counter())[value] += 1
-    told = {key: {"passages": found.total(), "values": _first(found)} for key, found in sorted(keys.items())}
+    told: dict[str, dict[str, Any]] = {
+        key: {"passages": found.total(), "values": _first(found)} for key, found in sorted(keys.items())
+    }
     first = [{"id": one.id, "title": one.title, "text": one.text, **one.metadata} for one in held[:passages]]
 
     def shown() -> None:
