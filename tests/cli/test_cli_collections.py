@@ -36,10 +36,22 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     found = ok("ask", *asked, "--collection", place, "--where", '{"sweet": false}').data["passages"]
     assert {one["id"] for one in found} == {f"p-{name}" for name in ("feet", "cuff", "salt", "walk", "lenses")}
     options = ["--collection", place, "--reader", "none", "--metric", "recall@1", "--json"]
-    (arm,) = ok("evaluate", questions, "--technique", "plain", *options).data["arms"]
+    (arm,) = ok("evaluate", "plain", "--data", questions, *options).data["arms"]
     assert arm["metrics"]["recall@1"]["value"] == 1
     ok("compare", "plain", "hyde", "--data", questions, "--out", tmp_path / "out", *options, *server.lm)
-    ok("compile", "hyde", questions, "--collection", place, "--out", tmp_path / "a", "--trials", 2, *server.lm)
+    ok(
+        "compile",
+        "hyde",
+        "--data",
+        questions,
+        "--collection",
+        place,
+        "--out",
+        tmp_path / "a",
+        "--trials",
+        2,
+        *server.lm,
+    )
     artifact = [
         "ask",
         "What is said of juice?",
@@ -66,7 +78,10 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
         (["--collection", f"{shelf}#small"], "unknown collection 'small'"),
     ):
         assert said in wrong("ask", *asked, *given)
-    for command in (["compile", "plain", questions, "--out", "x"], ["judge", "label", questions, "--out", "x.jsonl"]):
+    for command in (
+        ["compile", "plain", "--data", questions, "--out", "x"],
+        ["judge", "label", "plain", "--data", questions, "--out", "x.jsonl"],
+    ):
         assert "name what is searched: --collection NAME, or --retriever MODULE:FUNCTION" in wrong(*command)
 
 
@@ -82,7 +97,7 @@ def test_a_function_of_ones_own_is_searched(ok, tmp_path, questions):
         "def shelf():\n    return lambda query, k: [{'id': 'p-juice', 'text': 'juice'}]\n"
     )
     given = ["--retriever", "mine:shelf", "--reader", "none", "--metric", "recall@1", "--json"]
-    (arm,) = ok("evaluate", questions, "--technique", "plain", *given).data["arms"]
+    (arm,) = ok("evaluate", "plain", "--data", questions, *given).data["arms"]
     assert arm["metrics"]["recall@1"]["value"] == pytest.approx(1 / 6)
 
 

@@ -69,7 +69,8 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
         for key, value in one.metadata.items():
             keys.setdefault(key, Counter())[value] += 1
     told: dict[str, dict[str, Any]] = {
-        key: {"passages": found.total(), "values": _first(found)} for key, found in sorted(keys.items())
+        key: {"passages": found.total(), "values": [value for value, _ in found.most_common(SHOWN_VALUES)]}
+        for key, found in sorted(keys.items())
     }
     first = [{"id": one.id, "title": one.title, "text": one.text, **one.metadata} for one in held[:passages]]
 
@@ -105,10 +106,6 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
             raise InputError(f"{collection} stays as it is")
     delete_collection(collection, output.folder)
     emit(output.as_json, {"deleted": collection}, lambda: say(f"{collection} is deleted"))
-
-
-def _first(values: Counter[Any]) -> list[Any]:
-    return [value for value, _ in values.most_common(SHOWN_VALUES)]
 
 
 def _facts(name: str, home: Path) -> dict[str, Any]:

@@ -30,10 +30,11 @@ def is_collection(given: Any) -> bool:
     Raises:
         InputError: It is one of an async client.
     """
-    found = all(callable(getattr(given, name, None)) for name in ("query", "get", "count", "modify"))
-    if found and not inspect.isclass(given) and inspect.iscoroutinefunction(given.get):
+    named = ("query", "get", "count", "modify")
+    found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
+    if found and inspect.iscoroutinefunction(given.get):
         raise InputError(f"{given!r:.80} is of an async client; open it with chromadb.HttpClient and give that")
-    return found and not inspect.isclass(given)
+    return found
 
 
 def open_collection(address: str) -> Any:
