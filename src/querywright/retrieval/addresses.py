@@ -32,7 +32,7 @@ def is_collection(given: Any) -> bool:
     """
     named = ("query", "get", "count", "modify")
     found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
-    if found and inspect.iscoroutinefunction(given.get):
+    if found and inspect.iscoroutinefunction(getattr(given, "get", None)):
         raise InputError(f"{given!r:.80} is of an async client; open it with chromadb.HttpClient and give that")
     return found
 
