@@ -11,16 +11,14 @@ success.
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, cast
 
 from querywright.errors import InputError
+from querywright.imports import imported
 from querywright.metrics import answers, retrieval, support, usefulness
 
 Metric = Callable[..., float]
@@ -208,18 +206,7 @@ def metric_named(name: str) -> Metric:
 
 def _imported(name: str) -> Metric:
     """The function that ``module:function`` names; modules of the current folder are found too."""
-    module, _, function = name.partition(":")
-    path = list(sys.path)
-    sys.path.insert(0, "")
-    try:
-        found: Any = functools.reduce(getattr, function.split("."), importlib.import_module(module))
-    except Exception as error:
-        raise InputError(
-            f"the metric {name!r} is no MODULE:FUNCTION that can be imported here: {type(error).__name__}: {error}; "
-            "modules are looked for in the current folder and where Python finds its own"
-        ) from error
-    finally:
-        sys.path[:] = path
+    found = imported(name, "metric")
     if not callable(found):
         raise InputError(f"the metric {name!r} is {found!r:.80}, not a function of (example, prediction, trace=None)")
     return cast("Metric", found)

@@ -18,7 +18,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from querywright.checksummed import Checksummed, first_problem
 from querywright.errors import ArtifactError, InputError
@@ -69,6 +78,7 @@ class ArtifactManifest(Checksummed):
         embedder: Id of the embedder of its collection, or None without one.
         collection: Name of its collection, or None for a retriever of the user's own.
         engine: How the collection is searched; None without one.
+        where: The filter over metadata that it is searched with; None where every passage may be found.
         reranker: Id of its reranker, or None without one.
         writer: What its technique asks in place of that LM, and its digest if it is a rewriter; None where it is that.
         fingerprint: Fingerprint of the retriever.
@@ -87,6 +97,7 @@ class ArtifactManifest(Checksummed):
     embedder: str | None
     collection: str | None
     engine: Engine | None
+    where: dict[str, JsonValue] | None = None
     reranker: str | None
     writer: WriterRef | None = None
     fingerprint: str | None
@@ -102,6 +113,11 @@ class ArtifactManifest(Checksummed):
         if self.collection is not None and not NAME_PATTERN.fullmatch(self.collection):
             raise ValueError(f"{self.collection!r} cannot be a collection's name")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_filter(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a filter there is no word of it, so that digests of before stay what they are."""
+        return {name: value for name, value in write(self).items() if name != "where" or value is not None}
 
     @property
     def digest(self) -> str:
@@ -141,8 +157,8 @@ def write_artifact(
         program: What is saved.
         golden: Questions with the program's results.
         card: The text of README.md.
-        facts: ``lm``, ``embedder``, ``collection``, ``engine``, ``reranker``, ``fingerprint``, ``created`` and ``made``
-            of the manifest.
+        facts: ``lm``, ``embedder``, ``collection``, ``engine``, ``where``, ``reranker``, ``fingerprint``, ``created``
+            and ``made`` of the manifest.
 
     Returns:
         The manifest that was written.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from querywright.optimize.artifacts.watchers import Watcher
 from querywright.optimize.artifacts.writers import find_rewriter
 from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class, use_writer
+from querywright.retrieval.addresses import is_address, is_collection
 from querywright.retrieval.callable import as_retriever
-from querywright.retrieval.collection import collection_folder, index_command, list_collections, read_manifest
+from querywright.retrieval.collection import collection_folder, index_command, list_collections, missing, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
@@ -44,6 +45,7 @@ def load(
     *,
     lm: dspy.BaseLM | str | None = None,
     retriever: Any = None,
+    where: Mapping[str, Any] | None = None,
     reranker: Reranker | str | None = None,
     writer_lm: dspy.BaseLM | str | Path | None = None,
     home: str | Path | None = None,
@@ -57,8 +59,10 @@ def load(
         path: The artifact's folder, or what ``read_artifact`` gave.
         lm: An LM, or its name. A remote one takes its key from its environment variable. None for the one that the
             artifact was compiled for, if that is in this process or ``QUERYWRIGHT_ALLOW_LM`` has a pattern of its name.
-        retriever: What to search instead of the artifact's own collection: the name of another collection, which is
-            searched as the artifact's own was (dense, hybrid, ...), a retriever or any callable.
+        retriever: What to search instead of the artifact's own collection: the name of another collection, or one of
+            ``chromadb`` or its place, which are searched as the artifact's own was (dense, hybrid, ...), a retriever or
+            any callable.
+        where: A filter over metadata in place of the artifact's own, ``{}`` for none; what it admits is searched.
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
         writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder; kept,
             counted and paid with ``lm``. Default: the one that the artifact was compiled with, a rewriter from the
@@ -83,8 +87,10 @@ def load(
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     folder = None if home is None else Path(home)
-    if isinstance(retriever, str):
-        found: Any = named_collection(retriever, manifest, folder)
+    if isinstance(retriever, str) or is_collection(retriever) or (where is not None and retriever is None):
+        found: Any = named_collection(retriever or manifest.collection, manifest, folder, where)
+    elif where is not None:
+        raise InputError(f"a filter is for a collection, but got {retriever!r:.80}; give it to that: where=...")
     else:
         found = collection_of(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
@@ -200,8 +206,8 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
         raise ArtifactError(
-            f"the program was compiled on a retriever of your own, which the artifact cannot hold; give retriever=... "
-            f"(technique {manifest.technique})"
+            "the program was compiled on a retriever of your own, which the artifact cannot hold; give retriever=... "
+            f"(--collection, --retriever; technique {manifest.technique})"
         )
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
@@ -227,35 +233,44 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
     return open_compiled_on(manifest, embedder, home)
 
 
-def named_collection(name: str, manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever:
-    """Another collection than an artifact's own, searched as that was.
+def named_collection(
+    name: Any, manifest: ArtifactManifest, home: Path | None, where: Mapping[str, Any] | None = None
+) -> CollectionRetriever:
+    """Another collection than an artifact's own, or other passages of that, searched as that was.
 
     Args:
-        name: The collection.
+        name: The collection; or one of ``chromadb``, or its place.
         manifest: Of the artifact; one that was compiled on a retriever of the user's own is searched by vectors.
         home: The working folder.
+        where: A filter over metadata. Default: the artifact's own.
 
     Raises:
         CollectionError: There is no such collection, or its embedder cannot be had by its name alone.
     """
+    where = manifest.where if where is None else where
+    if name is None:
+        raise ArtifactError("the artifact names no collection that a filter could be of; give retriever=... as well")
+    if not isinstance(name, str) or is_address(name):
+        return open_retriever(name, engine=manifest.engine or "dense", home=home, where=where)
     published = read_manifest(collection_folder(name, home))
     if published is None:
-        known = ", ".join(list_collections(home)) or "none"
-        raise CollectionError(f"there is no collection {name!r} (known: {known}); build it: {index_command(name)}")
+        raise missing(collection_folder(name, home), home)
     embedder = embedder_of(published.embedder, store=open_store(home))
     if embedder is None:
         raise CollectionError(
             f"the collection {name!r} was embedded by {published.embedder!r}, which cannot be had by its name alone; "
             "open it yourself and give retriever=..."
         )
-    return open_retriever(name, engine=manifest.engine or "dense", embedder=embedder, home=home)
+    return open_retriever(name, engine=manifest.engine or "dense", embedder=embedder, home=home, where=where)
 
 
 def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
     """Open the collection in a working folder, which has to be the one that an artifact was compiled on."""
     assert manifest.engine is not None
     needed = None if manifest.engine in LEXICAL else embedder
-    found = open_retriever(str(manifest.collection), engine=manifest.engine, embedder=needed, home=home)
+    found = open_retriever(
+        str(manifest.collection), engine=manifest.engine, embedder=needed, home=home, where=manifest.where
+    )
     check_compiled_on(manifest, found.fingerprint)
     return found
 

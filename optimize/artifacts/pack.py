@@ -290,7 +290,7 @@ def _facts(staged: Path, name: str, manifest: files.ArtifactManifest) -> Generat
         n_vectors, odd = divmod((staged / VECTORS).stat().st_size, 4 * facts.dimension)
         if facts.name != name or n_lines != facts.count or odd or not 0 < n_vectors <= facts.count:
             raise ValueError("it is not what its artifact names")
-    told = fingerprint_of(str(manifest.engine), facts) if name == manifest.collection else None
+    told = fingerprint_of(str(manifest.engine), facts, manifest.where) if name == manifest.collection else None
     if told is not None:
         check_compiled_on(manifest, told)
     return facts

@@ -70,8 +70,8 @@ def save_program(
     source = opened(searched)
     return write_artifact(
         path, program, lm=lm.model, embedder=source.embedder, collection=source.collection, engine=source.engine,
-        reranker=None if reranker is None else reranker.id, fingerprint=searched.fingerprint, created=today(),
-        made=made, golden=golden, card=card,
+        where=source.where, reranker=None if reranker is None else reranker.id,
+        fingerprint=searched.fingerprint, created=today(), made=made, golden=golden, card=card,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.space import Space, build_space, readers_for
 from querywright.optimize.study.spec import StudySpec
 from querywright.programs import technique_class
-from querywright.retrieval.collection import collection_folder, published_passages
+from querywright.retrieval.engines import passages_in
 
 SAMPLE = 200
 
@@ -40,7 +40,7 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
     """
     spec = read_spec(source)
     splits, readers, _ = data_of(spec)
-    _, held = published_passages(collection_folder(spec.collection, home), home)
+    held = passages_in(spec.collection, home)
     check_labels([question for part in splits for question in part], held)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))

@@ -322,7 +322,7 @@ class StudySpec(_Strict):
     Args:
         name: Letters, digits, ``-``, ``_`` and ``.``; also the name in the storage.
         questions: ``sample``, a file or folder, or ``hf:NAME``, as everywhere.
-        collection: The collection that is searched.
+        collection: The collection that is searched, or the place of one of Chroma (``FOLDER#NAME``).
         labels: File of labels of passages, which become evidence. None: the questions' own evidence.
         columns: Other names of columns of the questions.
         limit: Only so many questions. None: all.

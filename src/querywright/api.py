@@ -59,6 +59,7 @@ def evaluate(
     *,
     lm: LM = "embedded",
     retriever: Any = None,
+    where: Mapping[str, Any] | None = None,
     name: str | None = None,
     metrics: Metrics = (),
     judge: str | Path | Sequence[str | Path] = (),
@@ -79,6 +80,7 @@ def evaluate(
         questions: What is asked, as ``read_questions`` takes it.
         lm: The LM, or its name. Default ``embedded``.
         retriever: What a technique that is named searches.
+        where: Chroma's filter over the metadata of the collection that is given. Default: every passage.
         name: How the arm is called. Default: its own name.
         metrics: Names, such as ``recall@5``, ``judged_useful`` or ``module:function``, and functions ``(example,
             prediction, trace=None)``; or these by name. Default: accuracy where an answer is read, and decision_useful
@@ -104,8 +106,8 @@ def evaluate(
     """
     ready = prepare(
         {name: program} if name else [program], questions, workspace=_workspace(home, lm), retriever=retriever,
-        metrics=metrics, reader=reader, max_passages=max_passages, threads=threads, **_judging(judge, judge_lm),
-        tell=_warn, reading={"labels": labels},
+        where=where, metrics=metrics, reader=reader, max_passages=max_passages, threads=threads,
+        **_judging(judge, judge_lm), tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     ((named, one),) = ready.programs.items()
     return evaluate_program(
@@ -120,6 +122,7 @@ def compare(
     *,
     lm: LM = "embedded",
     retriever: Any = None,
+    where: Mapping[str, Any] | None = None,
     baseline: str | None = None,
     metrics: Metrics = (),
     judge: str | Path | Sequence[str | Path] = (),
@@ -146,7 +149,8 @@ def compare(
             ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``; or these by name.
         questions: What is asked, as ``read_questions`` takes it.
         lm: The LM, or its name. Default ``embedded``.
-        retriever: What techniques that are named search: a collection's name, or a retriever.
+        retriever: What techniques that are named search: a collection's name, one of ``chromadb``, or a retriever.
+        where: As ``evaluate`` has it.
         baseline: The arm that the others are held against. Default ``plain``, or the first arm.
         metrics: Names and functions, as ``evaluate`` has it.
         judge: Judges that score as well, as ``evaluate`` has it. Where nothing is labelled, what a judge of usefulness
@@ -179,7 +183,7 @@ def compare(
     """
     ready = prepare(
         arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
-        reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
+        where=where, reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
         writer_lm=writer_lm, threads=threads, **_judging(judge, judge_lm),
         tell=_warn, reading={"labels": labels},
     )  # fmt: skip
@@ -194,6 +198,7 @@ def label(
     questions: Any,
     *,
     retriever: Any,
+    where: Mapping[str, Any] | None = None,
     judge: str | Path | SavedJudge | None = "usefulness",
     judge_lm: LM | None = None,
     lm: LM = "embedded",
@@ -212,7 +217,8 @@ def label(
     Args:
         arms: What is searched with, as ``compare`` takes arms; their first passages are pooled.
         questions: What is asked, as ``read_questions`` takes it.
-        retriever: What techniques that are named search: a collection's name, or a retriever.
+        retriever: What techniques that are named search, as ``compare`` has it.
+        where: As ``evaluate`` has it.
         judge: A judge of usefulness, or where one was saved; None leaves all labels to people.
         judge_lm: Its LM, or its name. Default: ``lm``.
         lm: The LM of the arms, or its name. Default ``embedded``.
@@ -238,7 +244,7 @@ def label(
     check_judge(None if asks is None else asks.judge)
     ready = prepare(
         arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
-        reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
+        where=where, reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
     )  # fmt: skip
     place = ready.workspace
     given: dict[str, Any] = {"threads": threads, "max_failures": max_failures, "progress": progress}
@@ -306,6 +312,7 @@ def compile(
     questions: Any,
     *,
     retriever: Any,
+    where: Mapping[str, Any] | None = None,
     lm: LM | Callable[[], Workspace] = "embedded",
     reader: str | None = "auto",
     knobs: Mapping[str, Any] | None = None,
@@ -331,7 +338,8 @@ def compile(
         technique: A name in ``TECHNIQUES``.
         questions: As ``read_questions`` takes it; split by a hash of seed and id. Or ``Splits``, or a mapping of
             ``train``, ``dev`` (or ``validation``) and ``test``, such as a ``DatasetDict``.
-        retriever: What is searched: a collection's name, or a retriever.
+        retriever: What is searched: a collection's name, one of ``chromadb``, or a retriever.
+        where: As ``evaluate`` has it; the artifact keeps it.
         lm: The LM, or its name, or what opens a ``Workspace`` once all else was checked. Default ``embedded``.
         reader: As ``evaluate`` has it.
         knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
@@ -392,7 +400,7 @@ def compile(
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
     place = _workspace(home, lm)()
-    writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched)
+    writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched, where)
     tell_unlearnt(rewriter_of(writer), [technique], tell or _warn)
     if callable(getattr(index, "passages", None)):
         check_labels(asked, {passage.id for passage in index.passages()})

@@ -49,7 +49,9 @@ from querywright.programs import (
     technique_class,
 )
 from querywright.programs.base import MAX_PASSAGES
+from querywright.retrieval.addresses import is_collection
 from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.chroma import ForeignChromaRetriever
 from querywright.retrieval.collection import collection_folder, read_manifest
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import Reranker
@@ -187,6 +189,7 @@ def prepare(
     retriever: Any = None,
     embedder: Any = "embedded",
     engine: str = "dense",
+    where: Mapping[str, Any] | None = None,
     reader: str | None = "auto",
     max_passages: int | None = 5,
     knobs: Mapping[str, Any] | None = None,
@@ -250,7 +253,7 @@ def prepare(
         workspace=workspace(), reader=read_by, questions=asked, metrics=chosen, lacks=lacks, notes=notes
     )  # fmt: skip
     if retriever is not None:
-        ready.opens = lambda one: opened(ready.workspace, retriever, embedder, one)
+        ready.opens = lambda one: opened(ready.workspace, retriever, embedder, one, where)
         for one in dict.fromkeys([arm.engine for arm in searching.values()] or [engine]):
             ready.searched_by(one)
         _tell_missing_evidence(asked, ready.retriever, tell)
@@ -275,14 +278,22 @@ def _is_here(collection: str | None, home: Path) -> bool:
     return collection is not None and read_manifest(collection_folder(collection, home)) is not None
 
 
-def opened(workspace: Workspace, retriever: Any, embedder: Any, engine: str) -> Any:
-    """A retriever of that engine: of a collection's name, of a retriever over one, or of anything that searches."""
-    if isinstance(retriever, str):
-        return workspace.retriever(retriever, embedder, engine)
+def opened(
+    workspace: Workspace, retriever: Any, embedder: Any, engine: str, where: Mapping[str, Any] | None = None
+) -> Any:
+    """A retriever of that engine: of a collection, a retriever over one, or anything that searches."""
+    if isinstance(retriever, str) or is_collection(retriever):
+        return workspace.retriever(retriever, embedder, engine, where)
     found: Any = as_retriever(retriever)
+    if where:
+        raise InputError(
+            f"a filter is for a collection, its name or its place, but got {found!r:.80}; give it to that: where=..."
+        )
+    if engine != "dense" and isinstance(found, ForeignChromaRetriever):
+        return workspace.retriever(found, engine=engine)
     own = getattr(found, "name", None)
     if engine != "dense" and found.kind == "dense" and isinstance(own, str):
-        return workspace.retriever(own, found.embedder, engine)
+        return workspace.retriever(own, found.embedder, engine, getattr(found, "where", None))
     return found
 
 

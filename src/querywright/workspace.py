@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,13 +122,20 @@ class Workspace:
             )
         return found
 
-    def retriever(self, collection: str, embedder: Any = "embedded", engine: str = "dense") -> CollectionRetriever:
+    def retriever(
+        self,
+        collection: Any,
+        embedder: Any = "embedded",
+        engine: str = "dense",
+        where: Mapping[str, Any] | None = None,
+    ) -> CollectionRetriever:
         """Open a collection.
 
         Args:
-            collection: Its name.
+            collection: Its name; or one of Chroma, or its place, as ``open_retriever`` has them.
             embedder: The embedder, or its name.
             engine: What it is searched with. Default dense.
+            where: A filter over metadata. Default: every passage.
         """
         from querywright.models.embedder import resolve_embedder
         from querywright.retrieval.engines import LEXICAL, open_retriever
@@ -140,6 +147,7 @@ class Workspace:
             engine=engine,
             embedder=resolve_embedder(embedder, store=self.store) if isinstance(embedder, str) else embedder,
             home=self.home,
+            where=where,
             progress=_when_slow(f"the BM25 index of {collection}", self.tell),
         )
 

@@ -312,7 +312,7 @@ def test_wrong_use_of_a_collection_of_ones_own_is_told(own):
         (lambda: retriever.search("one", 3), "list of queries"),
         (lambda: retriever.get(["d01", "none"]), "not in the collection 'mine-cosine-texts': 'none'"),
         (lambda: ChromaRetriever(own(), where={"n": {"$near": 3}}).search(["a"], 3), "Chroma refused the search"),
-        (lambda: ChromaRetriever(own(texts={})).search(["a"], 1), "of the collection has no document"),
+        (lambda: ChromaRetriever(own(texts={})).search(["a"], 1), "has no documents, which are what is read"),
     ):
         with pytest.raises(InputError, match=message):
             ask()

@@ -133,6 +133,8 @@ def test_only_lexical_engines_do_without_the_embedder(weather, engine):
 def test_what_is_needed_to_open_a_retriever_again(weather):
     for engine in ENGINES:
         assert opened(weather(engine)) == Opened(engine, "weather", None if engine in LEXICAL else "compass")
+        filtered = weather(engine, where={"warm": True, "degrees": {"$gt": 90}})
+        assert weather(engine, where=opened(filtered).where).fingerprint == filtered.fingerprint
     dense, lexical, questions = weather(), weather("bm25"), weather("questions")
     own = CallableRetriever(lambda query, k: [])
     for parts in ([lexical, dense], [dense, own], [dense, lexical, lexical], [questions, lexical]):

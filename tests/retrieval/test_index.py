@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -19,7 +20,8 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.retrieval import chroma_index
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import list_collections
+from querywright.retrieval.collection import delete_collection, list_collections
+from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.index import IndexReport
 
 
@@ -133,7 +135,25 @@ def test_what_a_killed_build_left_is_removed_before_the_next_and_not_after(home,
     left.mkdir(parents=True)
     with pytest.raises(RuntimeError, match="broken"):
         build(home, "books", some(3), Broken())
-    assert not left.exists()
+    assert list((home / "collections").iterdir()) == []  # and a build that failed leaves nothing
+
+
+def test_a_collection_goes_with_its_questions_and_not_while_it_is_searched(home, build, publish, hashed):
+    passages = some(3)
+    for name in ("books", "others"):
+        build(home, name, passages)
+    publish(home, "books", (passages[0], [("What?", COMPLETE)]))
+    retriever = ChromaRetriever("books", embedder=hashed(), home=home)
+    with pytest.raises(CollectionError, match="'books' is being searched; end that, and delete it then"):
+        delete_collection("books", home)
+    assert len(list_collections(home)) == 3
+    assert retriever.search(["x"], 1)
+    del retriever
+    gc.collect()
+    delete_collection("books", home)
+    assert [one.name for one in (home / "collections").iterdir()] == ["others"]
+    with pytest.raises(CollectionError, match=r"no collection 'books' \(known: others\)"):
+        delete_collection("books", home)
 
 
 @pytest.mark.slow
@@ -274,7 +294,7 @@ def test_a_disk_without_room_is_a_clear_error_and_keeps_what_was_published(build
         raise InternalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(chroma_index, "_client", no_room)
+        patch.setattr(chroma_index, "open_client", no_room)
         with pytest.raises(CollectionError, match=r"disk is full.*Make room"):
             builder.build(some(3))
     builder.check(some(2))

@@ -31,12 +31,12 @@ def ask(
     option: Annotated[tuple[str, ...], Parameter(metavar="TEXT", show_default=False)] = (),
     artifact: opt.Folder | None = None,
     technique: opt.Name | None = None,
-    collection: opt.Name | None = None,
     reader: opt.Name | None = None,
     history: Annotated[str, Parameter(show_default=False)] = "",
     verify: opt.Flag = False,
     trace: opt.Flag = False,
     search: opt.SearchOptions = opt.SearchOptions(),
+    searched: opt.Searched = opt.Searched(),
     helpers: opt.Helpers = opt.Helpers(),
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
@@ -50,7 +50,6 @@ def ask(
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
         technique: Or a technique as it is written.
-        collection: What the technique searches; an artifact, in place of its own collection.
         reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none. Default: auto.
         history: The conversation before the question: its turns, a line each, or a file that holds them.
         verify: Replay the artifact's golden answers first.
@@ -71,13 +70,13 @@ def ask(
             raise InputError(
                 f"an artifact brings its own technique, knobs, reader and engine; leave out {', '.join(clashing)}"
             )
-        program = _compiled(artifact, options, collection, lm, helpers, output.home, verify)
+        program = _compiled(artifact, options, searched, lm, helpers, output.home, verify)
     elif verify:
         raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
     elif technique is None:
         raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
-        asked = (technique, collection, question, options, reader or "auto")
+        asked = (technique, searched, question, options, reader or "auto")
         program = _technique(*asked, search, helpers, lm, output.home)
     found = program(question, options or None, **before)
     emit(output.as_json, _as_data(found), lambda: _show(found, trace))
@@ -99,7 +98,7 @@ def _before(history: str) -> dict[str, Any]:
 def _compiled(
     artifact: Path,
     options: list[str],
-    collection: str | None,
+    searched: opt.Searched,
     lm: opt.LMOptions,
     helpers: opt.Helpers,
     home: Path | None,
@@ -112,14 +111,14 @@ def _compiled(
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
     return load(
-        artifact, lm=lm.for_artifact(manifest, home), retriever=collection, writer_lm=helpers.writer.beside(lm),
+        artifact, lm=lm.for_artifact(manifest, home), **searched.given, writer_lm=helpers.writer.beside(lm),
         reranker=helpers.reranker, home=home, verify=verify,
     )  # fmt: skip
 
 
 def _technique(
     technique: str,
-    collection: str | None,
+    searched: opt.Searched,
     question: str,
     options: list[str],
     reader: str,
@@ -139,7 +138,7 @@ def _technique(
         raise InputError(f"{what} compares options; give at least two with --option")
     ready = prepare(
         [technique], [Question("asked", question, tuple(options))], workspace=lambda: lm.open(home, keeps=False),
-        retriever=collection, embedder=search.embedder, engine=engine, reader=reader, max_passages=None,
+        **searched.given, embedder=search.embedder, engine=engine, reader=reader, max_passages=None,
         knobs=search.knobs, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), scores=False, tell=note,
     )  # fmt: skip
     (program,) = ready.programs.values()

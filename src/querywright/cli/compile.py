@@ -28,7 +28,6 @@ def compile_command(
     /,
     *,
     data: opt.DataOptions,
-    collection: opt.Name,
     save_to: opt.OutFolder,
     sizes: Sizes | None = None,
     objective: opt.Names = ("auto",),
@@ -40,6 +39,7 @@ def compile_command(
     reader_check: opt.Whole = 0,
     deadline: opt.Deadline = None,
     search: opt.SearchOptions = opt.SearchOptions(),
+    searched: opt.Searched = opt.Searched(),
     helpers: opt.Helpers = opt.Helpers(),
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
@@ -54,7 +54,6 @@ def compile_command(
 
     Args:
         technique: A name that querywright techniques lists.
-        collection: The collection that is searched.
         save_to: Where the artifact is written.
         sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
@@ -76,7 +75,7 @@ def compile_command(
     judging.beside(lm)
     check_folder(save_to, "--out")
     compile_and_show(
-        technique, data.source, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
+        technique, data.source, save_to, output, lm=lambda: lm.open(output.home), **searched.needed,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),

@@ -111,7 +111,7 @@ class Bench:
             check_file(judging.guidelines, "--guidelines")
             guidelines = Guidelines()
         ready = prepare(
-            named, given.data.source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
+            named, given.data.source, workspace=given.work.open, **arms.searched.given, embedder=arms.embedder,
             engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
             metrics=arms.metric, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm),
             reading=given.data.given,
@@ -174,7 +174,7 @@ class Bench:
         """What was compared and how, for the report."""
         from querywright import __version__
 
-        ready, collection = self.ready, self.given.arms.collection
+        ready, collection = self.ready, self.given.arms.searched.collection
         facts = {
             "Questions": f"{len(ready.questions)} of {Path(self.given.data.source).name}",
             "LM": str(ready.workspace.lm.model),

@@ -101,12 +101,12 @@ def label_command(
     /,
     *,
     data: opt.DataOptions,
-    collection: opt.Name,
     save_to: opt.OutFile,
     depth: opt.Count = 5,
     judge: opt.Name = "usefulness",
     judging: opt.JudgeLM = opt.JudgeLM(),
     search: opt.SearchOptions = opt.SearchOptions(),
+    searched: opt.Searched = opt.Searched(),
     helpers: opt.Helpers = opt.Helpers(),
     work: opt.Work = opt.Work(),
 ) -> None:
@@ -119,7 +119,6 @@ def label_command(
 
     Args:
         arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: plain.
-        collection: The collection that is searched.
         save_to: .jsonl, .csv or .qrels; goes on with one that is there.
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
@@ -144,7 +143,7 @@ def label_command(
     asks = None if judge == "none" else resolve_judge(judge)
     check_judge(None if asks is None else asks.judge)
     ready = prepare(
-        arm, data.source, workspace=work.open, retriever=collection, embedder=search.embedder,
+        arm, data.source, workspace=work.open, **searched.needed, embedder=search.embedder,
         engine=search.engine or "dense", reader=None, max_passages=depth, knobs=search.knobs, scores=False,
         reranker=helpers.reranker, writer_lm=helpers.writer.beside(work.lm), reading=data.given, tell=note,
     )  # fmt: skip

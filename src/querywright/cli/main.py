@@ -17,6 +17,7 @@ from cyclopts import App, CycloptsError
 from querywright import __version__
 from querywright.cli.artifact import artifact_app
 from querywright.cli.ask import ask
+from querywright.cli.collections import collections_app
 from querywright.cli.compile import compile_command
 from querywright.cli.demo import demo
 from querywright.cli.evaluate import compare_command, evaluate_command
@@ -49,6 +50,7 @@ app = make_app(
 COMMANDS: dict[str, Any] = {
     "demo": demo,
     "index": index,
+    "collections": collections_app,
     "ask": ask,
     "evaluate": evaluate_command,
     "compare": compare_command,

@@ -5,6 +5,7 @@ The docstring of a group, or of a command, is the help of its options.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -348,19 +349,62 @@ class SearchOptions:
         return engine_for(technique, self.engine) or "dense"
 
 
+@Parameter(name="*", group="Search")
+@dataclass(frozen=True)
+class Searched:
+    """What is searched.
+
+    Args:
+        collection: The collection that is searched: its name, or a Chroma of your own: FOLDER#NAME or
+            http://HOST:PORT#NAME. For an artifact: in place of its own.
+        retriever: MODULE:FUNCTION, which gives what is searched, in place of a collection.
+        where: Search passages with this metadata alone, such as '{"topic": "heart"}' (Chroma's filters).
+    """
+
+    collection: Name | None = None
+    retriever: Annotated[str | None, Parameter(metavar="MODULE:FUNCTION")] = None
+    where: Annotated[str | None, Parameter(metavar="JSON")] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """As programs are given it.
+
+        Raises:
+            InputError: Two things are named, or the filter is no JSON object.
+        """
+        from querywright.retrieval.callable import named_retriever
+
+        if self.collection is not None and self.retriever is not None:
+            raise InputError("--collection and --retriever both name what is searched; give one of them")
+        try:
+            where = None if self.where is None else json.loads(self.where)
+        except ValueError:
+            where = self.where
+        if not isinstance(where, dict | None):
+            raise InputError(f'--where takes a JSON object, such as \'{{"topic": "heart"}}\', but got {self.where!r}')
+        found = self.collection if self.retriever is None else named_retriever(self.retriever)
+        return {"retriever": found, "where": where}
+
+    @property
+    def needed(self) -> dict[str, Any]:
+        """The same, where something must be named."""
+        if self.collection is None and self.retriever is None:
+            raise InputError("name what is searched: --collection NAME, or --retriever MODULE:FUNCTION")
+        return self.given
+
+
 @dataclass(frozen=True)
 class ArmOptions(SearchOptions):
     """What all arms share that do not say otherwise.
 
     Args:
-        collection: The collection that is searched.
         engine: dense, bm25, hybrid (both), questions or expanded.
         max_passages: Passages shown to the reader at most, in every arm that names no other number.
         reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         metric: Repeatable. Default: accuracy, and by evidence where it is labelled.
     """
 
-    collection: Name | None = None
+    searched: Searched = Searched()
     max_passages: Count = 5
     engine: Name = "dense"
     reader: Name = "auto"

@@ -23,7 +23,7 @@ err = Console(stderr=True)
 
 Rows = Sequence[Mapping[str, str]]
 
-TEXT_COLUMNS = ("arm", "technique", "knobs")
+TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder")
 """Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
 
 NARROWEST_TEXT = 26

@@ -37,7 +37,7 @@ from querywright.retrieval.collection import (
     hold_published,
     read_passages,
 )
-from querywright.retrieval.filters import matcher
+from querywright.retrieval.filters import all_of, matcher
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms
@@ -90,7 +90,7 @@ class BM25Retriever(HeldPassages):
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
         self.name = name
-        self.where = dict(where) if where else None
+        self.where = all_of(where)
         passes = matcher(where)
         if beside is not None:
             self.manifest, self._passages = beside.manifest, {passage.id: passage for passage in beside.passages()}

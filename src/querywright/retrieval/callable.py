@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 from querywright.data.types import Passage
-from querywright.errors import InputError
+from querywright.errors import InputError, QuerywrightError
+from querywright.imports import imported
+from querywright.retrieval.addresses import is_collection
 from querywright.retrieval.types import Hit, Kind, Retriever, Shared, check_queries
 
 TEXT_KEYS = ("text", "page_content", "content", "long_text")
@@ -127,14 +129,38 @@ def as_retriever(obj: Any) -> Retriever:
     """The object itself when it is a ``Retriever``, otherwise wrapped.
 
     Args:
-        obj: A retriever of querywright, a function, or a retriever of dspy, LangChain or LlamaIndex.
+        obj: A retriever of querywright, a collection of ``chromadb``, a function, or a retriever of dspy, LangChain or
+            LlamaIndex.
 
     Raises:
         InputError: When it is none of these.
     """
     if isinstance(obj, Retriever) and not inspect.isclass(obj):
         return obj
+    if is_collection(obj):
+        from querywright.retrieval.chroma import ForeignChromaRetriever
+
+        return ForeignChromaRetriever(obj)
     return CallableRetriever(obj)
+
+
+def named_retriever(name: str) -> Retriever:
+    """The retriever that ``module:function`` names: what the function, called without an argument, gives.
+
+    Raises:
+        InputError: It cannot be imported or called, or what it gives is no retriever.
+    """
+    found = imported(name, "retriever")
+    try:
+        return as_retriever(found() if inspect.isroutine(found) or inspect.isclass(found) else found)
+    except QuerywrightError as error:
+        raise InputError(f"the retriever {name!r}: {error}") from error
+    except Exception as error:
+        raise InputError(
+            f"the retriever {name!r} must be a function without an argument that gives what searches (an object with "
+            "search(queries, k) and fingerprint, a collection of chromadb, a function (query, k)), but: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _caller(fn: Any) -> Callable[[str, int], Any]:

@@ -6,7 +6,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from querywright.data.reading import read_passages as read_source
 from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
-from querywright.errors import CollectionError, InputError
+from querywright.errors import CollectionError, InputError, ModelError
 from querywright.files import json_digest
 from querywright.models.embedder import (
     Progress,
@@ -27,7 +27,8 @@ from querywright.models.embedder import (
     with_store,
 )
 from querywright.models.store import open_store
-from querywright.retrieval.chroma_index import all_of, check_process, nearest, open_index
+from querywright.retrieval.addresses import embeds_itself, is_address, is_collection, open_collection
+from querywright.retrieval.chroma_index import check_process, chroma_errors, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
     Generation,
@@ -39,11 +40,22 @@ from querywright.retrieval.collection import (
     picked,
     read_passages,
 )
+from querywright.retrieval.filters import all_of
 from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection
 from querywright.retrieval.types import Hit, Kind, Shared, check_queries
 
 PAGE = 1000
 """Passages of a user's own collection that are read at a time."""
+LOOKED_AT = 8
+"""Passages of it whose vectors are looked at when it is opened."""
+SAME_MODEL = 0.3
+"""Cosine of two vectors of one text by one model, of which one may have seen a file's name beside it; those of two
+models are near 0."""
+REACH = "see that its server is up and that it is still there"
+NAMED = (
+    "name the embedder that made them: embedder= (--embedder NAME), or open the collection with the function that did "
+    "and give that: retriever= (--retriever MODULE:FUNCTION)"
+)
 
 
 class _Dense:
@@ -123,7 +135,7 @@ class ChromaRetriever(_Dense, HeldPassages):
     memory, and the generation that was opened stays as it is, also while a new one is built. Safe for
     threads; a copy is the same object.
 
-    A collection of the user's own, an object of ``chromadb``, may stand in place of the name: see
+    A collection of the user's own, an object of ``chromadb`` or its place, may stand in place of the name: see
     ``ForeignChromaRetriever``.
 
     Args:
@@ -139,7 +151,7 @@ class ChromaRetriever(_Dense, HeldPassages):
 
     def __new__(cls, name: Any, **options: Any) -> Any:
         """A retriever of the kind that the collection needs."""
-        if cls is ChromaRetriever and not isinstance(name, str):
+        if cls is ChromaRetriever and (not isinstance(name, str) or is_address(name)):
             return ForeignChromaRetriever(name, **options)
         return super().__new__(cls, name, **options)
 
@@ -226,33 +238,37 @@ class ChromaRetriever(_Dense, HeldPassages):
 class ForeignChromaRetriever(_Dense, Shared):
     """Searches a collection that ``chromadb`` opened, embedded or on a server; it is read and never written.
 
-    A document is a passage's text, and ``title`` in its metadata its title. Queries are embedded by the collection's
-    own embedding function, unless an embedder is given. Scores are similarities, higher is better: 1 less Chroma's
-    distance where the space is ``cosine`` or ``ip``, 1 less half of it where it is ``l2``, which is the cosine of
-    vectors of length 1. Safe for threads where Chroma's client is; a copy is the same object.
+    A document is a passage's text, and ``title`` in its metadata its title; keys that begin with ``_`` are left out.
+    Queries are embedded by the embedder that is given, else by the collection's own embedding function, else by the
+    embedded embedder where it made the collection's vectors, which are looked at. Scores are similarities, higher is
+    better: 1 less Chroma's distance where the space is ``cosine`` or ``ip``, 1 less half of it where it is ``l2``: the
+    cosine of vectors of length 1. Safe for threads where Chroma's client is; a copy is the same object.
 
     Args:
-        collection: From a client's ``get_collection``.
-        embedder: Embeds the queries; the one that made the collection's vectors. Default: the collection's own.
+        collection: From a client's ``get_collection``, or its place: ``FOLDER#NAME`` or ``http://HOST:PORT#NAME``.
+        embedder: Embeds the queries; the one that made the collection's vectors. Default: as above.
+        home: The working folder, where vectors of the embedded embedder are kept. Default: ``home()``.
         where: Chroma's filter over metadata; several keys must all hold. Default: every passage.
         fingerprint: Changes when what is in the collection changes. Default: made of name, id and count, which does not
             tell every change, so that rankings are kept in memory only.
 
     Raises:
-        InputError: When it is no collection of Chroma.
+        InputError: It is no collection of Chroma.
+        CollectionError: It is empty or has no documents, or its vectors are not those of the embedder.
     """
-
-    dimension = None
 
     def __init__(
         self,
         collection: Any,
         *,
         embedder: TextEmbedder | None = None,
+        home: Path | None = None,
         where: Mapping[str, Any] | None = None,
         fingerprint: str | None = None,
     ) -> None:
-        if not all(callable(getattr(collection, name, None)) for name in ("query", "get", "count")):
+        if isinstance(collection, str):
+            collection = open_collection(collection)
+        if not is_collection(collection):
             raise InputError(
                 f"ChromaRetriever takes the name of a collection that was built here, or a collection of chromadb "
                 f"(client.get_collection(...)), but got {type(collection).__name__}: {collection!r:.80}"
@@ -263,14 +279,31 @@ class ForeignChromaRetriever(_Dense, Shared):
         self.is_known = fingerprint is not None
         self._given = fingerprint
         self._collection = collection
+        self._function = embeds_itself(collection)
         settings = getattr(collection, "configuration_json", None) or {}
         stated = (settings.get("hnsw") or settings.get("spann") or {}).get("space")
         self._space = stated or (collection.metadata or {}).get("hnsw:space") or "l2"
+        sample = _page(collection, "documents", "embeddings", limit=LOOKED_AT)
+        if not sample["ids"] or not any(sample["documents"] or ()):
+            lacks = "has no documents, which are what is read; add them" if sample["ids"] else "is empty; fill it"
+            raise CollectionError(f"the Chroma collection {self.name!r} {lacks}")
+        vectors = np.asarray(sample["embeddings"], dtype=np.float32)
+        self.dimension = int(vectors.shape[1])
+        if embedder is not None:
+            self._check(embedder.dimension)
+        elif self._function is None:
+            self.embedder = resolve_embedder(store=open_store(home))
+            self._check(self.embedder.dimension)
+            made = self.embedder.encode([text or "" for text in sample["documents"]])
+            alike = np.sum(made * vectors, axis=1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-9)
+            if np.median(alike) < SAME_MODEL:
+                self._differ("are not those of", f"for the same texts (cosine {np.median(alike):.2f})")
 
     @property
     def count(self) -> int:
         """Passages in the collection now, whatever ``where`` says."""
-        return int(self._collection.count())
+        with chroma_errors(None, self.name, REACH):
+            return int(self._collection.count())
 
     @property
     def fingerprint(self) -> str:
@@ -280,10 +313,7 @@ class ForeignChromaRetriever(_Dense, Shared):
 
     def passages(self) -> Iterator[Passage]:
         """All passages of the collection, as Chroma gives them."""
-        start = 0
-        while page := self._read(limit=PAGE, offset=start):
-            yield from page.values()
-            start += PAGE
+        return passages_of(self._collection)
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
         """The passages of some ids, in their order.
@@ -291,41 +321,63 @@ class ForeignChromaRetriever(_Dense, Shared):
         Raises:
             InputError: When an id is not in the collection; the message names all of them.
         """
-        return picked(self.name, self._read(ids=list(dict.fromkeys(ids))) if ids else {}, ids)
+        return picked(self.name, _read(self._collection, ids=list(dict.fromkeys(ids))) if ids else {}, ids)
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, str) and bool(self._collection.get(ids=[id], include=[])["ids"])
+        return isinstance(id, str) and bool(_page(self._collection, ids=[id])["ids"])
 
     def __repr__(self) -> str:
         return f"ChromaRetriever(<chromadb collection {self.name!r}>)"
 
-    def _read(self, **asked: Any) -> dict[str, Passage]:
-        page = self._collection.get(include=["documents", "metadatas"], **asked)
-        rows = zip(page["ids"], page["documents"], page["metadatas"], strict=True)
-        return {id: _passage(id, text, metadata) for id, text, metadata in rows}
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """As ``ChromaRetriever.search``; without an embedder Chroma is given the texts."""
-        if self.embedder is not None or not queries:
-            return super().search(queries, k)
-        check_queries(queries, k)
-        return _hits(self._found(k, query_texts=list(queries)))
-
     def _embedded(self, texts: Sequence[str], side: Side) -> Vectors:
         if self.embedder is not None:
             return encoded(self.embedder, texts, side)
-        # Chroma has no public name for what embeds; only vectors that are asked for (HyDE's) need it.
-        return np.asarray(self._collection._embed(list(texts), is_query=side == "query"), dtype=np.float32)
+        try:  # Chroma has no public name for what embeds
+            rows = np.asarray(self._collection._embed(list(texts), is_query=side == "query"), dtype=np.float32)
+        except Exception as error:
+            raise ModelError(
+                f"the embedding function {self._function!r} of the collection {self.name!r} cannot be used "
+                f"({type(error).__name__}: {error}); give it what it lacks (a key, a package, a download), or {NAMED}"
+            ) from error
+        self._check(rows.shape[1])
+        return rows
+
+    def _check(self, dimension: int) -> None:
+        if dimension != self.dimension:
+            self._differ(f"have {self.dimension} numbers, those of", str(dimension))
+
+    def _differ(self, how: str, told: str) -> NoReturn:
+        """Say that the collection's vectors are not those of what embeds."""
+        by = f"the embedder {self.embedder.id!r}" if self.embedder else f"its embedding function {self._function!r}"
+        alone = "" if self._function else ", and it keeps no embedding function of its own"
+        raise CollectionError(f"the vectors of the Chroma collection {self.name!r} {how} {by} {told}{alone}; {NAMED}")
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
-        return self._found(k, query_embeddings=rows)
-
-    def _found(self, k: int, **asked: Any) -> list[list[tuple[Passage, float]]]:
-        found = nearest(self._collection, self.name, k, self.where, "documents", "metadatas", **asked)
+        read = ("documents", "metadatas")
+        found = nearest(self._collection, self.name, k, self.where, *read, vectors=rows, remedy=REACH)
         scale = 0.5 if self._space == "l2" else 1.0
         return [
             [(_passage(id, *read), 1.0 - scale * float(distance)) for distance, id, *read in hits] for hits in found
         ]
+
+
+def passages_of(collection: Any) -> Iterator[Passage]:
+    """All passages of a collection of ``chromadb``, as it gives them."""
+    start = 0
+    while page := _read(collection, limit=PAGE, offset=start):
+        yield from page.values()
+        start += PAGE
+
+
+def _read(collection: Any, **asked: Any) -> dict[str, Passage]:
+    page = _page(collection, "documents", "metadatas", **asked)
+    rows = zip(page["ids"], page["documents"], page["metadatas"], strict=True)
+    return {id: _passage(id, text, metadata) for id, text, metadata in rows}
+
+
+def _page(collection: Any, *include: str, **asked: Any) -> Any:
+    with chroma_errors(None, str(collection.name), REACH):
+        return collection.get(include=list(include), **asked)
 
 
 def dense_fingerprint(manifest: Generation, where: Mapping[str, Any] | None = None) -> str:
@@ -350,5 +402,6 @@ def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
 def _passage(id: str, text: str | None, metadata: Mapping[str, Any] | None) -> Passage:
     if text is None:
         raise InputError(f"the passage {id!r} of the collection has no document; add the texts to the collection")
-    kept: dict[str, Scalar] = {key: one for key, one in (metadata or {}).items() if isinstance(one, str | int | float)}
+    told = (metadata or {}).items()
+    kept: dict[str, Scalar] = {key: one for key, one in told if isinstance(one, str | int | float) and key[0] != "_"}
     return Passage(id, text, str(kept.pop("title", "")), kept)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ QUERIES = 500
 _opened_in = 0  # the process that opened Chroma
 
 
-def _client(path: Path) -> Any:
+def open_client(path: Path) -> Any:
     """A client of a directory. One that failed to open stays unusable in this process: never reuse a path."""
     global _opened_in
     import chromadb
@@ -87,7 +88,7 @@ def write_index(
     }
     shared: Counter[int] = Counter()
     try:
-        client = _client(path)
+        client = open_client(path)
         try:
             table = client.create_collection(TABLE, configuration={"hnsw": hnsw}, embedding_function=None)
             most = client.get_max_batch_size()  # Chroma writes all vectors again at each call
@@ -129,7 +130,7 @@ class ChromaIndex:
         slow = CollectionError(f"another process has been opening {path.name} for a minute; end it first")
         try:
             with locked(path / "opening.lock", slow, seconds=OPENING_SECONDS):
-                client = _client(path)
+                client = open_client(path)
                 try:
                     self._table = client.get_collection(TABLE, embedding_function=None)
                 except Exception:
@@ -139,20 +140,20 @@ class ChromaIndex:
             raise CollectionError(
                 f"the index of the collection {name!r} cannot be opened ({error}); {_remedy(name)}"
             ) from error
-        self.close = weakref.finalize(self, _close, client, os.getpid())
+        self.close = weakref.finalize(self, close_client, client, os.getpid())
         """Gives Chroma's files back; the index cannot be used afterwards."""
         self.close.atexit = False
 
     def query(self, vectors: Vectors, k: int, where: Mapping[str, Any] | None = None) -> list[list[tuple[str, float]]]:
         """The nearest ids and their cosine similarities, best first, equal ones by id; one list a row."""
         check_process()
-        found = nearest(self._table, self.name, k, where, query_embeddings=vectors)
+        found = nearest(self._table, self.name, k, where, vectors=vectors)
         return [[(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in hits] for hits in found]
 
     def ids(self, where: Mapping[str, Any]) -> set[str]:
         """The ids that a filter admits."""
         check_process()
-        with _chroma_errors(where, self.name):
+        with chroma_errors(where, self.name):
             return set(self._table.get(where=dict(where), include=[])["ids"])
 
     def check(self, passages: Mapping[str, Passage], encode: Encode, most: int) -> None:
@@ -161,7 +162,7 @@ class ChromaIndex:
         Passages with the same vector may stand for each other.
         """
         check_process()
-        with _chroma_errors(None, self.name):
+        with chroma_errors(None, self.name):
             count, space = int(self._table.count()), (self._table.configuration_json.get("hnsw") or {}).get("space")
         if count != len(passages) or space != SPACE:
             raise CollectionError(
@@ -198,48 +199,58 @@ def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
         )
     if os.access(place / FOLDER, os.W_OK):
         return ChromaIndex(place / FOLDER, manifest.name)
-    copied = Path(tempfile.mkdtemp(dir=scratch())) / FOLDER  # Chroma writes to what it opens
-    for file in (place / FOLDER).rglob("*"):
-        if file.is_file():
-            target = copied / file.relative_to(place / FOLDER)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+    copied = copy_for_reading(place / FOLDER)
     index = ChromaIndex(copied, manifest.name)
-    weakref.finalize(index, shutil.rmtree, copied.parent, ignore_errors=True).atexit = False
+    removed_with(index, copied)
     return index
 
 
+def copy_for_reading(folder: Path) -> Path:
+    """A copy of a folder of Chroma in the scratch folder: Chroma writes to what it opens, also when it only reads."""
+    copied = Path(tempfile.mkdtemp(dir=scratch())) / FOLDER
+    copied.mkdir()
+    for file in sorted(folder.rglob("*")):
+        target = copied / file.relative_to(folder)
+        if file.suffix == ".sqlite3":  # whole, even while another process writes to it
+            place = f"{file.resolve().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(place, uri=True)) as source, closing(sqlite3.connect(target)) as made:
+                source.backup(made)
+        elif file.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+    return copied
+
+
+def removed_with(reader: object, copied: Path) -> None:
+    """See that a copy is removed when what reads it is."""
+    weakref.finalize(reader, shutil.rmtree, copied.parent, ignore_errors=True).atexit = False
+
+
 def nearest(
-    table: Any, name: str, k: int, where: Mapping[str, Any] | None, *include: str, **asked: Any
+    table: Any, name: str, k: int, where: Mapping[str, Any] | None, *include: str, vectors: Vectors, remedy: str = ""
 ) -> list[list[tuple[Any, ...]]]:
-    """What is nearest in one of Chroma's collections to each of its ``query_embeddings`` or ``query_texts``: distance,
-    id and what else is named; equal ones by id.
+    """What is nearest in one of Chroma's collections to each of some vectors: distance, id and what else is named;
+    equal ones by id.
     """
-    with _chroma_errors(where, name):
-        answer = table.query(n_results=k, where=where, include=["distances", *include], **asked)
+    with chroma_errors(where, name, remedy):
+        answer = table.query(n_results=k, where=where, include=["distances", *include], query_embeddings=vectors)
     columns = (answer[column] for column in ("distances", "ids", *include))
     return [sorted(zip(*lists, strict=True), key=lambda one: one[:2]) for lists in zip(*columns, strict=True)]
 
 
-def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A filter in Chroma's form: one key, or ``$and`` over several."""
-    if not where:
-        return None
-    return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
-
-
 @contextmanager
-def _chroma_errors(where: Mapping[str, Any] | None, name: str) -> Iterator[None]:
+def chroma_errors(where: Mapping[str, Any] | None, name: str, remedy: str = "") -> Iterator[None]:
     """Turns Chroma's errors into ours: ``InputError`` for what was asked, ``CollectionError`` for the index."""
+    import httpx
     from chromadb.errors import ChromaError, InvalidArgumentError
 
     try:
         yield
     except (ValueError, TypeError, InvalidArgumentError) as error:
         raise InputError(f"Chroma refused the search (where={where!r}): {error}") from error
-    except ChromaError as error:
+    except (ChromaError, httpx.HTTPError) as error:
         raise CollectionError(
-            f"the index of the collection {name!r} cannot be read ({error}); {_remedy(name)}"
+            f"the index of the collection {name!r} cannot be read ({error}); {remedy or _remedy(name)}"
         ) from error
 
 
@@ -247,7 +258,7 @@ def _remedy(name: str) -> str:
     return f"run {index_command(name)}: its passages and vectors are kept, nothing is embedded again"
 
 
-def _close(client: Any, pid: int) -> None:
+def close_client(client: Any, pid: int) -> None:
     """Closes a client in the process that opened it; a forked copy of it would hang."""
     if os.getpid() == pid:
         client.close()

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -194,10 +194,7 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
     for _ in range(REOPENINGS):
         manifest = read_manifest(folder)
         if manifest is None:
-            known = ", ".join(list_collections(home)) or "none"
-            raise CollectionError(
-                f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
-            )
+            raise missing(folder, home)
         place = folder / manifest.folder
         with suppress(FileNotFoundError), ExitStack() as held:  # a builder has removed it since: there is a newer one
             descriptor = open_lock(place, make=False)
@@ -245,10 +242,53 @@ def _passage(line: bytes) -> Passage:
     return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
 
 
-def building(folder: Path, name: str, lock: str = "building.lock") -> AbstractContextManager[None]:
-    """Holds the right to build a collection in its folder, or with another lock to write the questions of one."""
+@contextmanager
+def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[None]:
+    """Holds the right to build a collection in its folder, or with another lock to write the questions of one.
+
+    A folder in which nothing was left but the lock is removed in the end.
+    """
     busy = f"the collection {name!r} is being built by another process; wait until it is done and try again"
-    return locked(folder / lock, CollectionError(busy))
+    with locked(folder / lock, CollectionError(busy)):
+        try:
+            yield
+        finally:
+            if folder.is_dir() and [one.name for one in folder.iterdir()] == [lock]:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def delete_collection(name: str, home: Path | None = None) -> None:
+    """Removes a collection, and the questions that were written for it; vectors and answers in the store stay.
+
+    Raises:
+        CollectionError: There is no such collection, or it is being built or searched; then all of it stays.
+    """
+    folder = collection_folder(name, home)
+    if not folder.is_dir():
+        raise missing(folder, home)
+    questions = folder.with_name(f"{name}{QUESTIONS_SUFFIX}")
+    there = [one for one in (folder, questions) if one.is_dir()]
+    with ExitStack() as held:
+        for one in there:
+            for lock in sorted(one.glob("*.lock")):
+                held.enter_context(building(one, one.name, lock.name))
+            for place in sorted(one.glob("generation-*")):
+                held.callback(os.close, descriptor := open_lock(place, make=False))
+                if not take_lock(descriptor):
+                    raise CollectionError(
+                        f"the collection {one.name!r} is being searched; end that, and delete it then"
+                    )
+        for one in there:
+            (one / MANIFEST).unlink(missing_ok=True)  # from here on there is none
+            shutil.rmtree(one)
+
+
+def missing(folder: Path, home: Path | None) -> CollectionError:
+    """The error that a folder holds no collection."""
+    known = ", ".join(list_collections(home)) or "none"
+    return CollectionError(
+        f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
+    )
 
 
 def sweep(folder: Path, published: Generation) -> None:

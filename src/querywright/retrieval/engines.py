@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from querywright.data.types import Passage
 from querywright.errors import InputError
-from querywright.models.embedder import Progress, TextEmbedder
+from querywright.models.embedder import EMBEDDED_ID, Progress, TextEmbedder
+from querywright.retrieval.addresses import is_address, open_collection
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
-from querywright.retrieval.chroma import ChromaRetriever, dense_fingerprint
-from querywright.retrieval.collection import Generation
+from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever, dense_fingerprint, passages_of
+from querywright.retrieval.collection import Generation, collection_folder, published_passages
 from querywright.retrieval.hybrid import HybridRetriever, hybrid_fingerprint
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.replay import searched_by
@@ -24,7 +26,9 @@ of passages and their questions, without an embedder."""
 LEXICAL: frozenset[Engine] = frozenset({"bm25", "expanded"})
 """Engines that need no embedder."""
 
-CollectionRetriever: TypeAlias = ChromaRetriever | BM25Retriever | HybridRetriever | QuestionIndex
+CollectionRetriever: TypeAlias = (
+    ChromaRetriever | ForeignChromaRetriever | BM25Retriever | HybridRetriever | QuestionIndex
+)
 
 
 def check_engine(engine: str) -> Engine:
@@ -36,7 +40,7 @@ def check_engine(engine: str) -> Engine:
 
 
 def open_retriever(
-    name: str,
+    name: Any,
     *,
     engine: str = "dense",
     embedder: TextEmbedder | None = None,
@@ -44,10 +48,11 @@ def open_retriever(
     where: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> CollectionRetriever:
-    """Open a published collection.
+    """Open a published collection, or one of Chroma that was made elsewhere.
 
     Args:
-        name: The collection.
+        name: The collection; a collection of ``chromadb`` or its place, as ``ForeignChromaRetriever`` has them, is
+            searched by ``dense`` alone and needs no embedder: the embedded one says nothing there.
         engine: ``dense``, ``bm25``, ``hybrid`` (dense first, then BM25, equal weights), ``questions`` or ``expanded``.
             Default ``dense``.
         embedder: The one that the collection was built with; ``bm25`` and ``expanded`` do without.
@@ -60,6 +65,14 @@ def open_retriever(
         CollectionError: When the collection, or what is written for it, is missing, damaged or was built with another
             embedder.
     """
+    if not isinstance(name, str) or is_address(name):
+        if check_engine(engine) != "dense":
+            raise InputError(
+                f"a Chroma of your own is searched by its vectors (the engine dense), but got {engine}; for that make "
+                "a collection here: ChromaRetriever.build(NAME, ChromaRetriever(...).passages())"
+            )
+        named = None if embedder is None or embedder.id == EMBEDDED_ID else embedder
+        return ForeignChromaRetriever(name, embedder=named, home=home, where=where)
     if check_engine(engine) == "bm25":
         return BM25Retriever(name, home=home, where=where, progress=progress)
     if engine == "expanded":
@@ -74,11 +87,18 @@ def open_retriever(
     return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense, progress=progress)])
 
 
-def fingerprint_of(engine: str, manifest: Generation) -> str | None:
+def passages_in(name: str, home: Path | None = None) -> dict[str, Passage]:
+    """The passages of a collection by id; of one of Chroma where its place is named."""
+    if is_address(name):
+        return {one.id: one for one in passages_of(open_collection(name))}
+    return published_passages(collection_folder(name, home), home)[1]
+
+
+def fingerprint_of(engine: str, manifest: Generation, where: Mapping[str, Any] | None = None) -> str | None:
     """The fingerprint that ``open_retriever`` finds, told by the manifest alone; None where more than that is in it."""
     if engine in ("questions", "expanded"):
         return None
-    dense, bm25 = dense_fingerprint(manifest), bm25_fingerprint(manifest)
+    dense, bm25 = dense_fingerprint(manifest, where), bm25_fingerprint(manifest, where=where)
     return {"dense": dense, "bm25": bm25, "hybrid": hybrid_fingerprint([dense, bm25], (1.0, 1.0))}[engine]
 
 
@@ -90,11 +110,13 @@ class Opened:
         engine: Name of the engine; None for a retriever that it cannot open.
         collection: Name of the collection, or None.
         embedder: Id of the embedder, or None where there is none.
+        where: Its filter over metadata, or None.
     """
 
     engine: Engine | None = None
     collection: str | None = None
     embedder: str | None = None
+    where: Mapping[str, Any] | None = None
 
 
 def opened(retriever: object) -> Opened:
@@ -103,14 +125,15 @@ def opened(retriever: object) -> Opened:
     Settings other than the usual ones are not told here: the fingerprint gives them away.
     """
     retriever = searched_by(retriever)
-    if isinstance(retriever, ChromaRetriever | QuestionIndex):
-        return Opened(
-            "dense" if isinstance(retriever, ChromaRetriever) else "questions", retriever.name, retriever.embedder.id
-        )
+    if isinstance(retriever, QuestionIndex):
+        return replace(opened(retriever.plain), engine="questions")
+    if isinstance(retriever, ChromaRetriever):
+        return Opened("dense", retriever.name, retriever.embedder.id, retriever.where)
     if isinstance(retriever, BM25Retriever):
-        return Opened("expanded" if isinstance(retriever, ExpandedRetriever) else "bm25", retriever.name)
+        engine: Engine = "expanded" if isinstance(retriever, ExpandedRetriever) else "bm25"
+        return Opened(engine, retriever.name, where=retriever.where)
     if isinstance(retriever, HybridRetriever):
         match [opened(part) for part in retriever.retrievers]:
-            case [Opened("dense", one, embedder), Opened("bm25", other)] if one == other:
-                return Opened("hybrid", one, embedder)
+            case [Opened("dense") as dense, bm25] if replace(dense, engine="bm25", embedder=None) == bm25:
+                return replace(dense, engine="hybrid")
     return Opened()

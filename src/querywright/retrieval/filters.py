@@ -19,6 +19,13 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 _SETS = {"$eq": True, "$ne": False, "$in": True, "$nin": False}
 
 
+def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A filter in Chroma's form: one key, or ``$and`` over several."""
+    if not where:
+        return None
+    return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
+
+
 def matcher(where: Mapping[str, Any] | None) -> Matcher:
     """Whether metadata passes a filter, as Chroma would have it; everything passes one that is empty.
 

@@ -10,7 +10,7 @@ import sys
 import dspy
 import pytest
 
-from querywright.data.types import Passage
+from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError, CollectionError, InputError, ModelError
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
@@ -18,6 +18,8 @@ from querywright.optimize.artifacts.card import card
 from querywright.optimize.artifacts.diff import diff
 from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
 from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.pack import pack, unpack
+from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.verify import drifted, passed, verify
 from querywright.optimize.program_state import program_from
 from querywright.programs import make_program
@@ -87,6 +89,36 @@ def test_verify_asks_the_golden_questions_and_notices_other_passages(saved, make
     assert {asked.number for asked in engine.asked if asked.step == "reader"} == golden != set()
     with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: it now finds \['else'\], but found"):
         load(saved[1], lm=make_lm(), retriever=lambda query, k: [Passage("else", "Decides 6.")], verify=True)
+
+
+@pytest.mark.parametrize("engine", ["dense", "hybrid"])
+def test_an_artifact_keeps_the_filter_that_it_was_made_with(engine, tmp_path, write, word_model, make_lm):
+    home, where = tmp_path / "home", {"topic": "even", "n": {"$gt": 1}}
+    passages = [Passage(f"p{n}", f"About {n}.", metadata={"topic": ("even", "odd")[n % 2], "n": n}) for n in range(6)]
+    embedder = resolve_embedder("words", store=open_store(home))
+    build_collection("numbers", passages, embedder=embedder, home=home)
+    program = make_program("plain", open_retriever("numbers", engine=engine, embedder=embedder, home=home, where=where))
+    made = {"lm": make_lm(), "asked": [Question("q", "About what?")], "threads": 1, "made": {}, "card": ""}
+    manifest = save_program(tmp_path / "even", program, **made)
+    assert manifest.where == {"$and": [{"topic": "even"}, {"n": {"$gt": 1}}]}
+    pack(tmp_path / "even", tmp_path / "x.qw", home=home)
+    unpack(tmp_path / "x.qw", tmp_path / "there", home=tmp_path / "other")
+
+    def found(**options):
+        loaded = load(tmp_path / "there", **{"lm": make_lm(), "home": tmp_path / "other", **options})
+        return {one.id for one in loaded("About what?").passages}
+
+    assert found(verify=True) == {"p2", "p4"}
+    assert found(where={"topic": "odd"}) == {"p1", "p3", "p5"}
+    assert len(found(where={})) == 5
+    with pytest.raises(InputError, match="a filter is for a collection"):
+        found(where={"n": 1}, retriever=lambda query, k: [])
+    manifest = write(tmp_path / "bare")
+    assert b"where" not in manifest.to_bytes()  # so that digests of before stay what they are
+    with pytest.raises(ArtifactError, match="names no collection that a filter could be of"):
+        load(tmp_path / "bare", lm=make_lm(), where={"n": 1})
+    open_store(home).close()
+    open_store(tmp_path / "other").close()
 
 
 # Everything that is wrong is said before anything is asked.

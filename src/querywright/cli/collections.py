@@ -1,0 +1,128 @@
+"""``querywright collections``: what there is to search, what is in it, and its end."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from querywright.cli import options as opt
+from querywright.cli.show import emit, note, say, show_facts, show_table
+from querywright.errors import CollectionError, InputError
+
+SHOWN_VALUES = 5
+"""Of one key of the metadata."""
+
+collections_app = opt.make_app("collections", "List, show and delete collections.")
+
+
+@collections_app.command(name="list")
+def list_command(*, output: opt.Output = opt.Output()) -> None:
+    """List the collections of the working folder.
+
+    Example: querywright collections list
+    """
+    from querywright.retrieval.collection import list_collections
+
+    rows = [_facts(name, output.folder) for name in list_collections(output.folder)]
+
+    def shown() -> None:
+        if not rows:
+            say(f"no collections in {output.folder}; make one: querywright index NAME SOURCE")
+            return
+        told = [{name: str(value) for name, value in row.items()} for row in rows]
+        show_table("Collections", [{**row, "fingerprint": row["fingerprint"][:12]} for row in told])
+
+    emit(output.as_json, rows, shown)
+
+
+@collections_app.command(name="show")
+def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Output = opt.Output()) -> None:
+    """Show what a collection is, its metadata and its first passages.
+
+    Example: querywright collections show mine
+
+    Args:
+        collection: Its name, or a Chroma of your own: FOLDER#NAME or http://HOST:PORT#NAME.
+        passages: How many of its passages are shown.
+    """
+    from querywright.retrieval.addresses import is_address, open_collection
+    from querywright.retrieval.chroma import passages_of
+    from querywright.retrieval.collection import collection_folder, published_passages
+
+    facts: dict[str, Any]
+    if is_address(collection):
+        table = open_collection(collection)
+        settings = table.configuration_json
+        facts = {
+            "collection": table.name, "passages": table.count(), "metadata": table.metadata,
+            "space": (settings.get("hnsw") or settings.get("spann") or {}).get("space"),
+            "embedding function": (settings.get("embedding_function") or {}).get("name"),
+        }  # fmt: skip
+        held = list(passages_of(table))
+    else:
+        _, found = published_passages(collection_folder(collection, output.folder), output.folder)
+        facts, held = _facts(collection, output.folder), list(found.values())
+    keys: dict[str, Counter[Any]] = {}
+    for one in held:
+        for key, value in one.metadata.items():
+            keys.setdefault(key, Counter())[value] += 1
+    told: dict[str, dict[str, Any]] = {
+        key: {"passages": found.total(), "values": [value for value, _ in found.most_common(SHOWN_VALUES)]}
+        for key, found in sorted(keys.items())
+    }
+    first = [{"id": one.id, "title": one.title, "text": one.text, **one.metadata} for one in held[:passages]]
+
+    def shown() -> None:
+        show_facts(facts)
+        for key, about in told.items():
+            say(f"metadata {key}: {about['passages']} passages, such as {', '.join(map(str, about['values']))}", hang=4)
+        show_facts({"passage": first} if first else {})
+
+    emit(output.as_json, {**facts, "keys": told, "first": first}, shown)
+
+
+@collections_app.command(name="delete")
+def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Output = opt.Output()) -> None:
+    """Delete a collection and the questions that were written for it; what was embedded stays in the store.
+
+    Example: querywright collections delete mine --yes
+
+    Args:
+        collection: Its name.
+        yes: Do not ask.
+    """
+    from querywright.retrieval.collection import collection_folder, delete_collection, missing
+
+    folder = collection_folder(collection, output.folder)
+    if not folder.is_dir():
+        raise missing(folder, output.folder)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError(f"nobody can be asked here whether {collection} is to go; say so: --yes")
+        note(f"{collection}: {_facts(collection, output.folder)['passages']} passages are deleted. Yes? [y/N] ")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise InputError(f"{collection} stays as it is")
+    delete_collection(collection, output.folder)
+    emit(output.as_json, {"deleted": collection}, lambda: say(f"{collection} is deleted"))
+
+
+def _facts(name: str, home: Path) -> dict[str, Any]:
+    """What a collection is; one that is damaged says so."""
+    from querywright.retrieval.chroma import dense_fingerprint
+    from querywright.retrieval.collection import collection_folder, read_manifest
+
+    folder = collection_folder(name, home)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    try:
+        manifest = read_manifest(folder)
+    except CollectionError:
+        manifest = None
+    return {
+        "collection": name,
+        "passages": "damaged" if manifest is None else manifest.count,
+        "embedder": "-" if manifest is None else manifest.embedder,
+        "size": f"{size / 1e6:.1f} MB",
+        "fingerprint": "-" if manifest is None else dense_fingerprint(manifest),
+    }

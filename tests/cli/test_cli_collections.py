@@ -1,0 +1,125 @@
+"""``querywright collections``, and commands that search what was not built here."""
+
+from __future__ import annotations
+
+import json
+
+import chromadb
+import pytest
+
+from querywright.cli import collections
+from querywright.models.embedder import resolve_embedder
+
+
+@pytest.fixture
+def shelf(home, passages, tmp_path):
+    """The place of a collection of Chroma with the same passages, and its folder."""
+    rows = [json.loads(line) for line in passages.read_text().splitlines()]
+    table = chromadb.PersistentClient(str(tmp_path / "shelf")).create_collection("tiny", embedding_function=None)
+    table.add(
+        ids=[row["id"] for row in rows],
+        documents=[row["text"] for row in rows],
+        metadatas=[{"title": row["title"], "sweet": row["title"] == "juice"} for row in rows],
+        embeddings=resolve_embedder().encode([row["text"] for row in rows]),
+    )
+    return tmp_path / "shelf"
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, server, tmp_path):
+    before, place = snapshot(shelf), f"{shelf}#tiny"
+    asked = ["What of fast sugar such as juice?", "--technique", "plain", "--reader", "none", "--json"]
+    assert ok("ask", *asked, "--collection", place).data["passages"][0]["id"] == "p-juice"
+    found = ok("ask", *asked, "--collection", place, "--where", '{"sweet": false}').data["passages"]
+    assert {one["id"] for one in found} == {f"p-{name}" for name in ("feet", "cuff", "salt", "walk", "lenses")}
+    options = ["--collection", place, "--reader", "none", "--metric", "recall@1", "--json"]
+    (arm,) = ok("evaluate", "plain", "--data", questions, *options).data["arms"]
+    assert arm["metrics"]["recall@1"]["value"] == 1
+    ok("compare", "plain", "hyde", "--data", questions, "--out", tmp_path / "out", *options, *server.lm)
+    ok(
+        "compile",
+        "hyde",
+        "--data",
+        questions,
+        "--collection",
+        place,
+        "--out",
+        tmp_path / "a",
+        "--trials",
+        2,
+        *server.lm,
+    )
+    artifact = [
+        "ask",
+        "What is said of juice?",
+        "--artifact",
+        tmp_path / "a",
+        *server.lm,
+        "--option",
+        "juice",
+        "--option",
+        "salt",
+    ]
+    assert "which the artifact cannot hold; give retriever=... (--collection, --retriever" in wrong(*artifact)
+    ok(*artifact, "--collection", place, "--where", '{"sweet": true}')
+    assert snapshot(shelf) == before
+    shown = ok("collections", "show", place, "--passages", 1)
+    assert "metadata sweet: 6 passages, such as False, True" in shown.out
+    assert snapshot(shelf) == before
+    for given, said in (
+        (["--collection", place, "--engine", "bm25"], "searched by its vectors (the engine dense), but got bm25"),
+        (["--collection", place, "--where", "sweet"], '--where takes a JSON object, such as \'{"topic": "heart"}\''),
+        (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma refused the search"),
+        (["--collection", place, "--retriever", "shelf:open"], "both name what is searched"),
+        (["--retriever", "shelf:open"], "the retriever 'shelf:open' is no MODULE:FUNCTION"),
+        (["--collection", f"{shelf}#small"], "unknown collection 'small'"),
+    ):
+        assert said in wrong("ask", *asked, *given)
+    for command in (
+        ["compile", "plain", "--data", questions, "--out", "x"],
+        ["judge", "label", "plain", "--data", questions, "--out", "x.jsonl"],
+    ):
+        assert "name what is searched: --collection NAME, or --retriever MODULE:FUNCTION" in wrong(*command)
+
+
+def test_a_study_of_a_chroma_of_ones_own(ok, shelf, study_file, tmp_path):
+    before, searched = snapshot(shelf), {"multi_query": {"search": "named", "knobs": {"top_k": [1, 2], "n_queries": 2}}}
+    study = study_file("own", collection=f"{shelf}#tiny", sizes=[4, 6, 4], trials=2, techniques=searched)
+    assert "recommended: " in ok("study", "run", study, "--out", tmp_path / "study").out
+    assert snapshot(shelf) == before
+
+
+def test_a_function_of_ones_own_is_searched(ok, tmp_path, questions):
+    (tmp_path / "mine.py").write_text(
+        "def shelf():\n    return lambda query, k: [{'id': 'p-juice', 'text': 'juice'}]\n"
+    )
+    given = ["--retriever", "mine:shelf", "--reader", "none", "--metric", "recall@1", "--json"]
+    (arm,) = ok("evaluate", "plain", "--data", questions, *given).data["arms"]
+    assert arm["metrics"]["recall@1"]["value"] == pytest.approx(1 / 6)
+
+
+def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages, monkeypatch):
+    assert "no collections in" in ok("collections", "list").out
+    for name in ("tiny", "other"):
+        ok("index", name, passages)
+    (home / "collections" / "other" / "manifest.json").write_text("{}")
+    other, tiny = ok("collections", "list", "--json").data
+    assert (other["collection"], other["passages"]) == ("other", "damaged")
+    assert (tiny["passages"], tiny["embedder"], tiny["size"][-3:]) == (6, "embedded:all-MiniLM-L6-v2", " MB")
+    assert tiny["fingerprint"][:12] in ok("collections", "list").out
+    shown = ok("collections", "show", "tiny", "--passages", 2, "--json").data
+    assert ([one["id"] for one in shown["first"]], shown["passages"]) == (["p-cuff", "p-feet"], 6)
+    assert "there is no collection 'none' (known: other, tiny)" in wrong("collections", "show", "none")
+    assert "there is no collection 'none'" in wrong("collections", "delete", "none", "--yes")
+    assert "nobody can be asked here whether tiny is to go; say so: --yes" in wrong("collections", "delete", "tiny")
+    stdin = type("Terminal", (), {"isatty": lambda self: True, "readline": lambda self: self.said})()
+    monkeypatch.setattr(collections.sys, "stdin", stdin)
+    stdin.said = "n\n"
+    assert "tiny stays as it is" in wrong("collections", "delete", "tiny")
+    stdin.said = "y\n"
+    assert "6 passages are deleted" in cli("collections", "delete", "tiny").err
+    assert ok("collections", "delete", "other", "--yes", "--json").data == {"deleted": "other"}
+    assert list((home / "collections").iterdir()) == []
