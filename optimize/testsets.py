@@ -40,6 +40,7 @@ from querywright.files import write_file
 from querywright.metrics.answers import contains_answer, hit, token_f1
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
+from querywright.models.embedder import TextEmbedder
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
@@ -142,6 +143,7 @@ def make_testset(
     judge: Judge | None = None,
     number: int | None = None,
     two_passage: float = 0.5,
+    embedder: TextEmbedder | None = None,
     seed: int = 0,
     threads: int = 4,
     max_failures: float = 0.05,
@@ -165,6 +167,7 @@ def make_testset(
             ``AnswerabilityJudge``. ``make`` has none.
         number: Questions in the set, 1 or more; fewer where there are not so many. Default: as many as there are.
         two_passage: Share of the questions of ``make`` that take two passages, 0 to 1. Default 0.5.
+        embedder: The collection's, by which pairs of ``make`` are near. Default: the one that it names.
         seed: Of the order in which stored questions or passages are taken. Default 0.
         threads: Questions under way at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
@@ -198,7 +201,7 @@ def make_testset(
         single = [(one,) for one in order]
         parts = [
             (single[: PATIENCE * (wanted - n_two)], wanted - n_two),
-            (_pairs(collection, order[: PATIENCE * n_two], home), n_two),
+            (_pairs(collection, order[: PATIENCE * n_two], home=home, embedder=embedder), n_two),
         ]
     else:
         candidates, ask, writer, skipped = _of_index(kind, collection, passages, lm, judge_lm or lm, judge, home)
@@ -339,11 +342,11 @@ def _ask_and_answer(given: Sequence[Passage], *, lm: dspy.LM, reader_lm: dspy.LM
     return replace(asked, answer=answer, evidence=dict.fromkeys(ids, label), jointly=len(ids) > 1), ""
 
 
-def _pairs(collection: str, passages: Sequence[Passage], home: Path | None) -> list[tuple[Passage, ...]]:
+def _pairs(collection: str, passages: Sequence[Passage], **options: Any) -> list[tuple[Passage, ...]]:
     """Each passage with the nearest one of another title or file, where there is one; no pair twice."""
     if not passages:
         return []
-    found = ChromaRetriever(collection, home=home).search([one.content for one in passages], NEIGHBOURS)
+    found = ChromaRetriever(collection, **options).search([one.content for one in passages], NEIGHBOURS)
     pairs: dict[frozenset[str], tuple[Passage, ...]] = {}
     for one, hits in zip(passages, found, strict=True):
         others = [hit.passage for hit in hits if hit.passage.text != one.text]
