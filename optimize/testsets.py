@@ -219,8 +219,8 @@ def make_testset(
         enough, left = len(kept) + wanted, list(given)
         while len(kept) < enough and left:  # how many threads there are changes nothing
             wave, left = left[: enough - len(kept)], left[enough - len(kept) :]
-            asked += len(wave)
-            results = failures.map(ask, wave, id_of=_id_of, threads=threads, progress=progress)
+            tell, asked = _onward(progress, asked, asked + len(wave) + len(left)), asked + len(wave)
+            results = failures.map(ask, wave, id_of=_id_of, threads=threads, progress=tell)
             for one, result in zip(wave, results, strict=True):
                 question, reason = (None, "failed") if isinstance(result, Exception) else result
                 if question is not None and not reason and compared(question.question) in kept:
@@ -247,6 +247,11 @@ def make_testset(
         index=index,
         prompts=hashlib.sha256(repr(prompts).encode()).hexdigest()[:16],
     )
+
+
+def _onward(progress: Progress | None, before: int, most: int) -> Progress | None:
+    """Progress that counts what was asked before, up to all that may be."""
+    return None if progress is None else lambda what, done, _: progress(what, before + done, most)
 
 
 def _of_index(

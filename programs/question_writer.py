@@ -164,7 +164,7 @@ class AskSomethingElse(dspy.Signature):
     new_question: str = dspy.OutputField(max_length=LONGEST_QUESTION)
 
 
-LONGEST_ANSWER = 100
+LONGEST_ANSWER = 60
 
 
 class AskWithAnswer(dspy.Signature):
@@ -295,4 +295,5 @@ class AskAndAnswer(dspy.Module):
             if len(shown) == 1
             else self.across(first_passage=shown[0], second_passage=shown[1])
         )
-        return dspy.Prediction(question=one_line(made.question), answer=one_line(made.answer))
+        first, mark, _ = one_line(made.question).partition("?")  # a small model goes on with more of them, or an answer
+        return dspy.Prediction(question=first + mark, answer=one_line(made.answer))
