@@ -47,7 +47,7 @@ from querywright.optimize.failures import Failures
 from querywright.optimize.question_build import read_made
 from querywright.programs.query_cleaning import folded
 from querywright.programs.question_rules import COPIED, repeats, unfit
-from querywright.programs.question_writer import AskAndAnswer, AskAnother, RephraseQuestion
+from querywright.programs.question_writer import AskAndAnswer, AskAnother, OneQuestion, RephraseQuestion
 from querywright.programs.readers import ShortAnswerReader
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import collection_folder, published_passages
@@ -187,9 +187,9 @@ def make_testset(
     if not 0 <= two_passage <= 1:
         raise InputError(f"two_passage must be a share from 0 to 1, but got {two_passage}")
     _, passages = published_passages(collection_folder(collection, home), home)
-    writer: RephraseQuestion | AskAnother | AskAndAnswer
     index: dict[str, str] = {}
     skipped: dict[str, int] = {}
+    writer: OneQuestion
     ask: Callable[[Any], Asked]
     parts: list[tuple[Sequence[Any], int]]
     if kind == "make":
@@ -204,7 +204,7 @@ def make_testset(
             (_pairs(collection, order[: PATIENCE * n_two], home=home, embedder=embedder), n_two),
         ]
     else:
-        candidates, ask, writer, skipped = _of_index(kind, collection, passages, lm, judge_lm or lm, judge, home)
+        candidates, ask, writer, skipped = _of_index(kind, collection, passages, home, lm, judge_lm or lm, judge)
         order = sorted(candidates, key=lambda candidate: candidate.id)
         random.Random(seed).shuffle(order)
         parts = [(order, len(order) if number is None else number)]
@@ -255,14 +255,9 @@ def _onward(progress: Progress | None, before: int, most: int) -> Progress | Non
 
 
 def _of_index(
-    kind: Kind,
-    collection: str,
-    passages: Mapping[str, Passage],
-    lm: dspy.LM,
-    judge_lm: dspy.LM,
+    kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM,
     judge: Judge | None,
-    home: Path | None,
-) -> tuple[list[Passage], Callable[[Any], Asked], RephraseQuestion | AskAnother, dict[str, int]]:
+) -> tuple[list[Passage], Callable[[Any], Asked], OneQuestion, dict[str, int]]:  # fmt: skip
     """What of an index of questions can be reworded or asked of, how, by whom, and what was left out before."""
     stored = published_questions(collection, home)
     live = fresh(stored, passages)
@@ -271,7 +266,7 @@ def _of_index(
     for question in live:
         told[str(question.metadata["passage"])].append(question.text)
     judging, rephrasing, asking_anew = judge or AnswerabilityJudge(), RephraseQuestion(), AskAnother()
-    writer = rephrasing if kind == "rephrase" else asking_anew
+    writer: OneQuestion = rephrasing if kind == "rephrase" else asking_anew
     if kind == "rephrase":
         candidates = [one for one in live if one.metadata["label"] == COMPLETE]
         skipped = {"stale": len(stored) - len(live)}
@@ -355,14 +350,11 @@ def _pairs(collection: str, passages: Sequence[Passage], **options: Any) -> list
     pairs: dict[frozenset[str], tuple[Passage, ...]] = {}
     for one, hits in zip(passages, found, strict=True):
         others = [hit.passage for hit in hits if hit.passage.text != one.text]
-        apart = [other for other in others if _place(other) != _place(one)] or others
+        place = (one.metadata.get("file"), one.title)
+        apart = [other for other in others if (other.metadata.get("file"), other.title) != place] or others
         for other in apart[:1]:
             pairs.setdefault(frozenset((one.id, other.id)), (one, other))
     return list(pairs.values())
-
-
-def _place(passage: Passage) -> tuple[object, str]:
-    return passage.metadata.get("file"), passage.title
 
 
 def _id_of(one: Passage | Sequence[Passage]) -> str:

@@ -209,34 +209,35 @@ _ASKED_ELSE = [
 ]
 
 
-_ASKED_WITH_ANSWER = [
-    dspy.Example(
-        passage=EXAMPLE_PASSAGE,
-        question="When is the straw that protects roses from frost taken away?",
-        answer="in March",
-    )
-]
-_ASKED_ACROSS = [
-    dspy.Example(
-        first_passage=EXAMPLE_PASSAGE,
-        second_passage="Village calendar: In March the village of Elm holds its seed fair on the green.",
-        question="What does the village of Elm hold in the month in which the straw on roses is taken away?",
-        answer="its seed fair",
-    )
-]
+_ASKED_WITH_ANSWER = dspy.Example(
+    passage=EXAMPLE_PASSAGE,
+    question="When is the straw that protects roses from frost taken away?",
+    answer="in March",
+)
+_ASKED_ACROSS = dspy.Example(
+    first_passage=EXAMPLE_PASSAGE,
+    second_passage="Village calendar: In March the village of Elm holds its seed fair on the green.",
+    question="What does the village of Elm hold in the month in which the straw on roses is taken away?",
+    answer="its seed fair",
+)
 
 
-class RephraseQuestion(dspy.Module):
+class OneQuestion(dspy.Module):
+    """Writes one question with the ambient LM."""
+
+    def examples(self) -> list[str]:
+        """The questions in the prompts' examples."""
+        names = ("question", "rephrased_question", "stored_questions", "new_question")
+        return [text for one in self.predictors() for text in example_questions(one, *names)]
+
+
+class RephraseQuestion(OneQuestion):
     """Words a question anew with the ambient LM, which sees nothing but the question."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rephrase = dspy.Predict(Rephrase)
         self.rephrase.demos = list(_REPHRASED)
-
-    def examples(self) -> list[str]:
-        """The questions in the prompt's examples."""
-        return example_questions(self.rephrase, "question", "rephrased_question")
 
     def forward(self, question: str) -> dspy.Prediction:
         """The other wording in ``question``, on one line; empty when the LM wrote none.
@@ -247,17 +248,13 @@ class RephraseQuestion(dspy.Module):
         return dspy.Prediction(question=one_line(self.rephrase(question=question).rephrased_question))
 
 
-class AskAnother(dspy.Module):
+class AskAnother(OneQuestion):
     """Asks with the ambient LM what a passage answers and nobody has asked of it yet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ask = dspy.Predict(AskSomethingElse)
         self.ask.demos = list(_ASKED_ELSE)
-
-    def examples(self) -> list[str]:
-        """The questions in the prompt's examples."""
-        return example_questions(self.ask, "stored_questions", "new_question")
 
     def forward(self, passage: Passage, stored: Sequence[str]) -> dspy.Prediction:
         """A question that none of the stored ones asks in ``question``, on one line; empty when the LM wrote none.
@@ -269,19 +266,15 @@ class AskAnother(dspy.Module):
         return dspy.Prediction(question=one_line(made.new_question))
 
 
-class AskAndAnswer(dspy.Module):
+class AskAndAnswer(OneQuestion):
     """Asks with the ambient LM what one passage answers, or two together, and says the answer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ask = dspy.Predict(AskWithAnswer)
-        self.ask.demos = list(_ASKED_WITH_ANSWER)
+        self.ask.demos = [_ASKED_WITH_ANSWER]
         self.across = dspy.Predict(AskAcross)
-        self.across.demos = list(_ASKED_ACROSS)
-
-    def examples(self) -> list[str]:
-        """The questions in the prompts' examples."""
-        return example_questions(self.ask, "question") + example_questions(self.across, "question")
+        self.across.demos = [_ASKED_ACROSS]
 
     def forward(self, passages: Sequence[Passage]) -> dspy.Prediction:
         """A question to one passage or two in ``question`` and its ``answer``, each on one line.
@@ -289,11 +282,7 @@ class AskAndAnswer(dspy.Module):
         Raises:
             AdapterParseError: The LM's answer could not be read.
         """
-        shown = [show_passage(passage) for passage in passages]
-        made = (
-            self.ask(passage=shown[0])
-            if len(shown) == 1
-            else self.across(first_passage=shown[0], second_passage=shown[1])
-        )
+        shown, *others = map(show_passage, passages)
+        made = self.across(first_passage=shown, second_passage=others[0]) if others else self.ask(passage=shown)
         first, mark, _ = one_line(made.question).partition("?")  # a small model goes on with more of them, or an answer
         return dspy.Prediction(question=first + mark, answer=one_line(made.answer))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from itertools import pairwise
 
 import pytest
 
 import querywright as qw
+from querywright.cli.main import run
 from querywright.data.documents import names_documents, read_documents
 from querywright.errors import DataError, InputError
 
@@ -131,8 +133,8 @@ def test_what_is_lost_is_told_and_ends_nothing(folder, caplog):
 
 def test_which_sources_are_documents(folder, tmp_path):
     docs = folder(a_md="A.", sub__b_txt="B.", README_md="R.")
-    assert all(map(names_documents, (docs, str(docs), docs / "a.md", f"{docs}/**/*.txt", [docs / "a.md"])))
-    assert [one.id for one in read_documents(f"{docs}/**/*.txt").passages] == ["docs/sub/b.txt#0"]
+    assert all(map(names_documents, (docs, str(docs), docs / "a.md", [docs / "a.md"])))
+    assert [one.id for one in read_documents(list(docs.rglob("*.txt"))).passages] == ["sub/b.txt#0"]
     assert not any(map(names_documents, ("sample", "hf:x/y", "rows.jsonl", "rows.jsonl?page=url", [{"text": "a"}], 3)))
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "README.md").write_text("card")
@@ -143,6 +145,10 @@ def test_which_sources_are_documents(folder, tmp_path):
     assert not names_documents(docs), "passages as rows"
     with pytest.raises(DataError, match="no such file"):
         read_documents(tmp_path / "none.md")
+    (tmp_path / "other" / "docs").mkdir(parents=True)
+    (tmp_path / "other" / "docs" / "a.md").write_text("Another.")
+    with pytest.raises(DataError, match=r"would both be called docs/a\.md"):
+        read_documents([docs, tmp_path / "other" / "docs"])
     with pytest.raises(DataError, match="no columns"):
         qw.read_passages(docs / "a.md", columns={"text": "body"})
     with pytest.raises(InputError, match="chunk_overlap"):
@@ -153,6 +159,22 @@ def test_without_the_extra_the_error_says_how_to_get_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
     with pytest.raises(InputError, match=r"pip install 'querywright\[documents\]'"):
         qw.read_passages(folder(a_md="A."))
+
+
+def test_the_command_takes_sizes_and_says_what_was_lost(folder, tmp_path, capsys):
+    docs, home = str(folder(a_md=f"# A\n\n{WORDS}", empty_txt="")), ("--home", str(tmp_path / "home"))
+    assert run(["index", "mine", docs, f"{docs}/a.md", "--chunk-size", "50", "--json", *home]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (first["files"], first["unchanged"], first["lost"]) == (1, 0, ["not read: empty: docs/empty.txt"])
+    assert run(["index", "mine", docs, "--chunk-size", "50", "--json", *home]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["count"], again["unchanged"], again["rebuilt"]) == (first["count"], 1, False)
+    assert (
+        run(["index", "mine", docs, "--column", "text=body", *home])
+        == run(["index", "mine", "sample", "--chunk-size", "50", *home])
+        == 2
+    )
+    assert "--chunk-size and --chunk-overlap are of documents" in capsys.readouterr().err
 
 
 def test_a_changed_file_replaces_its_passages_and_the_rest_is_not_read_again(folder, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from querywright.errors import InputError
 Passages = Annotated[
     str,
     Parameter(
-        help="Documents (.md, .txt, .html, .pdf): a file, a folder or a pattern. Or rows: a .jsonl, .csv, .tsv, .json "
+        help="Documents (.md, .txt, .html, .pdf): files or a folder. Or rows: a .jsonl, .csv, .tsv, .json "
         "or .parquet file, a folder with one (BEIR, AutoRAG), sample, or hf:NAME: a dataset of the hub, or "
         f"{names_of('passages')}."
     ),
@@ -56,12 +56,11 @@ def index(
     sizes = {"chunk_size": chunk_size, "chunk_overlap": chunk_overlap}
     sizes = {name: size for name, size in sizes.items() if size is not None}
     documents = None
-    if not names_documents(source):
-        if sizes or others:
-            raise InputError(f"--chunk-size, --chunk-overlap and several sources are for documents, not for {passages}")
+    is_read = names_documents(source)
+    if (data != opt.RowOptions()) if is_read else sizes:
+        raise InputError("--chunk-size and --chunk-overlap are of documents, --column, --limit and --split of rows")
+    if not is_read:
         found = read_passages(passages, **data.given)
-    elif data != opt.RowOptions():
-        raise InputError(f"--column, --limit and --split are for rows, and {passages} is documents")
     else:
         with progress() as update:
             documents = read_into(collection, source, output.folder, progress=update, **sizes)

@@ -9,7 +9,6 @@ looked for in, so that it is the same from everywhere.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import io
 import logging
@@ -29,9 +28,8 @@ from querywright.data.tables import format_of
 from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
 
-CHUNK_SIZE = 150
-"""Words of a passage: some 200 tokens of English, and the embedded embedder reads 256."""
-CHUNK_OVERLAP = 20
+CHUNK_SIZE, CHUNK_OVERLAP = 150, 20
+"""Words: some 200 tokens of English, and the embedded embedder reads 256."""
 OF_DOCUMENTS = frozenset({"file", "start", "end"})
 """Keys of the metadata of a passage that is of a document."""
 LIBRARIES = ("pypdf", "beautifulsoup4", "markdownify", "semantic-text-splitter")
@@ -49,14 +47,7 @@ Reading = Callable[[str, int, int], object]
 
 
 class Documents(NamedTuple):
-    """What was read.
-
-    Args:
-        passages: In the order of the files and within them.
-        files: How many files they are of.
-        unchanged: How many of these were taken from known passages.
-        lost: What could not be read, a reason a line with the files it holds for.
-    """
+    """Passages in order, of how many files, how many of these were known, and what was lost: a reason a line."""
 
     passages: list[Passage]
     files: int
@@ -86,7 +77,7 @@ class _UnreadableError(Exception):
 
 
 def names_documents(source: Any) -> bool:
-    """Whether a source is documents: a file or folder of them, a pattern such as ``docs/*.md``, or a list of these.
+    """Whether a source is documents: a file or folder of them, or a list of these.
 
     A folder that has passages or a dataset (Parquet, Arrow, or rows beside a README alone) is none.
     """
@@ -96,7 +87,7 @@ def names_documents(source: Any) -> bool:
         return False
     path = Path(source).expanduser()
     if not path.is_dir():
-        return path.suffix.lower() in READERS or "*" in str(path)
+        return path.suffix.lower() in READERS
     if holds_files(path, "passages"):
         return False
     below = list(_below(path))
@@ -118,7 +109,7 @@ def read_documents(
     A file that cannot be read does not end it; what was lost is logged as warnings, too.
 
     Args:
-        source: A file, a folder (with those in it), a pattern such as ``docs/**/*.md``, or a list of these.
+        source: A file, a folder (with those in it), or a list of these.
         chunk_size: Words of a passage at most, 1 or more. A word is a run of at most 20 signs without a space, or one
             sign of Chinese or Japanese. Default 150.
         chunk_overlap: Words at most that a passage repeats of the one before, less than ``chunk_size``. Default 20.
@@ -140,7 +131,8 @@ def read_documents(
         libraries = [f"{name} {version(name)}" for name in LIBRARIES]
     except ImportError as error:
         raise InputError("documents need the extra documents: pip install 'querywright[documents]'") from error
-    plain, marked = (one.from_callback(_words, chunk_size, chunk_overlap) for one in (TextSplitter, MarkdownSplitter))
+    sizes = (lambda text: len(_WORD.findall(text))), chunk_size, chunk_overlap
+    plain, marked = TextSplitter.from_callback(*sizes), MarkdownSplitter.from_callback(*sizes)
     for library in ("pypdf", "bs4"):  # what they say names no file
         logging.getLogger(library).setLevel(logging.CRITICAL)
     before: defaultdict[object, list[Passage]] = defaultdict(list)
@@ -159,26 +151,23 @@ def read_documents(
         suffix = path.suffix.lower()
         try:
             data = path.read_bytes()
-            told = [name, chunk_size, chunk_overlap, libraries]
-            stamp = hashlib.sha256(repr(told).encode() + data).hexdigest()[:16]
+            stamp = hashlib.sha256(repr([name, chunk_size, chunk_overlap, libraries]).encode() + data).hexdigest()[:16]
             if stamp in before:
                 passages += before[stamp]
                 unchanged, read = unchanged + 1, read + 1
                 continue
             found = READERS[suffix](data)
             if not found.text.strip():
-                raise _UnreadableError("empty")
+                raise _UnreadableError("not read: empty")
             split = (plain if suffix in PLAIN else marked).chunk_indices(found.text)
-            passages += _passages(name, found, split, {} if found.lost else {"version": stamp})
+            passages += list(_passages(name, found, split, {} if found.lost else {"version": stamp}))
             read += 1
             if found.lost:
                 lost[found.lost].append(name)
         except _UnreadableError as error:
             lost[str(error)].append(name)
-        except OSError as error:
-            lost[f"cannot be opened ({error.strerror})"].append(name)
         except Exception as error:  # noqa: BLE001 - libraries raise anything at a damaged file, which must not end it
-            lost[f"damaged ({type(error).__name__}: {' '.join(str(error).split())[:80]})"].append(name)
+            lost[f"not read: damaged ({type(error).__name__}: {' '.join(str(error).split())[:80]})"].append(name)
     if progress is not None and wanted:
         progress("reading", len(wanted), len(wanted))
     lines = [f"{why}: {', '.join(names)}" for why, names in sorted(lost.items())]
@@ -190,10 +179,6 @@ def read_documents(
     for line in lines:
         _logger.warning("%s", line)
     return Documents(passages, read, unchanged, tuple(lines))
-
-
-def _words(text: str) -> int:
-    return len(_WORD.findall(text))
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -208,16 +193,15 @@ def _files(source: Any) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for one in source if isinstance(source, list | tuple) else [source]:
         path = Path(one).expanduser()
-        root, paths = (path, _below(path)) if path.is_dir() else (path.parent, iter([path]))
-        if glob.has_magic(str(path)) and not path.exists():
-            while glob.has_magic(str(root)):
-                root = root.parent
-            paths = (Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name))
-        elif not path.exists():
+        if not path.exists():
             raise DataError(f"{one}: no such file or folder")
-        found |= {(Path(root.resolve().name) / file.relative_to(root)).as_posix(): file for file in paths}
+        root, paths = (path, _below(path)) if path.is_dir() else (path.parent, iter([path]))
+        for file in paths:
+            name = (Path(root.resolve().name) / file.relative_to(root)).as_posix()
+            if not found.setdefault(name, file).samefile(file):
+                raise DataError(f"{found[name]} and {file} would both be called {name}; rename one of their folders")
     if not found:
-        raise DataError(f"{source}: holds no file; give a file, a folder or a pattern of {', '.join(READERS)}")
+        raise DataError(f"{source}: holds no file; give a file or a folder of {', '.join(READERS)}")
     return found
 
 
