@@ -230,7 +230,8 @@ def make_testset(
                 else:
                     kept[compared(question.question)] = (one, question)
     rows = sorted(((question, _id_of(one)) for one, question in kept.values()), key=lambda row: row[0].id)
-    prompts = [(str(one.signature.instructions), *one.signature.fields, one.demos) for one in writer.predictors()]
+    predictors: list[Any] = writer.predictors()
+    prompts = [(str(one.signature.instructions), *one.signature.fields, one.demos) for one in predictors]
     return QuestionSet(
         kind=kind,
         collection=collection,
