@@ -1,4 +1,8 @@
-"""Sets of test questions for an index of questions, written by an LM: known questions reworded, and new ones.
+"""Sets of questions written by an LM: a first labelled one for a collection, and two to test an index of questions.
+
+``make``: of single passages, and of two that lie near each other, a question is asked together with its answer. It is
+kept where the answer stands in the passages, a reader gives it from them and not without them and, of two, not from one
+of them alone. It takes no index of questions.
 
 ``rephrase``: each question that the index answers wholly is put in other words; the passage to find is the one that it
 was written for. ``out_of_distribution``: of each passage something is asked that none of its stored questions asks, and
@@ -18,8 +22,11 @@ import json
 import random
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,15 +37,19 @@ from querywright.data.judged import Case
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
+from querywright.metrics.answers import contains_answer, hit, token_f1
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
+from querywright.models.embedder import TextEmbedder
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
 from querywright.optimize.question_build import read_made
 from querywright.programs.query_cleaning import folded
 from querywright.programs.question_rules import COPIED, repeats, unfit
-from querywright.programs.question_writer import AskAnother, RephraseQuestion
+from querywright.programs.question_writer import AskAndAnswer, AskAnother, OneQuestion, RephraseQuestion
+from querywright.programs.readers import ShortAnswerReader
+from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     COMPLETE,
@@ -49,9 +60,17 @@ from querywright.retrieval.generated_questions import (
     read_records,
 )
 
-Kind = Literal["rephrase", "out-of-distribution"]
+Asked = tuple[Question | None, str]
+"""The question that is written, and why it is dropped; an empty reason for one that is not."""
+Kind = Literal["rephrase", "out-of-distribution", "make"]
 
 SUFFIX = ".jsonl"
+PATIENCE = 5
+"""How many passages are asked of at most for a question that ``make`` is to keep."""
+RIGHT = 0.5
+"""Token F1 from which a reader's answer is taken for the one that was written, where it does not hold all of it."""
+NEIGHBOURS = 8
+"""Passages among which the second one for a question is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +78,11 @@ class QuestionSet:
     """A set of test questions, and how it came about.
 
     Args:
-        kind: ``rephrase`` or ``out-of-distribution``.
+        kind: ``make``, ``rephrase`` or ``out-of-distribution``.
         collection: The collection whose passages answer them.
         seed: Of the order in which they were asked for.
         wanted: Questions asked for at most; None for all that there could be.
-        available: Stored questions that could be rephrased, or passages that could be asked of.
+        available: Stored questions that could be rephrased, or passages (and pairs of them) that could be asked of.
         asked: How many of those were.
         skipped: How many were left out before, by reason: ``stale`` (the passage was changed or removed after its
             questions were written), ``unwritten`` (no questions were written for the passage yet).
@@ -71,12 +90,16 @@ class QuestionSet:
             index), ``repeated`` (an earlier one of the set asks it), ``copied`` (it is of the prompt's example),
             ``empty``, ``unreadable`` (the LM's answer), ``no_words``, ``too_long``, ``no_question``,
             ``points_at_text``, ``other_script`` (nobody could be asked it; see ``question_rules.unfit``),
-            ``unanswerable`` (the judge's label), ``unjudged`` (the judge's answer could not be read), ``failed``.
+            ``unanswerable`` (the judge's label, or the reader has another answer), ``unjudged`` (the judge's answer
+            could not be read), ``failed``; of ``make`` also ``answer_not_found`` (it stands in no passage),
+            ``answer_told`` (it stands in the question), ``closed_book`` (the reader knows it without the passages),
+            ``one_is_enough``.
         questions: The set by id; each one's evidence is the passage that answers it.
         parents: Id of the stored question by the id of its rephrasing; empty for new questions.
         lm: The LM that wrote them.
-        judge: The LM that judged them, or None where none did.
+        judge: The LM that judged or read them, or None where none did.
         index: The LMs that made the index of questions, ``writer`` and ``judge``; empty where it does not tell.
+        prompts: SHA-256 of the instructions, fields and examples of the prompts that wrote them, 16 digits.
     """
 
     kind: Kind
@@ -92,12 +115,15 @@ class QuestionSet:
     lm: str
     judge: str | None = None
     index: Mapping[str, str] = field(default_factory=dict)
+    prompts: str = ""
 
     @property
     def cautions(self) -> list[str]:
         """What a reader of results on this set must know about its LMs and those of the index, a sentence each."""
         lines = []
-        if "writer" not in self.index:
+        if self.kind == "make":
+            lines.append(f"synthetic: {self.lm} wrote questions and answers; read them before a result rests on them")
+        elif "writer" not in self.index:
             lines.append("the index does not tell which LM wrote it; if it is the one of this set, the set is circular")
         elif self.index["writer"] == self.lm:
             lines.append(f"circular: {self.lm} wrote the index and this set, which favours the index; use another LM")
@@ -116,26 +142,32 @@ def make_testset(
     judge_lm: dspy.LM | None = None,
     judge: Judge | None = None,
     number: int | None = None,
+    two_passage: float = 0.5,
+    embedder: TextEmbedder | None = None,
     seed: int = 0,
     threads: int = 4,
     max_failures: float = 0.05,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> QuestionSet:
-    """Stored questions in other words, or new ones that passages answer and their stored questions do not ask.
+    """Questions with answers for a collection, stored questions in other words, or new ones that none of those asks.
 
-    ``rephrase`` rewords those that their passage answers wholly, ``out-of-distribution`` asks one question of each
+    ``make`` asks of single passages and of pairs, five of them at most for a question that is wanted. ``rephrase``
+    rewords the stored questions that their passage answers wholly, ``out-of-distribution`` asks one question of each
     passage for which questions were written. The same arguments give the same set, and stored answers of the LMs cost
     nothing again.
 
     Args:
-        kind: ``rephrase`` or ``out-of-distribution``.
+        kind: ``make``, ``rephrase`` or ``out-of-distribution``.
         collection: Name of the collection whose passages the questions are about.
-        lm: An LM made by ``resolve_lm`` that writes, best another one than the index was written with.
-        judge_lm: The LM that judges new questions. Default ``lm``, which then judges what it wrote.
+        lm: An LM made by ``resolve_lm`` that writes, best another one than an index was written with.
+        judge_lm: The LM that judges new questions, and reads those of ``make``. Default ``lm``, which then judges what
+            it wrote.
         judge: Judges whether a passage answers a new question; 1.0 of its scale is the whole answer. Default
-            ``AnswerabilityJudge``.
+            ``AnswerabilityJudge``. ``make`` has none.
         number: Questions in the set, 1 or more; fewer where there are not so many. Default: as many as there are.
+        two_passage: Share of the questions of ``make`` that take two passages, 0 to 1. Default 0.5.
+        embedder: The collection's, by which pairs of ``make`` are near. Default: the one that it names.
         seed: Of the order in which stored questions or passages are taken. Default 0.
         threads: Questions under way at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
@@ -143,7 +175,8 @@ def make_testset(
         progress: Called after each question.
 
     Raises:
-        CollectionError: The collection has no index of questions, or nothing of it can be reworded or asked of.
+        CollectionError: There is no such collection, or no index of questions where one is needed, or nothing of it
+            can be reworded or asked of.
         InputError: A value is out of range.
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached.
@@ -151,7 +184,82 @@ def make_testset(
     """
     if number is not None and number < 1:
         raise InputError(f"number must be 1 or more, but got {number}")
+    if not 0 <= two_passage <= 1:
+        raise InputError(f"two_passage must be a share from 0 to 1, but got {two_passage}")
     _, passages = published_passages(collection_folder(collection, home), home)
+    index: dict[str, str] = {}
+    skipped: dict[str, int] = {}
+    writer: OneQuestion
+    ask: Callable[[Any], Asked]
+    parts: list[tuple[Sequence[Any], int]]
+    if kind == "make":
+        writer, ask = AskAndAnswer(), partial(_ask_and_answer, lm=lm, reader_lm=judge_lm or lm)
+        order = sorted(passages.values(), key=lambda passage: passage.id)
+        random.Random(seed).shuffle(order)
+        wanted = len(order) if number is None else number
+        n_two = round(wanted * two_passage)
+        single = [(one,) for one in order]
+        parts = [
+            (single[: PATIENCE * (wanted - n_two)], wanted - n_two),
+            (_pairs(collection, order[: PATIENCE * n_two], home=home, embedder=embedder), n_two),
+        ]
+    else:
+        candidates, ask, writer, skipped = _of_index(kind, collection, passages, home, lm, judge_lm or lm, judge)
+        order = sorted(candidates, key=lambda candidate: candidate.id)
+        random.Random(seed).shuffle(order)
+        parts = [(order, len(order) if number is None else number)]
+        with suppress(CollectionError):  # only who made them is not known
+            if by := read_made(questions_folder(collection, home)):
+                index = {"writer": by.lm, "judge": by.judge_lm}
+    kept: dict[str, tuple[Any, Question]] = {}
+    dropped: Counter[str] = Counter()
+    asked = 0
+    for given, wanted in parts:
+        failures = Failures(kind, min(wanted, len(given)), max_failures)
+        enough, left = len(kept) + wanted, list(given)
+        while len(kept) < enough and left:  # how many threads there are changes nothing
+            wave, left = left[: enough - len(kept)], left[enough - len(kept) :]
+            tell, asked = _onward(progress, asked, asked + len(wave) + len(left)), asked + len(wave)
+            results = failures.map(ask, wave, id_of=_id_of, threads=threads, progress=tell)
+            for one, result in zip(wave, results, strict=True):
+                question, reason = (None, "failed") if isinstance(result, Exception) else result
+                if question is not None and not reason and compared(question.question) in kept:
+                    reason = "repeated"
+                if question is None or reason:
+                    dropped[reason] += 1
+                else:
+                    kept[compared(question.question)] = (one, question)
+    rows = sorted(((question, _id_of(one)) for one, question in kept.values()), key=lambda row: row[0].id)
+    predictors: list[Any] = writer.predictors()
+    prompts = [(str(one.signature.instructions), *one.signature.fields, one.demos) for one in predictors]
+    return QuestionSet(
+        kind=kind,
+        collection=collection,
+        seed=seed,
+        wanted=number,
+        available=sum(len(given) for given, _ in parts),
+        asked=asked,
+        skipped={why: count for why, count in skipped.items() if count},
+        dropped=dict(sorted(dropped.items())),
+        questions=tuple(question for question, _ in rows),
+        parents={question.id: parent for question, parent in rows} if kind == "rephrase" else {},
+        lm=lm.model,
+        judge=None if kind == "rephrase" else (judge_lm or lm).model,
+        index=index,
+        prompts=hashlib.sha256(repr(prompts).encode()).hexdigest()[:16],
+    )
+
+
+def _onward(progress: Progress | None, before: int, most: int) -> Progress | None:
+    """Progress that counts what was asked before, up to all that may be."""
+    return None if progress is None else lambda what, done, _: progress(what, before + done, most)
+
+
+def _of_index(
+    kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM,
+    judge: Judge | None,
+) -> tuple[list[Passage], Callable[[Any], Asked], OneQuestion, dict[str, int]]:  # fmt: skip
+    """What of an index of questions can be reworded or asked of, how, by whom, and what was left out before."""
     stored = published_questions(collection, home)
     live = fresh(stored, passages)
     texts = frozenset(compared(question.text) for question in stored)
@@ -159,6 +267,7 @@ def make_testset(
     for question in live:
         told[str(question.metadata["passage"])].append(question.text)
     judging, rephrasing, asking_anew = judge or AnswerabilityJudge(), RephraseQuestion(), AskAnother()
+    writer: OneQuestion = rephrasing if kind == "rephrase" else asking_anew
     if kind == "rephrase":
         candidates = [one for one in live if one.metadata["label"] == COMPLETE]
         skipped = {"stale": len(stored) - len(live)}
@@ -174,73 +283,83 @@ def make_testset(
             f"write them: {build_command(collection)}"
         )
 
-    def owner(one: Passage) -> Passage:
-        return passages[str(one.metadata["passage"])] if kind == "rephrase" else one
-
-    def ask(one: Passage) -> tuple[str, str]:
-        """The question that is written and why it is dropped; an empty reason for one that is not."""
-        passage = owner(one)
+    def ask(one: Passage) -> Asked:
+        passage = passages[str(one.metadata["passage"])] if kind == "rephrase" else one
         try:
             with asking(lm):
                 if kind == "rephrase":
-                    text, examples = rephrasing(question=one.text).question, rephrasing.examples()
+                    text = rephrasing(question=one.text).question
                 else:
                     text = asking_anew(passage=one, stored=told.get(one.id, [])).question
-                    examples = asking_anew.examples()
         except AdapterParseError:
-            return "", "unreadable"
-        plain = compared(text)
+            return None, "unreadable"
+        plain, question = compared(text), _question(kind, passage.id, text)
         if not plain or plain in texts:
-            return text, "indexed" if plain else "empty"
-        if reason := unfit(text, passage) or (COPIED if repeats(text, examples) else ""):
-            return text, reason
+            return question, "indexed" if plain else "empty"
+        if reason := unfit(text, passage) or (COPIED if repeats(text, writer.examples()) else ""):
+            return question, reason
         if kind == "rephrase":
-            return text, ""
-        with asking(judge_lm or lm):
+            return question, ""
+        with asking(judge_lm):
             label = judging.label_of(Case(Question(passage.id, text), (passage,)))
-        return text, "unjudged" if label is None else "" if judging.score([label]) == 1.0 else "unanswerable"
+        return question, "unjudged" if label is None else "" if judging.score([label]) == 1.0 else "unanswerable"
 
-    order = sorted(candidates, key=lambda candidate: candidate.id)
-    random.Random(seed).shuffle(order)
-    wanted = len(order) if number is None else number
-    failures = Failures(kind, min(wanted, len(order)), max_failures)
-    kept: dict[str, tuple[Passage, str]] = {}
-    dropped: Counter[str] = Counter()
-    asked = 0
-    while len(kept) < wanted and asked < len(order):  # how many threads there are changes nothing
-        wave = order[asked : asked + wanted - len(kept)]
-        asked += len(wave)
-        results = failures.map(ask, wave, id_of=lambda one: one.id, threads=threads, progress=progress)
-        for one, result in zip(wave, results, strict=True):
-            text, reason = ("", "failed") if isinstance(result, Exception) else result
-            if not reason and compared(text) in kept:
-                reason = "repeated"
-            if reason:
-                dropped[reason] += 1
-            else:
-                kept[compared(text)] = (one, text)
-    rows = sorted(
-        ((_question(kind, owner(one).id, text), one.id) for one, text in kept.values()), key=lambda row: row[0].id
-    )
+    return candidates, ask, writer, skipped
+
+
+def _ask_and_answer(given: Sequence[Passage], *, lm: dspy.LM, reader_lm: dspy.LM) -> Asked:
+    """A question to one passage or two with its answer, and why it is dropped; the cheap reasons first."""
+    writer, reader = AskAndAnswer(), ShortAnswerReader()
     try:
-        by = read_made(questions_folder(collection, home))
-    except CollectionError:  # only who made them is not known
-        by = None
-    return QuestionSet(
-        kind=kind,
-        collection=collection,
-        seed=seed,
-        wanted=number,
-        available=len(candidates),
-        asked=asked,
-        skipped={why: count for why, count in skipped.items() if count},
-        dropped=dict(sorted(dropped.items())),
-        questions=tuple(question for question, _ in rows),
-        parents={question.id: parent for question, parent in rows} if kind == "rephrase" else {},
-        lm=lm.model,
-        judge=None if kind == "rephrase" else (judge_lm or lm).model,
-        index={} if by is None else {"writer": by.lm, "judge": by.judge_lm},
-    )
+        with asking(lm):
+            made = writer(passages=given)
+    except AdapterParseError:
+        return None, "unreadable"
+    text, answer = made.question, made.answer
+    if not compared(text) or not compared(answer):
+        return None, "empty"
+    both = Passage("both", "\n".join(one.content for one in given))
+    if reason := unfit(text, both) or (COPIED if repeats(text, writer.examples()) else ""):
+        return None, reason
+    if hit([one.content for one in given], [answer]) != 1.0:
+        return None, "answer_not_found"
+    if contains_answer(text, [answer]):
+        return None, "answer_told"
+
+    def gives(shown: Sequence[Passage]) -> bool:
+        with asking(reader_lm):
+            said = str(reader(question=text, options=None, passages=shown).answer)
+        return bool(contains_answer(said, [answer])) or token_f1(said, [answer]) >= RIGHT
+
+    if not gives(given):
+        return None, "unanswerable"
+    if gives(()):
+        return None, "closed_book"
+    if len(given) > 1 and any(gives((one,)) for one in given):
+        return None, "one_is_enough"
+    ids = [one.id for one in given]
+    label = Label.USEFUL if len(ids) > 1 else Label.ENTAILED
+    asked = _question("make", "\n".join(ids), text)
+    return replace(asked, answer=answer, evidence=dict.fromkeys(ids, label), jointly=len(ids) > 1), ""
+
+
+def _pairs(collection: str, passages: Sequence[Passage], **options: Any) -> list[tuple[Passage, ...]]:
+    """Each passage with the nearest one of another title or file, where there is one; no pair twice."""
+    if not passages:
+        return []
+    found = ChromaRetriever(collection, **options).search([one.content for one in passages], NEIGHBOURS)
+    pairs: dict[frozenset[str], tuple[Passage, ...]] = {}
+    for one, hits in zip(passages, found, strict=True):
+        others = [hit.passage for hit in hits if hit.passage.text != one.text]
+        place = (one.metadata.get("file"), one.title)
+        apart = [other for other in others if (other.metadata.get("file"), other.title) != place] or others
+        for other in apart[:1]:
+            pairs.setdefault(frozenset((one.id, other.id)), (one, other))
+    return list(pairs.values())
+
+
+def _id_of(one: Passage | Sequence[Passage]) -> str:
+    return one.id if isinstance(one, Passage) else " and ".join(part.id for part in one)
 
 
 def compared(text: str) -> str:
@@ -285,9 +404,23 @@ def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
     rows = [one.to_json() | ({"parent": parents[one.id]} if parents else {}) for one in made.questions]
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = write_file(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
-    told = ("kind", "collection", "seed", "wanted", "available", "skipped", "asked", "dropped", "lm", "judge")
-    card = {name: getattr(made, name) for name in told} | {
+    told = (
+        "kind",
+        "collection",
+        "seed",
+        "wanted",
+        "available",
+        "skipped",
+        "asked",
+        "dropped",
+        "lm",
+        "judge",
+        "prompts",
+    )
+    card = {"synthetic": True, "date": datetime.now(UTC).date().isoformat()}
+    card |= {name: getattr(made, name) for name in told} | {
         "kept": len(rows),
+        "jointly": sum(one.jointly for one in made.questions),
         "index": dict(made.index),
         "cautions": made.cautions,
         "sha256": digest,

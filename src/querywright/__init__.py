@@ -15,7 +15,16 @@ warnings.filterwarnings("ignore", "IProgress not found|Using `tqdm.autonotebook"
 
 if TYPE_CHECKING:
     from querywright.api import Tuned, compare, compile, evaluate, label
-    from querywright.data import Label, Passage, Question, Splits, read_passages, read_questions, split_questions
+    from querywright.data import (
+        Label,
+        Passage,
+        Question,
+        Splits,
+        read_documents,
+        read_passages,
+        read_questions,
+        split_questions,
+    )
     from querywright.data.sample import load_sample
     from querywright.models.embedder import resolve_embedder
     from querywright.models.lm import resolve_lm
@@ -48,7 +57,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("Tuned", "compare", "compile", "evaluate", "label"),
-    "data": ("Label", "Passage", "Question", "Splits", "read_passages", "read_questions", "split_questions"),
+    "data": (
+        *("Label", "Passage", "Question", "Splits", "read_documents", "read_passages", "read_questions"),
+        "split_questions",
+    ),
     "data.sample": ("load_sample",),
     "models.embedder": ("resolve_embedder",),
     "models.lm": ("resolve_lm",),
@@ -70,7 +82,8 @@ __all__ = [
     "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval",
     "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits",
     "StepBackRetrieval", "Tuned", "build_collection", "compare", "compile", "evaluate", "label", "load", "load_sample",
-    "make_program", "read_passages", "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
+    "make_program", "read_documents", "read_passages", "read_questions", "resolve_embedder", "resolve_lm",
+    "split_questions",
 ]  # fmt: skip
 
 

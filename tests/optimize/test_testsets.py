@@ -238,3 +238,101 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
     with pytest.raises(InputError, match="not one of 3 questions asked for is left"):
         write_question_set(tmp_path / "b.jsonl", replace(made, questions=()))
     assert not (tmp_path / "b.jsonl").exists()
+
+
+FACTS = [Passage(f"f{n}", f"The lake of number {n} is {n}00 metres deep.", f"Lake {n}") for n in range(7)]
+
+
+@pytest.fixture
+def asked_of(tmp_path, answering):
+    """Makes a set of FACTS, from what is written of a passage or two and what the reader says when shown some."""
+
+    def make(written, read, *, number=7, two=0.0, seed=0):
+        def write(asked):
+            shown = re.findall(r"Lake (\d): The", asked.prompt)  # but the examples, which are of no lake
+            if "question" in asked.properties:
+                return json.dumps(dict(zip(("question", "answer"), written(*shown), strict=True)))
+            return json.dumps({"answer": read(asked.prompt.rpartition("question: ")[2], *shown)})
+
+        embedder = Embedder("hash:8", HashModel, dimension=8)
+        build_collection("facts", FACTS, embedder=embedder, home=tmp_path)
+        lm = answering(write)
+        made = make_testset(
+            "make", "facts", lm=lm, number=number, two_passage=two, seed=seed, home=tmp_path, embedder=embedder
+        )
+        return made, lm
+
+    return make
+
+
+def depth(number):
+    return f"How deep is the lake of number {number}?", f"{number}00 metres"
+
+
+def test_a_made_question_is_kept_where_its_passage_gives_the_answer_and_nothing_else_does(asked_of):
+    def written(n):
+        return {
+            "1": ("How deep is the lake of number 1?", "9 fathoms"),
+            "2": ("Is the lake of number 2 that is 200 metres deep a lake?", "200 metres"),
+            "5": ("", "x"),
+            "6": ("What does the passage say of the lake?", "600 metres"),
+        }.get(n, depth(n))
+
+    def read(question, *shown):
+        if not shown:
+            return "it is 300 metres" if "number 3" in question else "unknown"
+        return "no idea" if shown == ("4",) else f"{shown[0]}00 metres"
+
+    made, lm = asked_of(written, read)
+    assert [(q.answer, dict(q.evidence), q.jointly) for q in made.questions] == [
+        ("000 metres", {"f0": Label.ENTAILED}, False)
+    ]
+    assert made.dropped == {
+        "answer_not_found": 1, "answer_told": 1, "closed_book": 1, "unanswerable": 1, "empty": 1, "points_at_text": 1,
+    }  # fmt: skip
+    assert len(lm.engine.inner.asked) == 7 + 3 + 2, "no reader is asked where the text says it"
+    assert (made.lm, made.judge) == ("scripted/model", "scripted/model")
+    assert "synthetic: scripted/model wrote questions and answers" in made.cautions[0]
+
+
+def test_of_two_passages_neither_alone_may_give_the_answer(asked_of):
+    def written(first, second):
+        return f"How deep is the other lake beside that of number {first}?", f"{second}00 metres"
+
+    def read(question, *shown):
+        if len(shown) == 2:
+            return f"{shown[1]}00 metres"
+        lazy = shown and re.search(r"number ([0-3])", question)
+        return f"{shown[0]}00 metres" if lazy else "unknown"
+
+    made, _ = asked_of(written, read, number=4, two=1.0)
+    assert made.questions
+    for question in made.questions:
+        first, second = question.evidence
+        assert question.jointly
+        assert set(question.evidence.values()) == {Label.USEFUL}
+        assert (question.answer, question.question[-2]) == (f"{second[1]}00 metres", first[1])
+        assert first[1] in "456"
+    assert made.dropped["one_is_enough"] >= 1
+    assert len({frozenset(q.evidence) for q in made.questions}) == len(made.questions)
+
+
+def test_a_made_set_mixes_both_and_its_card_says_that_it_is_synthetic(asked_of, tmp_path):
+    def written(*shown):
+        return depth(shown[0]) if len(shown) == 1 else (f"What lies by lake {shown[0]}?", f"{shown[1]}00 metres")
+
+    def read(question, *shown):
+        number = re.search(r"\d", question)[0]
+        if "lies" in question:
+            return f"{shown[1]}00 metres" if len(shown) == 2 else "?"
+        return f"{number}00 metres" if shown else "?"
+
+    made, _ = asked_of(written, read, number=4, two=0.5)
+    assert made == asked_of(written, read, number=4, two=0.5)[0]
+    card = write_question_set(tmp_path / "q.jsonl", made)
+    assert (card["kept"], card["jointly"], card["synthetic"]) == (4, 2, True)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", card["date"])
+    assert re.fullmatch(r"[0-9a-f]{16}", card["prompts"])
+    assert read_questions(tmp_path / "q.jsonl") == list(made.questions)
+    with pytest.raises(InputError, match=r"two_passage must be a share from 0 to 1, but got 2"):
+        asked_of(written, read, two=2)

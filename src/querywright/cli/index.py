@@ -11,13 +11,16 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.show import emit, note, progress, say
 from querywright.data import Passage, read_passages
+from querywright.data.documents import names_documents
 from querywright.data.hub import names_of
+from querywright.errors import InputError
 
 Passages = Annotated[
     str,
     Parameter(
-        help="A .jsonl, .csv, .tsv, .json or .parquet file, a folder with one (BEIR, AutoRAG), sample, or hf:NAME: a "
-        f"dataset of the hub, or {names_of('passages')}."
+        help="Documents (.md, .txt, .html, .pdf): files or a folder. Or rows: a .jsonl, .csv, .tsv, .json "
+        "or .parquet file, a folder with one (BEIR, AutoRAG), sample, or hf:NAME: a dataset of the hub, or "
+        f"{names_of('passages')}."
     ),
 ]
 
@@ -26,7 +29,9 @@ def index(
     collection: str,
     passages: Passages,
     /,
-    *,
+    *others: Annotated[str, Parameter(help="Further documents.")],
+    chunk_size: opt.Count | None = None,
+    chunk_overlap: opt.Whole | None = None,
     prune: opt.Flag = False,
     embedder: opt.Name = "embedded",
     data: opt.RowOptions = opt.RowOptions(),
@@ -38,23 +43,41 @@ def index(
 
     Args:
         collection: Name of the collection.
+        chunk_size: Words of a passage at most, where documents are split. Default: 150.
+        chunk_overlap: Words at most that a passage repeats of the one before. Default: 20.
         prune: Remove passages that are not in the source.
         embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.retrieval.collection import collection_folder
+    from querywright.retrieval.index import read_into
 
     collection_folder(collection, output.folder)
-    found = read_passages(passages, **data.given)
+    source = [passages, *others] if others else passages
+    sizes = {"chunk_size": chunk_size, "chunk_overlap": chunk_overlap}
+    sizes = {name: size for name, size in sizes.items() if size is not None}
+    documents = None
+    is_read = names_documents(source)
+    if (data != opt.RowOptions()) if is_read else sizes:
+        raise InputError("--chunk-size and --chunk-overlap are of documents, --column, --limit and --split of rows")
+    if not is_read:
+        found = read_passages(passages, **data.given)
+    else:
+        with progress() as update:
+            documents = read_into(collection, source, output.folder, progress=update, **sizes)
+        found = documents.passages
     report = build(collection, found, output, embedder, prune=prune)
+    read = {} if documents is None else {name: one for name, one in documents._asdict().items() if name != "passages"}
     state = "built" if report.rebuilt else "unchanged"
-    emit(output.as_json, asdict(report), lambda: say(
+    emit(output.as_json, asdict(report) | read, lambda: say(
         f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
         f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
         f"{report.seconds:.1f} s"
     ))  # fmt: skip
-    others = report.count - len(found)
-    if others > 0 and not prune:
-        note(f"{others} passages of earlier sources stay; --prune removes them")
+    if documents is not None:
+        note(f"{documents.files} files, {documents.unchanged} of them as they were and not read again")
+    stay = report.count - len(found)
+    if stay > 0 and not prune:
+        note(f"{stay} passages of earlier sources stay; --prune removes them")
 
 
 def build(

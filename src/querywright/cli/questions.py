@@ -1,6 +1,6 @@
 """``querywright questions``: questions written for the passages of a collection, which a search goes through.
 
-``querywright testset`` writes questions to test such an index with.
+``querywright testset`` writes labelled questions for a collection, and questions to test such an index with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ THREADS, RAY = "threads", "ray"
 WORKERS = 2
 
 questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and look at them.")
-testset_app = opt.make_app("testset", "Write questions to test an index of questions with.")
+testset_app = opt.make_app(
+    "testset", "Write labelled questions for a collection, or to test an index of questions with."
+)
 
 
 @questions_app.command(name="build")
@@ -239,6 +241,36 @@ def import_(
         note(f"the questions of {report.absent} passages that have no row in the file {state}")
 
 
+@testset_app.command(name="make")
+def make_command(
+    collection: str,
+    /,
+    *,
+    save_to: opt.OutFile,
+    number: opt.Count = 50,
+    two_passage: opt.Share = 0.5,
+    seed: opt.Integer = 0,
+    judge: opt.JudgeLM = opt.JudgeLM(),
+    work: opt.Work = opt.Work(),
+) -> None:
+    """Write a first labelled question set: questions with their answers, and the passages that give them.
+
+    A question is kept where its answer stands in its passages, and an LM that reads gives it from them, but neither
+    without them nor, of two passages, from one alone. All of it is synthetic: read it before a result rests on it. At
+    most five passages are asked of for a question that is wanted.
+
+    Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
+
+    Args:
+        collection: Name of a collection that was built.
+        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
+        number: Questions at most.
+        two_passage: Share of them that take two passages.
+        seed: Of the order in which passages are asked of.
+    """
+    _make_set("make", collection, save_to, judge, work, number=number, two_passage=two_passage, seed=seed)
+
+
 @testset_app.command(name="rephrase")
 def rephrase_command(
     collection: str,
@@ -319,7 +351,7 @@ def _make_set(
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
-        note(f"{card['kept']} questions, not {made.wanted}: the index gives no more", style="yellow")
+        note(f"{card['kept']} questions, not {made.wanted}: there is no more, see dropped", style="yellow")
 
     emit(work.output.as_json, card, cost=workspace.cost_line())
     note(f"questions: {save_to}; card: {card_file(save_to)}")

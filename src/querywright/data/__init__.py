@@ -5,6 +5,7 @@ Nothing here imports pandas, pyarrow, datasets or dspy before a source needs it.
 
 from __future__ import annotations
 
+from querywright.data.documents import read_documents
 from querywright.data.reading import read_passages, read_questions
 from querywright.data.sample import load_sample
 from querywright.data.splits import Splits, data_hash, split_questions
@@ -17,6 +18,7 @@ __all__ = [
     "Splits",
     "data_hash",
     "load_sample",
+    "read_documents",
     "read_passages",
     "read_questions",
     "split_questions",

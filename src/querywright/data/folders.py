@@ -24,9 +24,9 @@ QRELS = "qrels"
 QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 
 
-def holds_files(folder: Path) -> bool:
-    """Whether a file in the folder has one of the names of questions or passages."""
-    return any(_named(folder, stems) for stems in STEMS.values())
+def holds_files(folder: Path, *kinds: Kind) -> bool:
+    """Whether a file in the folder has one of the names of questions or passages, or of one of the kinds given."""
+    return any(_named(folder, STEMS[kind]) for kind in kinds or STEMS)
 
 
 def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:

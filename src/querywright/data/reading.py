@@ -31,6 +31,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from querywright.data.documents import names_documents, read_documents
 from querywright.data.forms import shaped
 from querywright.data.labels import read_labels, with_labels
 from querywright.data.pages import Pages, about_pages, merged, most_asked, pages_of
@@ -160,7 +161,8 @@ def read_passages(
     Rows that are the same in everything are one passage; the same id with another text is a problem.
 
     Args:
-        source: As for :func:`read_questions`.
+        source: As for :func:`read_questions`; or documents, see :func:`querywright.data.documents.read_documents`,
+            which takes their sizes too.
         columns: Our names (id, text, title, metadata) to theirs. Default: guessed, see the module's head.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
         split: Split of a dataset or folder; needed when it has more than one.
@@ -171,6 +173,10 @@ def read_passages(
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
+    if names_documents(source):
+        if columns or split:
+            raise DataError(f"{source}: documents have no columns and no splits; leave columns and split out")
+        return read_documents(source).passages[: check_limit(limit)]
     bare, by = pages_of(source)
     if by is not None:
         parts = read_passages(bare, columns=columns, split=split)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from querywright.data.documents import names_documents
 from querywright.data.reading import read_passages as read_source
 from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
@@ -41,7 +42,7 @@ from querywright.retrieval.collection import (
     read_passages,
 )
 from querywright.retrieval.filters import all_of
-from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection
+from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, read_into
 from querywright.retrieval.types import Hit, Kind, Shared, check_queries
 
 PAGE = 1000
@@ -192,7 +193,8 @@ class ChromaRetriever(_Dense, HeldPassages):
         Args:
             name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
             passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text`` and, if there
-                are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``.
+                are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``;
+                documents, too (``querywright.read_documents``), where a file that is as it was is not read again.
             embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
             prune: Whether passages of other ids that are in it are removed. Default False, as of ``querywright index``.
@@ -204,6 +206,8 @@ class ChromaRetriever(_Dense, HeldPassages):
         """
         if embedder is None or isinstance(embedder, str):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
+        if names_documents(passages):
+            passages = read_into(name, passages, home).passages
         build_collection(name, read_source(passages), embedder=embedder, home=home, prune=prune, progress=progress)
         return cls(name, embedder=embedder, home=home)
 

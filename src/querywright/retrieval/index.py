@@ -12,11 +12,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import sync
@@ -33,6 +35,7 @@ from querywright.retrieval.collection import (
     collection_folder,
     content_hash,
     encoder_of,
+    published_passages,
     read_manifest,
     read_passages,
     sweep,
@@ -87,8 +90,8 @@ def build_collection(
 ) -> IndexReport:
     """Adds passages to a collection, which is made when it is not there.
 
-    A passage replaces the one of its id. Building the same passages again does nothing; a damaged index is
-    built again from the passages and vectors that are kept.
+    A passage replaces the one of its id, and those of a document all that there were of it. Building the same
+    passages again does nothing; a damaged index is built again from the passages and vectors that are kept.
 
     Args:
         name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
@@ -119,7 +122,9 @@ def build_collection(
         for path in folder.glob("tmp-*"):  # what a build that was killed has left
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
-        merged = given if prune else {**before, **given}
+        files = {one.metadata["file"] for one in given.values() if one.metadata.keys() >= OF_DOCUMENTS}
+        kept = {id: one for id, one in before.items() if not (files and one.metadata.get("file") in files)}
+        merged = given if prune else {**kept, **given}
         merged = {id: merged[id] for id in sorted(merged)}
         content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
@@ -139,6 +144,14 @@ def build_collection(
             rebuilt=manifest is not published,
             seconds=time.monotonic() - begin,
         )
+
+
+def read_into(name: str, source: Any, home: Path | None = None, **options: Any) -> Documents:
+    """Documents for a collection, see ``read_documents``: files that it holds unchanged are not read again."""
+    known: Mapping[str, Passage] = {}
+    with suppress(CollectionError):
+        _, known = published_passages(collection_folder(name, home), home)
+    return read_documents(source, known=known.values(), **options)
 
 
 def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
