@@ -76,7 +76,7 @@ def text_of(dom: str, pattern: str) -> str:
 
 @pytest.mark.slow
 def test_a_golden_question_shows_scores_labels_and_trace_and_is_copied_as_what_runs(page, token, tmp_path):
-    server, dom = page([FIRST], reader="grounded")
+    _, dom = page([FIRST], reader="grounded")
     assert ">1. Title 1</h4>" in dom
     assert 'class="support"' in dom
     assert "labelled ENTAILED: it decides the question" in dom

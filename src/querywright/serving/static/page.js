@@ -250,7 +250,7 @@ class Column {
 function shown(score) { return typeof score === "number" ? score.toFixed(3) : ""; }
 
 function add(list, name, value) {
-  const text = (one) => (typeof one === "string" ? one : JSON.stringify(one));
+  const text = (one) => (typeof one === "string" ? one : Array.isArray(one) ? one.map(text).join("; ") : JSON.stringify(one));
   const parts = Array.isArray(value) ? value.map(text) : value && typeof value === "object"
     ? Object.entries(value).map(([key, one]) => `${key}: ${text(one)}`) : [text(value)];
   list.append(make("dt", name.replaceAll("_", " ")), make("dd", parts.join("\n")));
