@@ -83,7 +83,8 @@ def log(
     and charts set them side by side, and fold into the run of the command. A mean has its interval beside it
     (``accuracy``, ``accuracy.low``, ``accuracy.high``), an arm its lead over the baseline (``accuracy.lead``, with
     ``.lead.low``, ``.lead.high`` and ``.lead.p``); of a compilation and a study they begin with ``test/`` or ``dev/``.
-    ``recall@5`` becomes ``recall_at_5``. Where a run is active, all of it is nested in that.
+    ``recall@5`` becomes ``recall_at_5``. What is recommended has its metrics in the run of the whole as well. Where a
+    run is active, all of it is nested in that.
 
     Args:
         found: What ``querywright.evaluate``, ``compare`` or ``compile`` gave, or a study's ``Snapshot``.
@@ -103,10 +104,12 @@ def log(
     with _at(uri), mlflow.start_run(run_name=name, nested=mlflow.active_run() is not None) as run:
         mlflow.log_params({_fit(key): value for key, value in {**told.params, **(params or {})}.items()})
         mlflow.set_tags({"mlflow.note.content": "\n".join(f"- {one}" for one in told.said)} if told.said else {})
+        chosen = next((arm.metrics for arm in told.arms if arm.name == told.params.get("recommended")), {})
+        mlflow.log_metrics(_finite(chosen))
         for arm in told.arms:
             with mlflow.start_run(run_name=arm.name, nested=True):
                 mlflow.log_params({_fit(key): value for key, value in {"arm": arm.name, **arm.params}.items()})
-                mlflow.log_metrics({_fit(key): value for key, value in arm.metrics.items() if math.isfinite(value)})
+                mlflow.log_metrics(_finite(arm.metrics))
         with tempfile.TemporaryDirectory() as folder:
             for path in [*_files(told.found, Path(folder)), *map(Path, kept)]:
                 if path.is_dir():
@@ -206,6 +209,10 @@ def _flat(arm: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value for key, value in {**arm, **arm.get("knobs", {})}.items() if key != "knobs" and value is not None
     }
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {_fit(name): value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _fit(name: str) -> str:
