@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -28,6 +30,7 @@ def index(
     /,
     *,
     prune: opt.Flag = False,
+    workers: opt.Count | None = None,
     embedder: opt.Name = "embedded",
     data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
@@ -39,12 +42,15 @@ def index(
     Args:
         collection: Name of the collection.
         prune: Remove passages that are not in the source.
+        workers: Embed in so many processes of Ray, which need the extra of that name. Default: in this one.
         embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.retrieval.collection import collection_folder
 
     collection_folder(collection, output.folder)
     found = read_passages(passages, **data.given)
+    if workers is not None:
+        _embed(found, embedder, workers, output)
     report = build(collection, found, output, embedder, prune=prune)
     state = "built" if report.rebuilt else "unchanged"
     emit(output.as_json, asdict(report), lambda: say(
@@ -55,6 +61,18 @@ def index(
     others = report.count - len(found)
     if others > 0 and not prune:
         note(f"{others} passages of earlier sources stay; --prune removes them")
+
+
+def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:
+    """Put their vectors into the store."""
+    from querywright.models.store import open_store
+    from querywright.optimize.question_ray import embed_in_ray
+
+    with progress() as update, contextlib.redirect_stdout(sys.stderr):  # Ray tells on standard output who died
+        embed_in_ray(
+            passages, embedder, open_store(output.folder), workers=workers,
+            progress=lambda done, total: update("embedding", done, total),
+        )  # fmt: skip
 
 
 def build(
