@@ -22,7 +22,7 @@ from querywright.retrieval.collection import collection_folder, published_passag
 from querywright.retrieval.generated_questions import RECORDS, questions_folder
 
 CHROMA = [sys.executable, "-c", "from chromadb.cli.cli import app; app()", "run"]
-FILLED_UP = 1200
+FILLED_UP = 700
 """Passages beside the six, so that there are several batches to embed."""
 
 
