@@ -196,7 +196,8 @@ def embed_in_ray(
     texts, done = kept.missing([one.content for one in passages]), 0
     if not texts:
         return 0
-    name = str(Path(embedder).expanduser().resolve()) if os.path.isdir(Path(embedder).expanduser()) else embedder
+    folder = Path(embedder).expanduser()
+    name = str(folder.resolve()) if folder.is_dir() else embedder
     with _ray(workers) as ray:
         data: Any = importlib.import_module("ray.data")
         logging.getLogger("ray.data").setLevel(logging.ERROR)

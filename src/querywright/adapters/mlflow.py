@@ -10,9 +10,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +26,8 @@ from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import Compiled
 from querywright.optimize.study.export import export
 from querywright.optimize.study.report import write_report
-from querywright.optimize.study.status import ended, evaluations
+from querywright.optimize.study.status import ended, on_test
 from querywright.optimize.study.types import Snapshot
-from querywright.optimize.tables import question_rows, write_table
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 try:
@@ -65,30 +62,25 @@ _SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "dige
 """What ``mlflow.pyfunc.load_model(uri, model_config={...})`` may set."""
 
 
-_STUDY = ("questions", "collection", "lm", "embedder", "objectives", "trials", "seed")
-_SETTINGS_SHOWN = ("objective", "teleprompter", "n_trials", "seed")
+_OF_STUDY = ("name", "questions", "collection", "lm", "embedder", "objectives", "trials", "seed")
+_OF_SETTINGS = ("objective", "teleprompter", "n_trials", "seed")
+_LEAD = {"": "difference", ".low": "low", ".high": "high", ".p": "p_holm"}
 
 
 def log(
-    found: Any,
-    *,
-    uri: str | None = None,
-    name: str | None = None,
-    params: Mapping[str, Any] | None = None,
-    kept: Sequence[str | Path] = (),
+    found: Any, *, name: str | None = None, params: Mapping[str, Any] | None = None, kept: Sequence[str | Path] = ()
 ) -> str:
     """Log results: a run of the whole with files and verdicts, and nested in it one an arm and one a trial.
 
     It is the layout that MLflow gives searches itself: arms have their metrics under the same names, so that its table
-    and charts set them side by side, and fold into the run of the command. A mean has its interval beside it
+    and charts set them side by side, and fold into the run of the whole. A mean has its interval beside it
     (``accuracy``, ``accuracy.low``, ``accuracy.high``), an arm its lead over the baseline (``accuracy.lead``, with
-    ``.lead.low``, ``.lead.high`` and ``.lead.p``); of a compilation and a study they begin with ``test/`` or ``dev/``.
+    ``.lead.low``, ``.lead.high`` and ``.lead.p``); those of a trial, which are of dev, begin with ``dev/``.
     ``recall@5`` becomes ``recall_at_5``. What is recommended has its metrics in the run of the whole as well. Where a
     run is active, all of it is nested in that.
 
     Args:
         found: What ``querywright.evaluate``, ``compare`` or ``compile`` gave, or a study's ``Snapshot``.
-        uri: The tracking server. Default: what MLflow was told, such as by ``MLFLOW_TRACKING_URI``.
         name: Of the run. Default: MLflow makes one up.
         params: Further params of the run; nothing secret, for they are kept as they are.
         kept: Files and folders to keep with it, such as an artifact's, besides every question's result and the report.
@@ -100,18 +92,22 @@ def log(
         InputError: ``found`` is none of these.
         mlflow.exceptions.MlflowException: The server is out of reach or refuses it.
     """
-    told = _told(getattr(found, "compiled", found))
-    with _at(uri), mlflow.start_run(run_name=name, nested=mlflow.active_run() is not None) as run:
-        mlflow.log_params({_fit(key): value for key, value in {**told.params, **(params or {})}.items()})
-        mlflow.set_tags({"mlflow.note.content": "\n".join(f"- {one}" for one in told.said)} if told.said else {})
-        chosen = next((arm.metrics for arm in told.arms if arm.name == told.params.get("recommended")), {})
-        mlflow.log_metrics(_finite(chosen))
-        for arm in told.arms:
-            with mlflow.start_run(run_name=arm.name, nested=True):
-                mlflow.log_params({_fit(key): value for key, value in {"arm": arm.name, **arm.params}.items()})
-                mlflow.log_metrics(_finite(arm.metrics))
+    found = getattr(found, "compiled", found)
+    given, said, compared, trials = _parts(found)
+    arms = [found] if isinstance(found, Evaluation) else [*compared.arms, *compared.references] if compared else []
+    leads = [] if compared is None else [one.to_json() for one in compared.comparisons]
+    inside = [(one.name, {"arm": one.name}, _metrics(one, leads)) for one in arms]
+    with mlflow.start_run(run_name=name, nested=mlflow.active_run() is not None) as run:
+        mlflow.log_params({_fit(key): value for key, value in {**given, **(params or {})}.items()})
+        notes = [*said, *(one["sentence"] for one in leads)]
+        mlflow.set_tags({"mlflow.note.content": "\n".join(f"- {one}" for one in notes)} if notes else {})
+        mlflow.log_metrics(next((told for arm, _, told in inside if arm == given.get("recommended")), {}))
+        for arm, about, told in [*inside, *trials]:
+            with mlflow.start_run(run_name=arm, nested=True):
+                mlflow.log_params({_fit(key): value for key, value in about.items() if value is not None})
+                mlflow.log_metrics(told)
         with tempfile.TemporaryDirectory() as folder:
-            for path in [*_files(told.found, Path(folder)), *map(Path, kept)]:
+            for path in [*_files(found, compared, Path(folder)), *map(Path, kept)]:
                 if path.is_dir():
                     mlflow.log_artifacts(str(path), path.name)
                 else:
@@ -119,118 +115,66 @@ def log(
     return str(run.info.run_id)
 
 
-@dataclass(slots=True)
-class _Arm:
-    name: str
-    metrics: dict[str, float]
-    params: Mapping[str, Any] = field(default_factory=dict)
+_Trials = list[tuple[str, Mapping[str, Any], dict[str, float]]]
 
 
-@dataclass(slots=True)
-class _Told:
-    """What is logged of a result."""
-
-    found: Any
-    params: Mapping[str, Any]
-    said: Sequence[str]
-    arms: list[_Arm]
-
-
-def _told(found: Any) -> _Told:
+def _parts(found: Any) -> tuple[dict[str, Any], list[str], Compared | None, _Trials]:
+    """Params of a result, what came of it in words, its arms, and its trials with their params and metrics."""
     if isinstance(found, Evaluation):
-        return _Told(found, {"questions": len(found.rows)}, (), [_Arm(found.name, _metrics(found))])
+        return {"questions": len(found.rows)}, [], None, []
     if isinstance(found, Compared):
-        params = {"baseline": found.baseline, "questions": len(found.questions)}
-        arms = [_Arm(one.name, _metrics(one)) for one in (*found.arms, *found.references)]
-        return _Told(found, params, _leads(arms, [one.to_json() for one in found.comparisons]), arms)
+        return {"baseline": found.baseline, "questions": len(found.questions)}, [], found, []
     if isinstance(found, Compiled):
-        params = {name: getattr(found.settings, name) for name in _SETTINGS_SHOWN}
-        params |= {"technique": found.technique, "recommended": found.recommended, "verdict": found.verdict}
-        arms = [_Arm(one.name, _metrics(one, "test/")) for one in found.test]
-        said = [found.sentence, *_leads(arms, [one.to_json() for one in found.comparisons], "test/")]
-        tried = [_Arm(one.name, _metrics(one.dev, "dev/"), {"prompt": one.prompt, **one.knobs}) for one in found.arms]
-        return _Told(found, params, said, arms + tried)
+        given = {name: getattr(found.settings, name) for name in _OF_SETTINGS}
+        given |= {name: getattr(found, name) for name in ("technique", "recommended", "verdict")}
+        tried = [(one.name, {"prompt": one.prompt, **one.knobs}, _metrics(one.dev, of="dev/")) for one in found.arms]
+        return given, [found.sentence], found.compared, tried
     if isinstance(found, Snapshot):
-        outcome: Mapping[str, Any] = found.outcome or {}
-        params = {"study": found.spec.name, **{name: getattr(found.spec, name) for name in _STUDY}}
-        params |= {name: outcome[name] for name in ("recommended", "verdict") if name in outcome}
-        known = outcome.get("arms", {})
-        arms = [_Arm(one.name, _metrics(one, "test/"), _flat(known.get(one.name, {}))) for one in evaluations(outcome)]
-        said = [outcome.get("sentence", "It is not finished."), *_leads(arms, outcome.get("comparisons", ()), "test/")]
+        outcome = found.outcome or {"sentence": "It is not finished."}
+        given = {name: getattr(found.spec, name) for name in _OF_STUDY}
+        given |= {name: outcome[name] for name in ("recommended", "verdict") if name in outcome}
+        tried = []
         for one in ended(found.trials):
-            values = {f"objective/{name}": value for name, value in one.values.items()}
-            params_of = {"state": one.state, **_flat(one.arm.to_json())}
-            arms.append(_Arm(one.name, {**_metrics(one.dev, "dev/"), **values}, params_of))
-        return _Told(found, params, said, arms)
+            arm = one.arm.to_json()
+            about = {"state": one.state, **arm, **arm.pop("knobs")}
+            values = {f"objective/{_fit(name)}": value for name, value in one.values.items()}
+            tried.append((one.name, about, {**_metrics(one.dev, of="dev/"), **values}))
+        return given, [outcome["sentence"]], on_test(found.outcome), tried
     raise InputError(f"what evaluate, compare or compile gave can be logged, or a study's Snapshot, not {found!r:.80}")
 
 
-def _files(found: Any, folder: Path) -> list[Path]:
-    """Every question's result, a study's every trial, and a report, written into a folder."""
+def _files(found: Any, compared: Compared | None, folder: Path) -> list[Path]:
+    """Every question's result, or a study's every trial, and a report, written into a folder."""
     rows, report = folder / "results.parquet", folder / "report.html"
     if isinstance(found, Snapshot):
-        export(found, folder / "trials.parquet")
+        rows = folder / "trials.parquet"
+        export(found, rows)
         write_report(found, report)
-        return [folder / "trials.parquet", report]
-    if isinstance(found, Evaluation):
-        write_table(rows, question_rows([found]))
-        return [rows]
-    compared = found.compared if isinstance(found, Compiled) else found
-    write_table(rows, question_rows([*compared.arms, *compared.references], compared.questions))
-    return [rows, found.report(report)]
+    else:
+        found.to_pandas().to_parquet(rows)
+        if compared is not None:
+            found.report(report)
+    return [one for one in (rows, report) if one.exists()]
 
 
-def _metrics(one: Evaluation, prefix: str = "") -> dict[str, float]:
-    """The metrics of an arm, with what it cost."""
-    made: dict[str, float] = {"n": len(one.rows), "failed": one.failures.total()}
+def _metrics(one: Evaluation, leads: Sequence[Mapping[str, Any]] = (), of: str = "") -> dict[str, float]:
+    """The metrics of an arm with what the comparisons say of it, and what it cost."""
+    asked = max(1, len(one.rows))
+    made: dict[str, Any] = {"n": len(one.rows), "failed": one.failures.total(), "dollars": one.cost.dollars}
+    made |= {"lm_calls_per_question": one.calls_a_question, "seconds_p50": one.latency(0.5)}
+    made |= {"tokens_per_question": (one.cost.tokens + one.cost.saved_tokens) / asked, "seconds_p95": one.latency(0.95)}
     for metric in one.metrics:
         mean = one.mean(metric)
         made |= {metric: mean.value, f"{metric}.low": mean.low, f"{metric}.high": mean.high}
-    tokens = one.cost.tokens + one.cost.saved_tokens
-    made |= {"lm_calls_per_question": one.calls_a_question, "tokens_per_question": tokens / max(1, len(one.rows))}
-    made |= {"dollars": one.cost.dollars, "seconds_p50": one.latency(0.5), "seconds_p95": one.latency(0.95)}
-    return {f"{prefix}{name}": value for name, value in made.items()}
-
-
-def _leads(arms: Sequence[_Arm], comparisons: Sequence[Mapping[str, Any]], prefix: str = "") -> list[str]:
-    """Give arms what the comparisons say of them, as metrics; and say it in sentences."""
-    named = {one.name: one for one in arms}
-    for one in comparisons:
-        lead = f"{prefix}{one['metric']}.lead"
-        told = {"": "difference", ".low": "low", ".high": "high", ".p": "p_holm"}
-        values = {f"{lead}{end}": one[key] for end, key in told.items() if one[key] is not None}
-        if one["arm"] in named:
-            named[one["arm"]].metrics |= values
-    return [one["sentence"] for one in comparisons]
-
-
-def _flat(arm: Mapping[str, Any]) -> dict[str, Any]:
-    """What a study's arm is, with its knobs beside the rest."""
-    return {
-        key: value for key, value in {**arm, **arm.get("knobs", {})}.items() if key != "knobs" and value is not None
-    }
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {_fit(name): value for name, value in metrics.items() if math.isfinite(value)}
+    for lead in leads:
+        if lead["arm"] == one.name:
+            made |= {f"{lead['metric']}.lead{end}": lead[key] for end, key in _LEAD.items()}
+    return {f"{of}{_fit(key)}": value for key, value in made.items() if value is not None and math.isfinite(value)}
 
 
 def _fit(name: str) -> str:
     """A name that MLflow takes."""
     return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_"))
-
-
-@contextmanager
-def _at(uri: str | None) -> Iterator[None]:
-    """Inside, runs go to this server."""
-    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
-    if uri is not None:
-        mlflow.set_tracking_uri(uri)
-    try:
-        yield
-    finally:
-        if uri is not None:
-            mlflow.set_tracking_uri(before)
 
 
 def log_artifact_folder(program_path: str | Path, *, name: str = "program", **options: Any) -> ModelInfo:

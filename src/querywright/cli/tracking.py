@@ -31,9 +31,11 @@ def tracking(log: str | None) -> Callable[..., None]:
     from querywright.adapters.mlflow import log as logged
 
     def to(found: Any, **given: Any) -> None:
-        place = uri or mlflow.get_tracking_uri()
+        if uri:
+            mlflow.set_tracking_uri(uri)
+        place = mlflow.get_tracking_uri()
         try:
-            run = logged(found, uri=uri or None, **given)
+            run = logged(found, **given)
         except Exception as error:  # noqa: BLE001 - whatever a server or its client does, the result stands
             why = _bare(str(error).strip().partition("\n")[0])
             note(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, field_validator
 
-from querywright.data.types import Label
+from querywright.optimize.artifacts.files import Golden
 from querywright.optimize.artifacts.watchers import has_declined
 from querywright.serving.settings import ServeSettings
 
@@ -76,16 +76,10 @@ class AnswerOut(BaseModel):
     id: str = Field(description="The request's id, as in the header X-Request-Id.")
 
 
-class Example(BaseModel):
-    """A golden question: what an artifact answered when it was saved."""
+class Example(Golden):
+    """A golden question of an artifact, and what it answered when it was saved."""
 
     artifact: str
-    question: str
-    options: list[str]
-    history: list[str]
-    answer: str | None
-    passages: list[str] = Field(description="Their ids.")
-    evidence: dict[str, Label] = Field(description="Labels by the passage's id, where the question has them.")
 
 
 class Examples(BaseModel):
