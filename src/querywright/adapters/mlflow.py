@@ -115,7 +115,7 @@ def log(
     return str(run.info.run_id)
 
 
-_Trials = list[tuple[str, Mapping[str, Any], dict[str, float]]]
+_Trials = Sequence[tuple[str, Mapping[str, Any], dict[str, float]]]
 
 
 def _parts(found: Any) -> tuple[dict[str, Any], list[str], Compared | None, _Trials]:
