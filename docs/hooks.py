@@ -113,6 +113,7 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
         "adapters.haystack.QuerywrightRetriever",
         "adapters.haystack.QuerywrightProgram",
         "adapters.mcp.server",
+        "adapters.mlflow.log",
         "adapters.mlflow.log_artifact_folder",
         "adapters.mlflow.load_logged",
     ),

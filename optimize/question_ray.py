@@ -1,4 +1,4 @@
-"""Questions written and judged in processes of Ray, in place of threads of this one; needs ``querywright[ray]``.
+"""Questions written and judged, and passages embedded, in processes of Ray; needs ``querywright[ray]``.
 
 The processes are on this machine, unless ``RAY_ADDRESS`` names a cluster. Each makes its LMs by name once and opens the
 store of the working folder, the one that threads would use; on other machines that is the folder of the same path. What
@@ -26,6 +26,7 @@ from querywright.data.types import Passage
 from querywright.errors import InputError, OutageError
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
+from querywright.models.embedder import Embedder, Progress, resolve_embedder
 from querywright.models.keys import api_key
 from querywright.models.lm import resolve_lm
 from querywright.models.store import Store, open_store
@@ -41,6 +42,8 @@ ADDRESS = "RAY_ADDRESS"
 TRIES = 3
 """Times that a passage is made again after its process died; once more, and the run is given up."""
 GGUF = "gguf:"
+EMBEDDED_AT_ONCE = 256
+"""Texts in a batch of Ray Data."""
 REACHED_SECONDS = 5.0
 """How long a cluster may take to accept a connection."""
 
@@ -160,13 +163,79 @@ def records_by_ray(
                 book.add(cost)
                 yield position, made
         except ray.exceptions.RayError as error:
-            raise OutageError(
-                f"processes of Ray ended before their passages were done ({type(error).__name__}: "
-                f"{str(error).strip().splitlines()[0]}); what the LMs answered is kept, the same command goes on"
-            ) from error
+            raise _ended("what the LMs answered is kept", error) from error
         finally:
             for actor in actors:
                 ray.kill(actor)
+
+
+def embed_in_ray(
+    passages: Sequence[Passage], embedder: str, store: Store, *, workers: int, progress: Progress | None = None
+) -> int:
+    """Embed passages by actors of Ray Data and put their vectors into the store, where a build finds them.
+
+    No more batches are under way than the actors take; each has a GPU where there are some. This process alone writes
+    to the store, so that other machines need none; what is there is left out, so a run that was killed goes on. Ray
+    starts an actor that dies again, with its batch.
+
+    Args:
+        passages: Any number.
+        embedder: Its name, as ``resolve_embedder`` takes it.
+        store: Of the working folder.
+        workers: Actors, 1 or more.
+        progress: Called with texts done and in all. Default none.
+
+    Returns:
+        Texts that were embedded.
+
+    Raises:
+        InputError: Ray is not installed, or cannot be reached.
+        OutageError: The embedder cannot be had there.
+    """
+    kept = resolve_embedder(embedder, store=store)
+    texts, done = kept.missing([one.content for one in passages]), 0
+    if not texts:
+        return 0
+    folder = Path(embedder).expanduser()
+    name = str(folder.resolve()) if folder.is_dir() else embedder
+    with _ray(workers) as ray:
+        data: Any = importlib.import_module("ray.data")
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        data.DataContext.get_current().enable_progress_bars = False
+        embedded = data.from_items([{"text": text} for text in texts]).map_batches(
+            _Embedding, fn_constructor_args=(name, kept.id), batch_size=EMBEDDED_AT_ONCE, concurrency=workers,
+            num_gpus=1 if ray.cluster_resources().get("GPU") else None,
+        )  # fmt: skip
+        try:
+            for batch in embedded.iter_batches(batch_size=None):
+                kept.keep(list(batch["text"]), batch["vector"])
+                done += len(batch["text"])
+                if progress is not None:
+                    progress(done, len(texts))
+        except ray.exceptions.RayError as error:
+            raise _ended("what is embedded is kept", error) from error
+    return done
+
+
+class _Embedding:
+    """An embedder in a process of Ray."""
+
+    def __init__(self, name: str, identifier: str) -> None:
+        self._embedder: Embedder = resolve_embedder(name)
+        if self._embedder.id != identifier:
+            raise InputError(f"{name!r} is {self._embedder.id!r} there, but {identifier!r} is asked for")
+
+    def __call__(self, batch: Any) -> Any:
+        return {"text": batch["text"], "vector": self._embedder.encode(list(batch["text"]))}
+
+
+def _ended(kept: str, error: Exception) -> OutageError:
+    why = str(error).strip().splitlines()
+    said = why[0] if len(why) == 1 else f"{why[0]} ... {why[-1]}"
+    return OutageError(
+        f"processes of Ray ended before their passages were done ({type(error).__name__}: {said}); {kept}, the same "
+        "command goes on"
+    )
 
 
 class _Worker:

@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from querywright.checksummed import Checksummed, first_problem
+from querywright.data.types import Label
 from querywright.errors import ArtifactError, InputError
 from querywright.files import place_of, replace_folder, write_all, writing
 from querywright.optimize.artifacts.writers import WriterRef, ref_of
@@ -56,7 +57,7 @@ _READS = 5
 
 
 class Golden(BaseModel):
-    """A question and what the program made of it when it was saved."""
+    """A question and what the program made of it when it was saved; ``evidence`` as the question had it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -65,6 +66,7 @@ class Golden(BaseModel):
     history: list[str] = Field(default_factory=list)
     answer: str | None
     passages: list[str]
+    evidence: dict[str, Label] = Field(default_factory=dict)
 
 
 class ArtifactManifest(Checksummed):

@@ -96,7 +96,7 @@ def load(
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     reads = lm_of(manifest, lm, folder)
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))
-    loaded = LoadedProgram(program, reads, manifest)
+    loaded = LoadedProgram(program, reads, manifest, golden=artifact.golden)
     if verify:
         if not artifact.golden:
             raise ArtifactError("golden.jsonl is empty, so the program cannot be verified; load it without verify")

@@ -17,7 +17,7 @@ from querywright.data.types import History, Passage, Question, turns_of
 from querywright.errors import InputError
 from querywright.models.circuit_breaker import INCURABLE
 from querywright.models.pieces import Ear, FieldText
-from querywright.optimize.artifacts.files import ArtifactManifest
+from querywright.optimize.artifacts.files import ArtifactManifest, Golden
 from querywright.optimize.artifacts.watchers import Watcher, watched
 from querywright.optimize.dspy_context import asking
 from querywright.pool import bounded_map
@@ -81,16 +81,19 @@ class LoadedProgram:
         watchers: Each is called with an ``Exchange`` after every question, from the thread that asked (of a stream:
             from the thread that works on it; of an event loop: soon afterwards, from one thread that does nothing
             else). An error of a watcher is logged and goes no further.
+        golden: Questions with what it answered when it was saved. Default none.
     """
 
     def __init__(
-        self, program: RAG, lm: dspy.BaseLM, manifest: ArtifactManifest, watchers: Sequence[Watcher] = ()
-    ) -> None:
+        self, program: RAG, lm: dspy.BaseLM, manifest: ArtifactManifest, watchers: Sequence[Watcher] = (),
+        golden: Sequence[Golden] = (),
+    ) -> None:  # fmt: skip
         self.program = program
         self.lm = lm
         self.manifest = manifest
         self.id = manifest.id
         self.watchers: tuple[Watcher, ...] = tuple(watchers)
+        self.golden: tuple[Golden, ...] = tuple(golden)
         self._retrieving = _without_reader(program)
         self._streams = not isinstance(program, Ensemble) and not isinstance(program.reader, MultipleChoiceReader)
 

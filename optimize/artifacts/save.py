@@ -62,7 +62,7 @@ def save_program(
     """
     answered = evaluate(program, asked, lm=lm, name="golden answers", threads=threads)
     golden = [
-        Golden(**one.inputs, answer=row.answer, passages=list(row.passages))
+        Golden(**one.inputs, answer=row.answer, passages=list(row.passages), evidence=dict(one.evidence))
         for one, row in zip(asked, answered.rows, strict=True)
         if row.failure is None
     ]

@@ -44,7 +44,7 @@ def test_a_question_is_answered_with_what_it_came_from_and_counted(run):
     passages = told.pop("passages")
     assert told == {
         "answer": "answer 7", "support": None, "queries": [{"role": "original", "text": "What of 7?"}],
-        "fallbacks": [], "declined": False, "artifact": "sample", "version": "a" * 12,
+        "fallbacks": [], "declined": False, "trace": None, "artifact": "sample", "version": "a" * 12,
     }  # fmt: skip
     assert passages[0] == {"id": "p7-1", "title": "Title 1", "text": "Text 1 on 7.", "metadata": {}}
     server.client.get("/no/such/place")

@@ -1,4 +1,4 @@
-"""Artifacts as MLflow models, JSON all the way: logged, versioned and loaded there. Needs the extra ``mlflow``.
+"""Results as MLflow runs; artifacts as its models, JSON all the way. Needs the extra ``mlflow``.
 
 Importing MLflow switches its usage statistics on; they stay off here unless MLFLOW_DISABLE_TELEMETRY says otherwise or
 the application has imported MLflow before.
@@ -6,9 +6,11 @@ the application has imported MLflow before.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,17 @@ from querywright.files import write_all
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.comparison import Compared
+from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.results import Compiled
+from querywright.optimize.study.export import export
+from querywright.optimize.study.report import write_report
+from querywright.optimize.study.status import ended, on_test
+from querywright.optimize.study.types import Snapshot
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 try:
+    import mlflow
     import mlflow.pyfunc
     from mlflow.artifacts import download_artifacts
     from mlflow.models import Model, ModelSignature
@@ -50,6 +60,121 @@ SIGNATURE = ModelSignature(
 
 _SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "digest": None, "threads": 8}
 """What ``mlflow.pyfunc.load_model(uri, model_config={...})`` may set."""
+
+
+_OF_STUDY = ("name", "questions", "collection", "lm", "embedder", "objectives", "trials", "seed")
+_OF_SETTINGS = ("objective", "teleprompter", "n_trials", "seed")
+_LEAD = {"": "difference", ".low": "low", ".high": "high", ".p": "p_holm"}
+
+
+def log(
+    found: Any, *, name: str | None = None, params: Mapping[str, Any] | None = None, kept: Sequence[str | Path] = ()
+) -> str:
+    """Log results: a run of the whole with files and verdicts, and nested in it one an arm and one a trial.
+
+    It is the layout that MLflow gives searches itself: arms have their metrics under the same names, so that its table
+    and charts set them side by side, and fold into the run of the whole. A mean has its interval beside it
+    (``accuracy``, ``accuracy.low``, ``accuracy.high``), an arm its lead over the baseline (``accuracy.lead``, with
+    ``.lead.low``, ``.lead.high`` and ``.lead.p``); those of a trial, which are of dev, begin with ``dev/``.
+    ``recall@5`` becomes ``recall_at_5``. What is recommended has its metrics in the run of the whole as well. Where a
+    run is active, all of it is nested in that.
+
+    Args:
+        found: What ``querywright.evaluate``, ``compare`` or ``compile`` gave, or a study's ``Snapshot``.
+        name: Of the run. Default: MLflow makes one up.
+        params: Further params of the run; nothing secret, for they are kept as they are.
+        kept: Files and folders to keep with it, such as an artifact's, besides every question's result and the report.
+
+    Returns:
+        The id of the run.
+
+    Raises:
+        InputError: ``found`` is none of these.
+        mlflow.exceptions.MlflowException: The server is out of reach or refuses it.
+    """
+    found = getattr(found, "compiled", found)
+    given, said, compared, trials = _parts(found)
+    arms = [found] if isinstance(found, Evaluation) else [*compared.arms, *compared.references] if compared else []
+    leads = [] if compared is None else [one.to_json() for one in compared.comparisons]
+    inside = [(one.name, {"arm": one.name}, _metrics(one, leads)) for one in arms]
+    with mlflow.start_run(run_name=name, nested=mlflow.active_run() is not None) as run:
+        mlflow.log_params({_fit(key): value for key, value in {**given, **(params or {})}.items()})
+        notes = [*said, *(one["sentence"] for one in leads)]
+        mlflow.set_tags({"mlflow.note.content": "\n".join(f"- {one}" for one in notes)} if notes else {})
+        mlflow.log_metrics(next((told for arm, _, told in inside if arm == given.get("recommended")), {}))
+        for arm, about, told in [*inside, *trials]:
+            with mlflow.start_run(run_name=arm, nested=True):
+                mlflow.log_params({_fit(key): value for key, value in about.items() if value is not None})
+                mlflow.log_metrics(told)
+        with tempfile.TemporaryDirectory() as folder:
+            for path in [*_files(found, compared, Path(folder)), *map(Path, kept)]:
+                if path.is_dir():
+                    mlflow.log_artifacts(str(path), path.name)
+                else:
+                    mlflow.log_artifact(str(path))
+    return str(run.info.run_id)
+
+
+_Trials = Sequence[tuple[str, Mapping[str, Any], dict[str, float]]]
+
+
+def _parts(found: Any) -> tuple[dict[str, Any], list[str], Compared | None, _Trials]:
+    """Params of a result, what came of it in words, its arms, and its trials with their params and metrics."""
+    if isinstance(found, Evaluation):
+        return {"questions": len(found.rows)}, [], None, []
+    if isinstance(found, Compared):
+        return {"baseline": found.baseline, "questions": len(found.questions)}, [], found, []
+    if isinstance(found, Compiled):
+        given = {name: getattr(found.settings, name) for name in _OF_SETTINGS}
+        given |= {name: getattr(found, name) for name in ("technique", "recommended", "verdict")}
+        tried = [(one.name, {"prompt": one.prompt, **one.knobs}, _metrics(one.dev, of="dev/")) for one in found.arms]
+        return given, [found.sentence], found.compared, tried
+    if isinstance(found, Snapshot):
+        outcome = found.outcome or {"sentence": "It is not finished."}
+        given = {name: getattr(found.spec, name) for name in _OF_STUDY}
+        given |= {name: outcome[name] for name in ("recommended", "verdict") if name in outcome}
+        tried = []
+        for one in ended(found.trials):
+            arm = one.arm.to_json()
+            about = {"state": one.state, **arm, **arm.pop("knobs")}
+            values = {f"objective/{_fit(name)}": value for name, value in one.values.items()}
+            tried.append((one.name, about, {**_metrics(one.dev, of="dev/"), **values}))
+        return given, [outcome["sentence"]], on_test(found.outcome), tried
+    raise InputError(f"what evaluate, compare or compile gave can be logged, or a study's Snapshot, not {found!r:.80}")
+
+
+def _files(found: Any, compared: Compared | None, folder: Path) -> list[Path]:
+    """Every question's result, or a study's every trial, and a report, written into a folder."""
+    rows, report = folder / "results.parquet", folder / "report.html"
+    if isinstance(found, Snapshot):
+        rows = folder / "trials.parquet"
+        export(found, rows)
+        write_report(found, report)
+    else:
+        found.to_pandas().to_parquet(rows)
+        if compared is not None:
+            found.report(report)
+    return [one for one in (rows, report) if one.exists()]
+
+
+def _metrics(one: Evaluation, leads: Sequence[Mapping[str, Any]] = (), of: str = "") -> dict[str, float]:
+    """The metrics of an arm with what the comparisons say of it, and what it cost."""
+    asked = max(1, len(one.rows))
+    made: dict[str, Any] = {"n": len(one.rows), "failed": one.failures.total(), "dollars": one.cost.dollars}
+    made |= {"lm_calls_per_question": one.calls_a_question, "seconds_p50": one.latency(0.5)}
+    made |= {"tokens_per_question": (one.cost.tokens + one.cost.saved_tokens) / asked, "seconds_p95": one.latency(0.95)}
+    for metric in one.metrics:
+        mean = one.mean(metric)
+        made |= {metric: mean.value, f"{metric}.low": mean.low, f"{metric}.high": mean.high}
+    for lead in leads:
+        if lead["arm"] == one.name:
+            made |= {f"{lead['metric']}.lead{end}": lead[key] for end, key in _LEAD.items()}
+    return {f"{of}{_fit(key)}": value for key, value in made.items() if value is not None and math.isfinite(value)}
+
+
+def _fit(name: str) -> str:
+    """A name that MLflow takes."""
+    return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_"))
 
 
 def log_artifact_folder(program_path: str | Path, *, name: str = "program", **options: Any) -> ModelInfo:

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_folder
 from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.tracking import tracking
 from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
 
@@ -45,6 +46,7 @@ def compile_command(
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
+    log: opt.Log = None,
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
@@ -75,7 +77,7 @@ def compile_command(
     judging.beside(lm)
     check_folder(save_to, "--out")
     compile_and_show(
-        technique, data.source, save_to, output, lm=lambda: lm.open(output.home), **searched.needed,
+        technique, data.source, save_to, output, log, lm=lambda: lm.open(output.home), **searched.needed,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
@@ -86,11 +88,13 @@ def compile_command(
     )  # fmt: skip
 
 
-def compile_and_show(technique: str, questions: Any, save_to: Path, output: opt.Output, **given: Any) -> Workspace:
-    """Compile, save and show; what was found is also shown when it could not be saved. Gives where it was done."""
+def compile_and_show(
+    technique: str, questions: Any, save_to: Path, output: opt.Output, log: str | None = None, **given: Any
+) -> Workspace:
+    """Compile, save, show and log; what was found is also shown when it could not be saved. Gives where it was done."""
     from querywright.api import compile as compiled
 
-    failed: QuerywrightError | None = None
+    logged, failed = tracking(log), None
     with progress() as update:
         tuned = compiled(technique, questions, progress=update, tell=note, **given)
         try:
@@ -106,6 +110,7 @@ def compile_and_show(technique: str, questions: Any, save_to: Path, output: opt.
     emit(output.as_json, {**tuned.to_json(), "artifact": None if failed else save_to.name}, shown)
     if failed is not None:
         raise failed
+    logged(tuned, name=save_to.name, params={"lm": tuned.workspace.lm.model}, kept=[save_to])
     return tuned.workspace
 
 

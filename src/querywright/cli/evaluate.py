@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file, check_folder
 from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.tracking import tracking
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.files import private, write_file, writing
@@ -39,6 +40,7 @@ class Given:
     helpers: opt.Helpers = field(default_factory=opt.Helpers)
     judging: opt.Judging = field(default_factory=opt.Judging)
     deadline: opt.Deadline = None
+    log: opt.Log = None
 
 
 def evaluate_command(arm: opt.Arms = (), /, *, given: Given, rows: opt.File | None = None) -> None:
@@ -97,6 +99,7 @@ class Bench:
     ready: Prepared
     guidelines: Guidelines | None
     named: Sequence[str]
+    logged: Callable[..., None]
 
     @classmethod
     def open(cls, named: Sequence[str], given: Given) -> Bench:
@@ -104,7 +107,7 @@ class Bench:
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.prepared import prepare
 
-        arms, helpers = given.arms, given.helpers
+        arms, helpers, logged = given.arms, given.helpers, tracking(given.log)
         judging, lm, guidelines = given.judging, given.work.lm, None
         judging.beside(lm)
         if judging.guidelines is not None:
@@ -120,7 +123,7 @@ class Bench:
         )  # fmt: skip
         if guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in ready.metrics.values()):
             raise InputError("only the judge coverage holds answers against --guidelines; give --judge coverage too")
-        return cls(given, ready, guidelines, named)
+        return cls(given, ready, guidelines, named, logged)
 
     def run(self, kept: Path | None, baseline: str | None = None) -> None:
         """Run the arms, print what they gave and keep it: the rows in a file or, beside a baseline, all in a folder."""
@@ -137,6 +140,8 @@ class Bench:
         elif baseline is None and kept is not None:
             _write_rows(kept, compared)
             note(f"every question's result: {kept}")
+        name = Path(self.given.data.source).name if baseline is None or kept is None else kept.name
+        self.logged(compared, name=name, params=self.facts(), kept=[files[SUMMARY]] if files else [])
 
     def compare(self, baseline: str | None) -> Compared:
         """Run the arms, beside a baseline with closed book and oracle evidence; guidelines are written first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -33,6 +35,7 @@ def index(
     chunk_size: opt.Count | None = None,
     chunk_overlap: opt.Whole | None = None,
     prune: opt.Flag = False,
+    workers: opt.Count | None = None,
     embedder: opt.Name = "embedded",
     data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
@@ -46,6 +49,7 @@ def index(
         chunk_size: Words of a passage at most, where documents are split. Default: 150.
         chunk_overlap: Words at most that a passage repeats of the one before. Default: 20.
         prune: Remove passages that are not in the source.
+        workers: Embed in so many processes of Ray, which need the extra of that name. Default: in this one.
         embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.retrieval.collection import collection_folder
@@ -65,6 +69,8 @@ def index(
         with progress() as update:
             documents = read_into(collection, source, output.folder, progress=update, **sizes)
         found = documents.passages
+    if workers is not None:
+        _embed(found, embedder, workers, output)
     report = build(collection, found, output, embedder, prune=prune)
     read = {} if documents is None else {name: one for name, one in documents._asdict().items() if name != "passages"}
     state = "built" if report.rebuilt else "unchanged"
@@ -78,6 +84,18 @@ def index(
     stay = report.count - len(found)
     if stay > 0 and not prune:
         note(f"{stay} passages of earlier sources stay; --prune removes them")
+
+
+def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:
+    """Put their vectors into the store."""
+    from querywright.models.store import open_store
+    from querywright.optimize.question_ray import embed_in_ray
+
+    with progress() as update, contextlib.redirect_stdout(sys.stderr):  # Ray tells on standard output who died
+        embed_in_ray(
+            passages, embedder, open_store(output.folder), workers=workers,
+            progress=lambda done, total: update("embedding", done, total),
+        )  # fmt: skip
 
 
 def build(

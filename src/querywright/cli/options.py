@@ -56,6 +56,13 @@ Json = Annotated[
         name="--json", show_default=False, group="Output", help="Print JSON, and nothing else, on standard output."
     ),
 ]
+Log = Annotated[
+    str | None,
+    Parameter(
+        name="--log", metavar="mlflow[:URI]", group="Output",
+        help="Log params, metrics, files and the report as MLflow runs, at URI or $MLFLOW_TRACKING_URI.",
+    ),
+]  # fmt: skip
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False)]
 Questions = Annotated[
     str,

@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.tracking import tracking
 from querywright.errors import InputError
 from querywright.workspace import Workspace
 
@@ -53,13 +54,14 @@ class StorageOptions:
 
 @dataclass(frozen=True)
 class WorkerOptions(StorageOptions):
-    """Where trials are kept, and who runs them.
+    """Where trials are kept, who runs them, and where what they find is logged.
 
     Args:
         workers: Processes side by side.
     """
 
     workers: opt.Count = 1
+    log: opt.Log = None
 
 
 @Parameter(name="*", group="Budget")
@@ -271,6 +273,7 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
     """Run a study to its end, write its report, and show what came of it."""
     from querywright.optimize.study.report import write_report
 
+    logged = tracking(run.log)
     command = _command("run", file, "--out", folder, "--workers", run.workers)
     with _resumable(folder, run.storage), progress(QUIET_SECONDS) as update:
         found = start(
@@ -279,6 +282,7 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
         )  # fmt: skip
     write_report(found, folder / REPORT)
     show_study(found, folder, as_json=output.as_json)
+    logged(found, name=found.spec.name, kept=[folder / "artifacts"])
 
 
 def _command(*words: object) -> str:

@@ -155,6 +155,14 @@ class Embedder:
             )
         self._write([_clean(text) for text in texts], vectors, side)
 
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """The distinct documents whose vectors the store does not have."""
+        distinct = list(dict.fromkeys(_clean(text) for text in texts))
+        there = {
+            text for n in range(0, len(distinct), CHUNK) for text in self._read(distinct[n : n + CHUNK], "document")
+        }
+        return [text for text in distinct if text not in there]
+
     def __deepcopy__(self, memo: dict[int, object]) -> Embedder:
         return self
 

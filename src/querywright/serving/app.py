@@ -29,6 +29,7 @@ from querywright.serving.programs import Load, Programs, Served, loader
 from querywright.serving.settings import ServeSettings, is_loopback
 from querywright.serving.shapes import (
     AnswerOut,
+    Examples,
     Health,
     Problem,
     Reloaded,
@@ -41,7 +42,7 @@ from querywright.serving.work import Work
 if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
-ROUTES = ("/ask", "/retrieve", "/reload", "/health", "/metrics", "/openapi.json")
+ROUTES = ("/ask", "/retrieve", "/examples", "/reload", "/health", "/metrics", "/openapi.json")
 PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css", "/docs": "docs.html", "/docs.js": "docs.js"}
 OPEN = frozenset(PAGES) | {"/health"}
 """Addresses that need no token."""
@@ -59,6 +60,7 @@ _EVENT = {
 _STATIC = Path(__file__).parent / "static"
 _THREADS_BESIDES = 8
 _SHOWN_PROBLEMS = 5
+_MOST_EXAMPLES = 20
 
 
 class Service:
@@ -105,8 +107,9 @@ class Service:
         """The answer as it is sent, counted."""
         seconds = round(time.perf_counter() - note.began, 4)
         told = answer_out(
-            prediction, asked.options or (), artifact=served.name, version=served.version, seconds=seconds, id=note.id
-        )
+            prediction, asked.options or (), trace=asked.trace, artifact=served.name, version=served.version,
+            seconds=seconds, id=note.id,
+        )  # fmt: skip
         self.metrics.outcome(told["fallbacks"], told["declined"])
         note.fields |= {"fallbacks": told["fallbacks"], "declined": told["declined"]}
         return told
@@ -196,6 +199,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         served = service.served(asked, request, reads=False)
         prediction = await service.predicted(request, asked, served.program.aretrieve)
         return _json(service.told(served, asked, prediction, note_of(request.scope)))
+
+    @app.get("/examples", summary="Questions to begin with", response_model=Examples, dependencies=closed)
+    async def examples(request: Request) -> Response:
+        """Golden questions of the artifacts, 20 of each at most."""
+        golden = [(one.name, each) for one in service.programs for each in one.program.golden[:_MOST_EXAMPLES]]
+        return _json({"examples": [{"artifact": name, **each.model_dump()} for name, each in golden]})
 
     @app.post("/reload", summary="Load the artifacts again", response_model=Reloaded, dependencies=closed)
     async def reload(request: Request) -> Response:

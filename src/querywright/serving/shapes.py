@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, field_validator
 
+from querywright.optimize.artifacts.files import Golden
 from querywright.optimize.artifacts.watchers import has_declined
 from querywright.serving.settings import ServeSettings
 
@@ -22,6 +23,7 @@ class AskedIn(BaseModel):
     options: list[str] | None = None
     history: list[str] | None = None
     artifact: str | None = None
+    trace: bool = False
 
     @field_validator("options", check_fields=False)
     @classmethod
@@ -47,6 +49,17 @@ class QueryOut(BaseModel):
     text: str
 
 
+class StepOut(BaseModel):
+    """What one step did; steps of the same stage ran side by side."""
+
+    kind: str = Field(description="lm, search, rerank or gate.")
+    name: str
+    stage: int
+    given: dict[str, Any]
+    made: Any = Field(description="Of a search: ids by what was searched for, best first.")
+    scores: dict[str, list[float | None]] = Field(description="Of a search: scores of those, by the same.")
+
+
 class AnswerOut(BaseModel):
     """An answer and what it came from."""
 
@@ -56,10 +69,23 @@ class AnswerOut(BaseModel):
     queries: list[QueryOut]
     fallbacks: list[str] = Field(description="Steps that fell back to something plainer.")
     declined: bool = Field(description="The reader said that the passages do not answer.")
+    trace: list[StepOut] | None = Field(description="What was asked and searched, where the request has trace: true.")
     artifact: str
     version: str = Field(description="Which state of the artifact answered.")
     seconds: float
     id: str = Field(description="The request's id, as in the header X-Request-Id.")
+
+
+class Example(Golden):
+    """A golden question of an artifact, and what it answered when it was saved."""
+
+    artifact: str
+
+
+class Examples(BaseModel):
+    """Questions to begin with."""
+
+    examples: list[Example]
 
 
 class ArtifactOut(BaseModel):
@@ -145,8 +171,8 @@ def passages_out(passages: Any) -> list[dict[str, Any]]:
     return [{"id": one.id, "title": one.title, "text": one.text, "metadata": dict(one.metadata)} for one in passages]
 
 
-def answer_out(prediction: Any, options: Sequence[str], **served: Any) -> dict[str, Any]:
-    """A prediction as ``AnswerOut`` has it."""
+def answer_out(prediction: Any, options: Sequence[str], *, trace: bool = False, **served: Any) -> dict[str, Any]:
+    """A prediction as ``AnswerOut`` has it; of an LM no name is told, which may hold a place."""
     answer, support = prediction.answer, prediction.get("support")
     return {
         "answer": answer,
@@ -155,5 +181,8 @@ def answer_out(prediction: Any, options: Sequence[str], **served: Any) -> dict[s
         "queries": [{"role": str(one.role), "text": one.text} for one in prediction.queries],
         "fallbacks": list(prediction.fallbacks),
         "declined": has_declined(answer, options),
+        "trace": [{name: getattr(one, name) for name in StepOut.model_fields} for one in prediction.steps]
+        if trace
+        else None,
         **served,
     }
