@@ -49,7 +49,7 @@ class Flow:
         self._turn = threading.Condition()
         self._under_way = self._cuts = 0
         self._wall = self._best = float("inf")
-        self._begin()
+        self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, 0
 
     @contextmanager
     def turn(self) -> Iterator[int]:
