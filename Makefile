@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live test test-all attack coverage lint docs table format bench train-rewriter clean
+.PHONY: help install demo demo-live test test-all attack coverage lint docs table format bench bench-peers train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -74,6 +74,10 @@ bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/techniques.py --home $(QUERYWRIGHT_HOME)/bench
 	$(BIN)/python benchmarks/rewriter.py
 	$(BIN)/python benchmarks/recipes.py
+
+bench-peers: $(STAMP) ## Run the same work by LangChain, LlamaIndex, DSPy's Evaluate and node by node beside ours, five rounds in turn
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group bench
+	$(BIN)/python benchmarks/techniques.py --part libraries --rounds $(or $(ROUNDS),5)
 
 # What the rewriter learns, by question set: whose prompts. Besides the sample, a set is a folder of DATA with corpus.jsonl
 # and questions.jsonl; those that are not there are left out.

@@ -246,7 +246,7 @@ def _found(place: Place, search: Callable[[Place], Searched]) -> Found:
     program = program if found.variant is None else with_variant(program, Variant.model_validate(found.variant))
     tested = evaluate(
         program, bench.splits.test, lm=lm, name=place.name,
-        metrics={**bench.metrics, **judged_metrics(["accuracy"])}, threads=bench.spec.threads,
+        metrics={**bench.metrics, **judged_metrics(["accuracy"])}, threads=bench.threads,
     )  # fmt: skip
     return Found(place.name, found, tested)
 
@@ -286,7 +286,7 @@ def _stepped(place: Place) -> Searched:
         for arm in arms:
             dev = evaluate(
                 bench.program(arm), bench.splits.dev, lm=bench.lm, name=place.name, metrics=bench.metrics,
-                threads=bench.spec.threads,
+                threads=bench.threads,
             )  # fmt: skip
             tried += 1
             if objective.value(dev) > value:
@@ -331,7 +331,7 @@ def _tuned(place: Place) -> Searched:
     try:
         variant = make_variant(
             bench.spec.prompts["light"], "light", bench.program(arm), bench.splits.dev, metric=metric, lm=bench.lm,
-            seed=bench.spec.seed, threads=bench.spec.threads,
+            seed=bench.spec.seed, threads=bench.threads,
         )  # fmt: skip
     except BudgetError:
         ended = "calls"

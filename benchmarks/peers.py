@@ -139,6 +139,32 @@ def _dspy(setting: Setting, search: Search) -> Answer:
     return run
 
 
+def node_by_node(setting: Setting) -> Answer:
+    """A plain loop as AutoRAG goes: all questions through a node, then all through the next one.
+
+    Its nodes are expansion, search, fusion and generation; all queries of a run are one batch to the embedder.
+    """
+    lm = dspy.LM("openai/bench", api_base=setting.url, api_key="x", cache=False, temperature=0)
+
+    def ask(prompt: str) -> str:
+        return str(lm(prompt)[0])
+
+    def run(questions: Sequence[str]) -> list[str]:
+        expand = f"Write {WORDINGS} different versions of the question, one a line.\n\nQuestion: "
+        written = _in_threads(ask, [expand + question for question in questions], setting.concurrency)
+        asked = [[question, *text.splitlines()[:WORDINGS]] for question, text in zip(questions, written, strict=True)]
+        found = iter(setting.search([query for queries in asked for query in queries]))
+        contexts = []
+        for queries in asked:
+            lists = [next(found) for _ in queries]
+            best = dict.fromkeys(texts[rank] for rank in range(MAX_PASSAGES) for texts in lists if rank < len(texts))
+            contexts.append("\n".join(list(best)[:MAX_PASSAGES]))
+        reads = [READ.format(context=one, question=asks) for one, asks in zip(contexts, questions, strict=True)]
+        return _in_threads(ask, reads, setting.concurrency)
+
+    return run
+
+
 def _in_threads(work: Callable[[str], str], questions: Sequence[str], concurrency: int) -> list[str]:
     with ThreadPoolExecutor(concurrency) as pool:
         return list(pool.map(work, questions))
@@ -149,4 +175,5 @@ PEERS: dict[str, Callable[[Setting], Answer]] = {
     "LlamaIndex QueryFusionRetriever": llama_index,
     "DSPy by hand, a search a query": dspy_by_hand,
     "DSPy by hand, a batch a question": dspy_in_batches,
+    "node by node, as AutoRAG goes": node_by_node,
 }

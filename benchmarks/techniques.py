@@ -1,6 +1,7 @@
 """Every technique against an LM of fixed latency, and the same work done with other libraries: ratios of one run.
 
 Usage: python benchmarks/techniques.py [--latency 0.2] [--questions 100] [--concurrency 32] [--json]
+       python benchmarks/techniques.py --part libraries --rounds 5     (make bench-peers)
 
 What a run costs is set beside its critical path: LM stages one after another x latency x questions / concurrency,
 with the stages that were really taken. A ratio of 1 would mean that nothing but the LM takes time and that no thread
@@ -37,6 +38,7 @@ from measured import Material, OneByOne, TimedEmbedder, TimedRetriever, material
 from peers import MAX_PASSAGES, PEERS, WORDINGS, Setting
 
 from querywright.data.types import Question
+from querywright.models.circuit_breaker import Limits
 from querywright.models.embedder import EMBEDDED_PACKAGE, Embedder, TextEmbedder, resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.optimize.evaluate import evaluate
@@ -155,7 +157,7 @@ def bench(
         build_collection("bench", made.passages, embedder=embedder, home=home, prune=True)
         timed = TimedEmbedder(embedder)
         retriever = TimedRetriever("bench", embedder=timed, home=home)
-        lm = resolve_lm(model, api_base=server.url, api_key="x")
+        lm = resolve_lm(model, api_base=server.url, api_key="x", limits=Limits(at_once=concurrency))
         yield Bench(server, lm, made, retriever, timed, concurrency)
         lm.engine.close()
 
@@ -332,6 +334,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--reader", choices=("short_answer", "multiple_choice"), help="one more LM stage (none)")
     made.add_argument("--technique", action="append", choices=NAMES, help="only this one; may be repeated")
     made.add_argument("--part", action="append", choices=PARTS, help="only this one; may be repeated")
+    made.add_argument("--rounds", type=int, default=1, help="of the libraries, one after another in each (1)")
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
 
@@ -363,11 +366,15 @@ def main() -> None:
                 report["techniques"].append(result.to_json())
                 show(line(result, len(ready.questions)))
         if "libraries" in parts:
-            report["libraries"] = []
             show(f"\nThe same work, {WORDINGS + 1} queries and a short answer\n{HEAD}")
-            for result in _libraries(ready, show):
-                report["libraries"].append(result.to_json())
-                show(line(result, len(ready.questions)))
+            found: list[Result] = []
+            for _ in range(options.rounds):
+                for result in _libraries(ready, show):
+                    found.append(result)
+                    show(line(result, len(ready.questions)))
+            report["libraries"] = [result.to_json() for result in found]
+            if options.rounds > 1:
+                show(_spread(found, options.rounds))
     if "embedding" in parts:
         report["embedding_ratio"] = embedding_ratio(embedder, threads=options.concurrency)
         show(
@@ -387,6 +394,18 @@ def _libraries(ready: Bench, show: Callable[[str], None]) -> Iterator[Result]:
             yield run_library(ready, name, embedder)
         except ImportError as error:
             show(f"{name:33} skipped, not installed ({error}): pip install -c constraints.txt --group bench")
+
+
+def _spread(found: Sequence[Result], rounds: int) -> str:
+    """The ratios of each library over all rounds: median, least and most."""
+    lines = [f"\nWall time over critical path, {rounds} rounds in turn: median (least to most)"]
+    for name in dict.fromkeys(one.name for one in found):
+        said = ""
+        for kind in ("cold", "cached"):
+            ratios = [one.ratio(getattr(one, kind)) or 0.0 for one in found if one.name == name]
+            said += f"   {kind} {statistics.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        lines.append(f"{name:32}{said}")
+    return "\n".join(lines)
 
 
 def _heading(options: argparse.Namespace, ready: Bench, overhead: float, counts: Counts) -> str:

@@ -46,7 +46,7 @@ class CompileSettings:
         demo_sizes: Demonstrations in each set that ``bootstrap_few_shot`` is asked for. Default 1 and 2.
         reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
         seed: Of the order of training questions and of the sampler. Default 0.
-        threads: Questions under way at a time. Default 4.
+        threads: Questions under way at a time. Default None: 4, and as many as the server of an LM elsewhere takes.
         max_failures: Share of the questions of an arm that may fail. Default 0.05.
         deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
@@ -58,7 +58,7 @@ class CompileSettings:
     demo_sizes: tuple[int, ...] = (1, 2)
     reader_demo_sizes: tuple[int, ...] = (1,)
     seed: int = 0
-    threads: int = 4
+    threads: int | None = None
     max_failures: float = 0.05
     deadline: float | None = None
 

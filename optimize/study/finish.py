@@ -146,7 +146,7 @@ def _save(bench: Bench, tested: Tested, outcome: dict[str, Any], folder: Path) -
             tested.programs[name],
             lm=bench.lm,
             asked=bench.splits.dev[:GOLDEN],
-            threads=bench.spec.threads,
+            threads=bench.threads,
             made={**made, "arm": arm.to_json(), "name": name},
             card=card,
         )

@@ -83,6 +83,11 @@ class Bench:
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
 
     @property
+    def threads(self) -> int:
+        """Questions under way at a time."""
+        return self.spec.threads or engine_of(self.lm).threads
+
+    @property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives of the study."""
         return objectives_of(self.spec.objectives)
@@ -99,7 +104,7 @@ class Bench:
         names = [metric for objective in self.objectives for metric in objective.metrics]
         names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
         asked = self.judge_lm or self.lm
-        return judged_metrics(names, lm=asked, judges=self.judges, threads=max(8, self.spec.threads))
+        return judged_metrics(names, lm=asked, judges=self.judges, threads=max(8, self.threads))
 
     @property
     def judging(self) -> dict[str, JudgedMetric]:
@@ -212,7 +217,7 @@ class Bench:
                 feedback=feedback_metric(metric, [*self.judges_of(self._aims(prompt)).values()]),
                 lm=self.lm,
                 seed=self.spec.seed,
-                threads=self.spec.threads,
+                threads=self.threads,
                 max_failures=self.spec.max_failures,
                 progress=None if say is None else lambda done, total: say(f"prompts {called}", done, total),
             )
@@ -232,7 +237,7 @@ class Bench:
     def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
         """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""
         own = {"metrics": self.metrics, "progress": self.progress, "max_failures": self.spec.max_failures}
-        given = {"threads": self.spec.threads, "deadline": self.spec.deadline, **own, **options}
+        given = {"threads": self.threads, "deadline": self.spec.deadline, **own, **options}
         return evaluate(program, questions, lm=self.lm, name=name, **given)
 
     def spent_since(self, before: Cost) -> Cost:

@@ -358,7 +358,8 @@ class StudySpec(_Strict):
         budget: Where it stops.
         storage: ``journal`` (a file in the study's folder), ``sqlite`` (the same, one process), or a URL of
             PostgreSQL, which may be left out here and given with ``--storage``.
-        threads: Questions under way at a time in each worker.
+        threads: Questions, and calls of an LM elsewhere, under way at a time in each worker. None: 4, and as many as
+            its server takes.
         max_failures: Share of a trial's questions that may fail.
         max_unreadable: Share of the LMs' answers that may be unreadable in a trial, 0 to less than 1. None: 0.3.
         timeout: Seconds of an attempt at an LM elsewhere, to the end of its answer. None: 60.
@@ -397,7 +398,7 @@ class StudySpec(_Strict):
     pruner: Literal["paired", "none"] = "paired"
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
     storage: Annotated[str, AfterValidator(_public), _checked(check_storage)] = "journal"
-    threads: int = Field(default=4, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
     max_unreadable: float | None = Field(default=None, ge=0, lt=1)
     timeout: float | None = Field(default=None, gt=0, le=LONGEST)
@@ -431,7 +432,7 @@ class StudySpec(_Strict):
     @property
     def limits(self) -> Limits:
         """How patient its LMs are asked."""
-        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable)
+        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable, at_once=self.threads)
 
     def to_json(self) -> dict[str, Any]:
         """The specification as plain data, defaults filled in."""

@@ -21,6 +21,7 @@ from querywright.data.labels import read_labels, with_labels
 from querywright.data.reading import check_labels
 from querywright.data.types import History
 from querywright.errors import InputError
+from querywright.models.circuit_breaker import Limits
 from querywright.models.rewriters import rewriter_of
 from querywright.named import (
     check_reader,
@@ -67,7 +68,7 @@ def evaluate(
     labels: Any = None,
     reader: str | None = "auto",
     max_passages: int = 5,
-    threads: int = 4,
+    threads: int | None = None,
     deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
@@ -93,7 +94,8 @@ def evaluate(
             None, for a technique without one.
         max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
             50. Default 5.
-        threads: Questions under way at a time, 1 or more. Default 4.
+        threads: Questions under way at a time, 1 or more, and calls of an LM that was named. Default: 4, and as many
+            as the server of an LM elsewhere takes.
         deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of the questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
@@ -105,13 +107,13 @@ def evaluate(
         TooManyFailuresError: More questions failed than allowed.
     """
     ready = prepare(
-        {name: program} if name else [program], questions, workspace=_workspace(home, lm), retriever=retriever,
+        {name: program} if name else [program], questions, workspace=_workspace(home, lm, threads), retriever=retriever,
         where=where, metrics=metrics, reader=reader, max_passages=max_passages, threads=threads,
         **_judging(judge, judge_lm), tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     ((named, one),) = ready.programs.items()
     return evaluate_program(
-        one, ready.questions, lm=ready.workspace.lm, name=named, metrics=ready.metrics, threads=threads,
+        one, ready.questions, lm=ready.workspace.lm, name=named, metrics=ready.metrics, threads=ready.workspace.threads,
         deadline=deadline, max_failures=max_failures, progress=progress,
     )  # fmt: skip
 
@@ -136,7 +138,7 @@ def compare(
     reranker: Any = None,
     writer_lm: LM | Path | None = None,
     references: bool = True,
-    threads: int = 4,
+    threads: int | None = None,
     deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
@@ -167,7 +169,8 @@ def compare(
         writer_lm: What techniques that are named, and artifacts, ask before they read: any LM, its name or a rewriter's
             folder. Default: ``lm``, or an artifact's own.
         references: Whether closed book and oracle evidence stand beside the arms. Default True.
-        threads: Questions under way at a time, 1 or more. Default 4.
+        threads: Questions under way at a time, 1 or more, and calls of an LM that was named. Default: 4, and as many
+            as the server of an LM elsewhere takes.
         deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
@@ -182,14 +185,15 @@ def compare(
         TooManyFailuresError: More questions of an arm failed than allowed.
     """
     ready = prepare(
-        arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
+        arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder, engine=engine,
         where=where, reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
         writer_lm=writer_lm, threads=threads, **_judging(judge, judge_lm),
         tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     return compare_programs(
         ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-        metrics=ready.metrics, threads=threads, deadline=deadline, max_failures=max_failures, progress=progress,
+        metrics=ready.metrics, threads=ready.workspace.threads, deadline=deadline, max_failures=max_failures,
+        progress=progress,
     )  # fmt: skip
 
 
@@ -207,7 +211,7 @@ def label(
     knobs: Mapping[str, Any] | None = None,
     engine: str = "dense",
     embedder: Any = "embedded",
-    threads: int = 4,
+    threads: int | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
     progress: Progress | None = None,
@@ -227,7 +231,7 @@ def label(
         knobs: Values for every technique that is named and has the knob.
         engine: What techniques search with that name none. Default ``dense``.
         embedder: What a collection that is named was built with. Default ``embedded``.
-        threads: Questions, or judgements, under way at a time. Default 4.
+        threads: The same, and judgements. Default: 4, and as many as the server of an LM elsewhere takes.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total after each question.
@@ -243,11 +247,11 @@ def label(
     asks = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
     check_judge(None if asks is None else asks.judge)
     ready = prepare(
-        arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
+        arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder, engine=engine,
         where=where, reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
     )  # fmt: skip
     place = ready.workspace
-    given: dict[str, Any] = {"threads": threads, "max_failures": max_failures, "progress": progress}
+    given: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": progress}
     pool, _ = pool_passages(ready.programs, ready.questions, lm=place.lm, depth=depth, **given)
     return label_pool(
         pool, ready.questions, None if asks is None else asks.judge,
@@ -294,7 +298,8 @@ class Tuned:
             ArtifactError: It cannot be written there.
         """
         return save_compiled(
-            path, self.compiled, self.splits, lm=self.workspace.lm, threads=self.compiled.settings.threads
+            path, self.compiled, self.splits, lm=self.workspace.lm,
+            threads=self.compiled.settings.threads or self.workspace.threads,
         )  # fmt: skip
 
     def __dir__(self) -> list[str]:
@@ -399,7 +404,7 @@ def compile(
         (tell or _warn)(line)
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
-    place = _workspace(home, lm)()
+    place = _workspace(home, lm, settings.threads)()
     writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched, where)
     tell_unlearnt(rewriter_of(writer), [technique], tell or _warn)
     if callable(getattr(index, "passages", None)):
@@ -457,10 +462,11 @@ def _opens(lm: Any) -> bool:
     return callable(lm) and not isinstance(lm, dspy.BaseLM)
 
 
-def _workspace(home: str | Path | None, lm: Any) -> Callable[[], Workspace]:
+def _workspace(home: str | Path | None, lm: Any, threads: int | None) -> Callable[[], Workspace]:
     if _opens(lm):
         return cast("Callable[[], Workspace]", lm)
-    return lambda: Workspace.open(home, cast("Any", lm), tell=_warn)
+    limits = Limits(at_once=threads) if isinstance(lm, str) else None  # one that is there has its own
+    return lambda: Workspace.open(home, cast("Any", lm), limits=limits, tell=_warn)
 
 
 def _judging(judge: str | Path | Sequence[str | Path], lm: LM | None) -> dict[str, Any]:

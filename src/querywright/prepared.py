@@ -22,6 +22,7 @@ from querywright.metrics.dspy_metrics import Metric, needs
 from querywright.metrics.guideline import Guidelines
 from querywright.metrics.judge import JudgedMetric
 from querywright.metrics.judges import JUDGED
+from querywright.models.flow import MOST
 from querywright.models.rewriters import rewriter_of
 from querywright.named import (
     check_reader,
@@ -197,7 +198,7 @@ def prepare(
     judges: Sequence[str | Path] = (),
     judge_lm: Callable[[Workspace], dspy.LM] | None = None,
     guidelines: Guidelines | None = None,
-    threads: int = 4,
+    threads: int | None = None,
     reranker: Reranker | str | None = None,
     writer_lm: Any = None,
     reading: Mapping[str, Any] | None = None,
@@ -226,7 +227,7 @@ def prepare(
         defaults = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
         named = _named_arms(defaults, engine, shared, writer_lm)
     _check_shared(knobs, writer_lm, named.values())
-    chosen, judged = _metrics(metrics, judges, judge_lm is not None, guidelines, max(8, threads))
+    chosen, judged = _metrics(metrics, judges, judge_lm is not None, guidelines, max(8, threads or MOST))
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
     notes: list[str] = []
     if not is_given and not all(question.options for question in asked):

@@ -45,6 +45,13 @@ class Workspace:
     budget: Budget | None = None
     tell: Tell = print
 
+    @property
+    def threads(self) -> int:
+        """Questions under way at a time that keep the LM busy."""
+        from querywright.models.lm import engine_of
+
+        return engine_of(self.lm).threads
+
     @classmethod
     def open(
         cls,

@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from querywright.data import load_sample
 from querywright.errors import InputError, ModelError
 from querywright.models import embedder as embedder_module
 from querywright.models.embedder import EMBEDDED_ID, Embedder, embedder_of, resolve_embedder, with_store
+from querywright.models.onnx_bert import OnnxBert
 from querywright.models.store import open_store
 
 DIMENSION = 24
@@ -208,24 +210,102 @@ def test_the_embedded_model_tells_meanings_apart(minilm, capfd):
     assert "Loading weights" not in out + err
 
 
-def test_a_cached_run_never_imports_torch_and_another_limits_its_spinning_first(minilm):
-    minilm.encode(["a cat"])
+@pytest.fixture
+def folder(tmp_path):
+    """All-MiniLM-L6-v2 in a folder whose configuration can be written."""
+    package = importlib.util.find_spec(embedder_module.EMBEDDED_PACKAGE)
+    shutil.copytree(Path(package.origin).parent / "model", tmp_path / "asks", copy_function=os.symlink)
+    (tmp_path / "asks" / "config_sentence_transformers.json").unlink()
+    return tmp_path / "asks"
+
+
+ODD = [
+    "",
+    " a  b\t",
+    "x" * 3000,
+    "Ein K\u00e4se, 30 \u00b0C",
+    "\u732b \u72ac",
+    "\U0001f9e0 [MASK] [SEP] ##ing",
+    "fever " * 600,
+]
+
+
+def _as_torch_has_it(source, texts, **options):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(source), device="cpu").encode(texts, normalize_embeddings=True, **options)
+
+
+@pytest.mark.parametrize("pooling", [{}, {"pooling_mode": "cls"}, {"pooling_mode_cls_token": True}])
+def test_a_model_of_berts_kind_runs_without_torch_and_gives_the_same_vectors(folder, pooling):
+    if pooling:
+        own = {"word_embedding_dimension": 384, **pooling}
+        (folder / "1_Pooling" / "config.json").unlink()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(own))
+    texts = [*ODD, *(passage.text for passage in load_sample().passages[:40])]
+    found = resolve_embedder(str(folder))
+
+    np.testing.assert_allclose(found.encode(texts), _as_torch_has_it(folder, texts), rtol=0, atol=1e-5)
+    assert isinstance(found._model, OnnxBert)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "why"),
+    [
+        ("config.json", {"hidden_act": "relu"}, "it is a bert"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "it pools by"),
+        ("tokenizer.json", None, "tokenizer.json"),
+    ],
+)
+def test_another_model_runs_on_torch(folder, caplog, file, change, why):
+    given = json.loads((folder / file).read_bytes())
+    (folder / file).unlink()
+    if change is not None:
+        (folder / file).write_text(json.dumps(given | change))
+    found = resolve_embedder(str(folder))
+    with caplog.at_level("DEBUG", "querywright.models.embedder"):
+        vectors = found.encode(["a cat", "tax"])
+
+    np.testing.assert_allclose(vectors, _as_torch_has_it(folder, ["a cat", "tax"]), rtol=0, atol=1e-5)
+    [said] = [one.getMessage() for one in caplog.records if one.name == "querywright.models.embedder"]
+    assert "runs on torch: " in said
+    assert why in said
+
+
+def test_a_gpu_is_torchs_and_its_spinning_is_limited_first(tmp_path):
     code = """
 import os, sys
-from pathlib import Path
-from querywright.models.embedder import resolve_embedder
-from querywright.models.store import open_store
-embedder = resolve_embedder(store=open_store(Path(sys.argv[1])))
-assert embedder.encode(["a cat"]).shape == (1, 384)
-assert embedder.dimension == 384
-assert not {"torch", "sentence_transformers", "transformers"} & sys.modules.keys()
-embedder.encode(["a dog"])
-print(os.environ["GOMP_SPINCOUNT"])
+from querywright.models import embedder
+embedder._has_gpu = lambda: True
+embedder.resolve_embedder().encode(["a dog"])
+print(os.environ["GOMP_SPINCOUNT"], "torch" in sys.modules)
 """
     environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
-    command = [sys.executable, "-c", code, str(minilm.store.path.parent)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.stdout.strip(), done.returncode) == ("100", 0), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.split() == ["100", "True"], done.stderr
+
+
+def test_a_question_to_a_remote_lm_loads_no_torch(tmp_path, chat_server):
+    server = chat_server("[[ ## answer ## ]]\nyes\n[[ ## completed ## ]]")
+    code = """
+import sys
+import querywright
+home, url = sys.argv[1:]
+embedder = querywright.resolve_embedder()
+querywright.build_collection("sample", querywright.load_sample().passages[:9], embedder=embedder, home=home)
+retriever = querywright.ChromaRetriever("sample", embedder=embedder, home=home)
+lm = querywright.resolve_lm("openai/x", api_base=url, api_key="none")
+program = querywright.make_program("plain", retriever, reader="short_answer")
+import dspy
+with dspy.context(lm=lm):
+    print(program(question="Is it?").answer)
+print(*sorted({"torch", "sentence_transformers", "transformers", "datasets", "pandas", "scipy"} & sys.modules.keys()))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path), server.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["yes"], done.stderr
 
 
 def test_an_id_leads_to_its_embedder_and_to_no_other(tmp_path, monkeypatch, store):
@@ -236,15 +316,6 @@ def test_an_id_leads_to_its_embedder_and_to_no_other(tmp_path, monkeypatch, stor
     (tmp_path / "mine" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     assert embedder_of("st:mine") is None, "a folder of that name is another model"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """All-MiniLM-L6-v2 in a folder whose configuration can be written."""
-    package = importlib.util.find_spec(embedder_module.EMBEDDED_PACKAGE)
-    shutil.copytree(Path(package.origin).parent / "model", tmp_path / "asks", copy_function=os.symlink)
-    (tmp_path / "asks" / "config_sentence_transformers.json").unlink()
-    return tmp_path / "asks"
 
 
 def _configure(folder, **prompts):

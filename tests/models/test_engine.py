@@ -323,7 +323,7 @@ def test_an_event_loop_has_more_requests_under_way_than_threads_of_its_own():
             together.wait(timeout=30)
             return text_response("done", "stop", asked.model, 1, 1)
 
-    engine = AsyncLMEngine(LMEngine(Waiting(), identity="waiting"))
+    engine = AsyncLMEngine(LMEngine(Waiting(), identity="waiting", limits=Limits(at_once=20)))
 
     async def main():
         return await asyncio.gather(*(engine.complete(request(f"question {n}")) for n in range(20)))

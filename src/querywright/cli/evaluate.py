@@ -153,7 +153,7 @@ class Bench:
                 self.guidelines.update(self._frozen(update))
             return compare(
                 ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline,
-                references=baseline is not None, metrics=ready.metrics, **self.given.work.run.given,
+                references=baseline is not None, metrics=ready.metrics, **self.given.work.run.at(ready.workspace),
                 deadline=self.given.deadline, progress=update,
             )  # fmt: skip
 
@@ -255,7 +255,9 @@ class Bench:
                 "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
                 "collection; give such questions and --collection, or leave the judge coverage out"
             )
-        frozen = freeze_guidelines(frozen, sourced, lm=lm, **self.given.work.run.given, progress=progress)
+        frozen = freeze_guidelines(
+            frozen, sourced, lm=lm, **self.given.work.run.at(self.ready.workspace), progress=progress
+        )
         frozen.save(file)
         return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
 

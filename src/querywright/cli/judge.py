@@ -149,7 +149,7 @@ def label_command(
     )  # fmt: skip
     lm = judging.open(ready.workspace, work.lm)
     with progress() as update:
-        given = {**work.run.given, "progress": update}
+        given = {**work.run.at(ready.workspace), "progress": update}
         pool, failed = pool_passages(ready.programs, ready.questions, lm=ready.workspace.lm, depth=depth, **given)
         found = label_pool(
             pool, ready.questions, None if asks is None else asks.judge, lm=lm, there=list(there.values()), **given
@@ -216,7 +216,7 @@ def calibrate_command(
     held, judged = cases.read(judge, cases.per_question)
     workspace = work.open()
     with progress() as update:
-        found = calibrate(held, judged, lm=workspace.lm, **work.run.given, seed=cases.seed, progress=update)
+        found = calibrate(held, judged, lm=workspace.lm, **work.run.at(workspace), seed=cases.seed, progress=update)
     file = None if save_to is None else save_judge(save_to, held, found)
     emit(work.output.as_json, found.to_json(), lambda: _show_calibration(cases.source, found, workspace, file))
 
@@ -249,7 +249,7 @@ def compile_judge_command(
     workspace = work.open()
     with progress() as update:
         made = compile_judge(
-            taught, judged, lm=workspace.lm, per_question=cases.per_question, **work.run.given, seed=cases.seed,
+            taught, judged, lm=workspace.lm, per_question=cases.per_question, **work.run.at(workspace), seed=cases.seed,
             progress=update,
         )  # fmt: skip
     file = save_judge(save_to, made.judge, made.after)

@@ -147,9 +147,16 @@ class LMOptions:
             "max_calls": self.max_calls, "limits": self.limits,
         }  # fmt: skip
 
-    def open(self, home: Path | None, *, keeps: bool = True) -> Workspace:
-        """Open the working folder with this LM; one that cannot be written only where nothing must be kept."""
-        return Workspace.open(home, **self.given, tell=note, keeps=keeps)
+    def open(self, home: Path | None, threads: int | None = None, *, keeps: bool = True) -> Workspace:
+        """Open the working folder with this LM; one that cannot be written only where nothing must be kept.
+
+        Args:
+            home: The folder.
+            threads: Calls of it under way at a time; None for as many as it takes.
+            keeps: Whether something must be kept.
+        """
+        given = {**self.given, "limits": replace(self.limits, at_once=threads)}
+        return Workspace.open(home, **given, tell=note, keeps=keeps)
 
     def beside(self, workspace: Workspace) -> Any:
         """This LM as a second one of a workspace, which both are paid from."""
@@ -424,10 +431,11 @@ class Threads:
     """How much is done at a time.
 
     Args:
-        threads: Questions (or passages, or cases) under way at a time.
+        threads: Questions (or passages, or cases) under way at a time, and calls of an LM elsewhere. Default: 4, and
+            as many as the server of an LM elsewhere takes.
     """
 
-    threads: Count = 4
+    threads: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -440,10 +448,9 @@ class RunOptions(Threads):
 
     max_failures: Share = 0.05
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """As evaluations take it."""
-        return {"threads": self.threads, "max_failures": self.max_failures}
+    def at(self, workspace: Workspace) -> dict[str, Any]:
+        """As evaluations there take it."""
+        return {"threads": self.threads or workspace.threads, "max_failures": self.max_failures}
 
 
 @Parameter(name="*", group="Output")
@@ -490,4 +497,4 @@ class Work:
 
     def open(self) -> Workspace:
         """Open the working folder with the LM."""
-        return self.lm.open(self.output.home)
+        return self.lm.open(self.output.home, self.run.threads)

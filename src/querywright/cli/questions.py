@@ -87,14 +87,14 @@ def build(
         assert writes is not None
         names = RayBuild(
             str(workspace.home), writes, judges, num_questions=num_questions, batch_size=batch_size,
-            threads=work.run.threads, max_calls=work.lm.max_calls, limits=work.lm.limits,
+            threads=workspace.threads, max_calls=work.lm.max_calls, limits=work.lm.limits,
         )  # fmt: skip
         runner = in_ray(names, workers=workers or WORKERS, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
     with progress() as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
             collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
-            runner=runner, **work.run.given, limit=limit, prune=prune, home=workspace.home, progress=update,
+            runner=runner, **work.run.at(workspace), limit=limit, prune=prune, home=workspace.home, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
     note(f"the judge {report.made.judge_lm} was not measured against people here")
@@ -169,7 +169,7 @@ def fill(
     with progress() as update:
         report = fill_in(
             collection, lm=workspace.lm, embedder=work.output.embedder(embedder), home=workspace.home,
-            threshold=threshold, percentile=percentile, most=most, complete=complete, cut=cut, **work.run.given,
+            threshold=threshold, percentile=percentile, most=most, complete=complete, cut=cut, **work.run.at(workspace),
             seed=seed, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
@@ -344,7 +344,7 @@ def _make_set(
     judging = None if judge is None else judge.open(workspace, work.lm)
     with progress() as update:
         made = make_testset(
-            kind, collection, lm=workspace.lm, judge_lm=judging, **asked, **work.run.given, home=workspace.home,
+            kind, collection, lm=workspace.lm, judge_lm=judging, **asked, **work.run.at(workspace), home=workspace.home,
             progress=update,
         )  # fmt: skip
     card = write_question_set(save_to, made)

@@ -209,7 +209,7 @@ def train_command(
     from querywright.optimize.rewriter.train import train
 
     rewrites = replace(rewrites, technique=technique)
-    settings = training.settings(rewrites, search, run.threads)
+    settings = training.settings(rewrites, search, run.threads or 4)
     asked = data.questions()
     counts = split_sizes(rewrites.sizes)
     collects = "collect" in settings.stages
@@ -279,7 +279,7 @@ def collect_command(
     from querywright.optimize.rewriter.pairs import check_pairs_file, write_pairs
 
     rewrites = replace(rewrites, technique=technique)
-    settings = rewrites.settings(search, run.threads)
+    settings = rewrites.settings(search, run.threads or 4)
     check_pairs_file(save_to)
     check_place(save_to, "--out")
     asked = data.questions()
@@ -372,7 +372,7 @@ def evaluate_command(
             }
             compared = compare(
                 programs, asked, lm=workspace.lm, baseline=plain, references=False, metrics=metrics,
-                threads=run.threads, progress=update,
+                threads=run.threads or workspace.threads, progress=update,
             )  # fmt: skip
             arms += compared.arms
             comparisons += compared.comparisons

@@ -118,7 +118,7 @@ def drift_command(
         )  # fmt: skip
         searched = program.program.technique.retriever
         reads = any(one.answer is not None for one in ours)
-        theirs, cost = _asked_now(program, asked, reads=reads, threads=run.threads)
+        theirs, cost = _asked_now(program, asked, reads=reads, threads=run.threads or 8)
     else:
         searched = collection_of(manifest, output.home)
     found = find_drift(ours, theirs, embed=getattr(searched, "embed", None))

@@ -36,6 +36,7 @@ class Limits:
             a model elsewhere. Default 60.
         max_unreadable: Share of the LM's answers that may be unreadable, also when asked for again, before a run stops:
             0 to less than 1. Default 0.3.
+        at_once: Calls under way at a time at a model elsewhere, 1 or more. Default None: as many as its server takes.
 
     Raises:
         InputError: A value is out of range.
@@ -48,6 +49,7 @@ class Limits:
     cooldown: float = 30.0
     timeout: float = 60.0
     max_unreadable: float = 0.3
+    at_once: int | None = None
 
     @classmethod
     def where(cls, **given: float | None) -> Limits:
@@ -62,6 +64,8 @@ class Limits:
                 f"max_unreadable must be a share from 0 to less than 1, but got {self.max_unreadable}: from an LM of "
                 "which nothing can be read nothing can be decided"
             )
+        if self.at_once is not None and self.at_once < 1:
+            raise InputError(f"at_once must be 1 or more, or None, but got {self.at_once}")
         for name, least in (("max_attempts", 1), ("outage_after", 1), ("backoff", 0), ("max_wait", 0), ("cooldown", 0)):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")

@@ -1,7 +1,8 @@
 """Embedders by name: text in, normalised vectors out, nothing embedded twice.
 
 One thread embeds at a time, what the others wait for along with its own. A model is loaded when the first text is
-missing in the store, so a run whose vectors are all there never imports torch.
+missing in the store. One of BERT's kind runs on ONNX Runtime where there is no GPU (``onnx_bert``); all others, and all
+on a GPU, are sentence-transformers' own, on torch.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import logging
 import os
+import platform
 import sys
 import threading
 from collections import deque
@@ -18,6 +21,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shutil import which
 from types import SimpleNamespace
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qs, quote, urlencode
@@ -26,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from querywright.errors import InputError, ModelError
+from querywright.models.onnx_bert import OnnxBert
 from querywright.models.openmp import limit_spinning, quietly
 from querywright.models.store import Store, open_store
 
@@ -257,7 +262,7 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         name: ``embedded`` (all-MiniLM-L6-v2 from an installed package, no network), the folder of a
             sentence-transformers model, or its name on the Hugging Face hub; and prompts. Default ``embedded``.
         store: Where vectors are kept, such as ``open_store()``; None keeps none. Default None.
-        device: A torch device such as ``cpu`` or ``cuda:0``; None lets the library choose. Default None.
+        device: A torch device such as ``cpu`` or ``cuda:0``; None for a GPU where there is one. Default None.
 
     Raises:
         ModelError: When the package or the folder is missing, or what stands behind the name is no prompt. A hub
@@ -335,6 +340,11 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
     """A function that loads a sentence-transformers model without a word on the screen."""
 
     def load() -> Any:
+        if device == "cpu" or (device is None and not _has_gpu()):
+            try:
+                return OnnxBert(Path(source) if os.path.isdir(source) else _on_disk(source))
+            except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+                logging.getLogger(__name__).debug("the embedder %r runs on torch: %s", name, error)
         limit_spinning()
         from sentence_transformers import SentenceTransformer
 
@@ -349,6 +359,27 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
             ) from error
 
     return load
+
+
+def _has_gpu() -> bool:
+    """Whether torch may find one, told without torch: a driver is there, or the machine is an Apple with its own."""
+    apple = sys.platform == "darwin" and platform.machine() == "arm64"
+    return apple or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))) or bool(which("nvidia-smi"))
+
+
+def _on_disk(model: str) -> Path:
+    """The folder of a model of the hub that is in its cache.
+
+    Raises:
+        OSError: It is not there.
+    """
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(_place(model), local_files_only=True))
+
+
+def _place(model: str) -> str:
+    return model if "/" in model else f"sentence-transformers/{model}"
 
 
 def folder_id(folder: Path) -> str:
@@ -415,7 +446,7 @@ def _read_json(model: str, name: str) -> Any:
         if not os.path.isdir(model):
             from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-            place = model if "/" in model else f"sentence-transformers/{model}"
+            place = _place(model)
             path = Path(try_to_load_from_cache(place, name) or hf_hub_download(place, name))
         return json.loads(path.read_bytes())
     except (OSError, ValueError, TypeError):  # TypeError: the cache knows that it has none

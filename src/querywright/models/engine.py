@@ -30,6 +30,7 @@ from querywright.models.budget import Budget
 from querywright.models.cached import Ask, cached
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
 from querywright.models.engine_errors import LMBudgetError, LMStoreError, redacted
+from querywright.models.flow import FEW, MOST, Flow, in_turn
 from querywright.models.pieces import listening, told
 from querywright.models.response_parsing import is_empty
 from querywright.models.store import Store
@@ -38,14 +39,12 @@ from querywright.models.usage import Cost, Ledger, metered, waiting
 Price = Callable[[Request, Response], float | None]
 """Estimates US dollars of a response, or returns None when the price is not known."""
 
-MOST_REQUESTS = 64
-"""Requests of an event loop that are under way at the same time at most."""
 _SILENT = 3
 """Times in a row that a model sent no stream, after which none is asked of it."""
 
 
 class LMEngine:
-    """A DSPy engine around another engine: ``cached(retrying(budgeted(counted(direct(inner)))))``.
+    """A DSPy engine around another: ``cached(retrying(in_turn(budgeted(counted(direct(inner))))))``.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -58,6 +57,7 @@ class LMEngine:
         secrets: Strings that must not appear in an error or a log.
         sleep: Waits that many seconds; replaced in tests.
         clock: Seconds that only grow; replaced in tests.
+        flow: Gives calls of a model elsewhere their turns. Default: one of its own, as the limits say.
     """
 
     def __init__(
@@ -73,10 +73,8 @@ class LMEngine:
         secrets: tuple[str, ...] = (),
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        flow: Flow | None = None,
     ) -> None:
-        self._given: dict[str, Any] = {
-            "identity": identity, "limits": limits, "price": price, "secrets": secrets, "sleep": sleep, "clock": clock
-        }  # fmt: skip
         self.inner = inner
         self.identity = identity
         self.store = store
@@ -88,11 +86,17 @@ class LMEngine:
         self.supported_params = frozenset(getattr(inner, "supported_params", ())) | {"seed"}
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
         self._deterministic = bool(getattr(inner, "deterministic", False))
-        # Nobody is waited for in this process: a model here has no deadline.
+        self.flow = flow or Flow(self.limits.at_once)
+        self._given: dict[str, Any] = {
+            "identity": identity, "limits": limits, "price": price, "secrets": secrets, "sleep": sleep, "clock": clock,
+            "flow": self.flow,
+        }  # fmt: skip
+        # Nobody is waited for in this process: a model here has no deadline, and takes its own turns.
         timeout = None if self._deterministic else self.limits.timeout
         ask = counted(direct(inner, identity, secrets, timeout), self.ledger, price, clock)
+        ask = ask if budget is None else budgeted(ask, budget)
         self._ask = retrying(
-            ask if budget is None else budgeted(ask, budget),
+            ask if self._deterministic else in_turn(ask, self.flow, clock),
             CircuitBreaker(identity, self.limits, clock),
             self.limits,
             self.ledger,
@@ -103,6 +107,11 @@ class LMEngine:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LMEngine:
         return self
+
+    @property
+    def threads(self) -> int:
+        """Threads that keep the model busy: those that it was given, a few for one here, and many for one elsewhere."""
+        return self.limits.at_once or (FEW if self._deterministic else MOST)
 
     def with_shared(self, store: Store | None, ledger: Ledger, budget: Budget | None) -> LMEngine:
         """The same model: its answers kept, its calls counted and paid, where others' are; itself where they are so."""
@@ -159,7 +168,7 @@ class AsyncLMEngine:
     def __init__(self, engine: LMEngine) -> None:
         self.engine = engine
         # The event loop's own threads are few (six on two cores) and would make requests wait for each other.
-        self._threads = ThreadPoolExecutor(MOST_REQUESTS, thread_name_prefix="querywright-lm")
+        self._threads = ThreadPoolExecutor(MOST, thread_name_prefix="querywright-lm")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AsyncLMEngine:
         return self

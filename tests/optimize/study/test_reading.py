@@ -252,7 +252,7 @@ def test_only_what_changes_results_is_a_difference():
         update={"trials": 20, "threads": 9, "storage": "postgresql://h/d", "max_failures": 0.5, "api_key_env": "KEY"}
         | {"timeout": 600.0, "max_unreadable": 0.5}
     )
-    assert (old.limits, free.limits) == (Limits(), Limits(timeout=600.0, max_unreadable=0.5))
+    assert (old.limits, free.limits) == (Limits(), Limits(timeout=600.0, max_unreadable=0.5, at_once=9))
     assert spec_differences(old, free) == []
     new = read_spec(of({"hcqr": {"knobs": {"top_k": [3, 5, 10]}}, "hyde": {}}, trials=8, seed=1))
     assert spec_differences(old, new) == [

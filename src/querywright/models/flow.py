@@ -1,0 +1,126 @@
+"""How many calls are under way at a model elsewhere: as many as its server takes, which is found while it is asked.
+
+Additive increase, multiplicative decrease (Chiu and Jain, 1989), as TCP does it. The number doubles with each round of
+answers until the server refuses or slows down, and then grows by one a round, and slowly to where it was refused; a
+refusal takes a third of it away, and answers that take twice as long as they did with fewer calls a fifth. Seconds are
+held against the length of an answer, because long ones take long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dspy.lm15 import Request, Response
+from dspy.utils.exceptions import LMRateLimitError, LMServerError, LMTimeoutError
+
+from querywright.models.cached import Ask
+from querywright.models.usage import waiting
+
+FEW, MOST = 4, 64
+"""Calls under way at first, below which no slowness leads, and at most."""
+
+_REFUSED, _SLOWED = 2 / 3, 0.8
+_SLOW = 2.0
+"""Times as long as at best, from which a server counts as slow."""
+_DRIFT = 1.01
+"""What the best becomes with each round, so that it is of these hours."""
+_CREEP = 0.1
+"""Of one a round, near the number that was refused."""
+_HEAD = 16
+"""Tokens of output that take as long as what comes before the first, about."""
+
+
+class Flow:
+    """Gives calls their turns; safe for many threads.
+
+    Args:
+        fixed: Calls under way at most, 1 or more; None to find the number.
+
+    Attributes:
+        limit: Calls under way at most, now.
+    """
+
+    def __init__(self, fixed: int | None = None) -> None:
+        self.limit = float(fixed or FEW)
+        self._fixed = fixed is not None
+        self._turn = threading.Condition()
+        self._under_way = self._cuts = 0
+        self._wall = self._best = float("inf")
+        self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, 0
+
+    @contextmanager
+    def turn(self) -> Iterator[int]:
+        """Waits for a turn, which ends with the ``with`` block; gives the number of decreases before."""
+        with self._turn:
+            if self._under_way >= int(self.limit):
+                with waiting():
+                    self._turn.wait_for(lambda: self._under_way < int(self.limit))
+            self._under_way += 1
+            self._peak = max(self._peak, self._under_way)
+            cuts = self._cuts
+        try:
+            yield cuts
+        finally:
+            with self._turn:
+                self._under_way -= 1
+                self._turn.notify_all()
+
+    def refused(self, cuts: int) -> None:
+        """Take note of a refusal of a call that began after so many decreases; of those of one round, one counts."""
+        with self._turn:
+            if not self._fixed and cuts == self._cuts:
+                self._cut(_REFUSED, 1)
+
+    def answered(self, seconds: float, tokens: int) -> None:
+        """Take note of an answer: the seconds it took, and its tokens."""
+        with self._turn:
+            if self._fixed:
+                return
+            self._left -= 1
+            self._seconds, self._tokens = self._seconds + seconds, self._tokens + tokens + _HEAD
+            if 2 * self._peak > self.limit:  # else it is not the limit that holds back
+                slowly = _CREEP if self._wall - 1 <= self.limit <= self._wall else 1.0
+                self.limit = min(MOST, self.limit + (slowly / self.limit if self._cuts else 1))
+            if self._left <= 0:
+                pace = self._seconds / self._tokens
+                self._begin()
+                if pace > _SLOW * self._best and self.limit > FEW:
+                    self._cut(_SLOWED, FEW)
+                self._best = min(self._best * _DRIFT, pace)
+            self._turn.notify_all()
+
+    def _cut(self, share: float, least: int) -> None:
+        self._wall = int(self.limit)
+        self.limit = max(float(least), self.limit * share)
+        self._cuts += 1
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a round: as many answers as there may be calls."""
+        self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, self._under_way
+
+
+def in_turn(ask: Ask, flow: Flow, clock: Callable[[], float] = time.monotonic) -> Ask:
+    """Asks when it is the call's turn.
+
+    Args:
+        ask: Asks the model once.
+        flow: Gives the turns, and learns what came of them.
+        clock: Seconds that only grow; replaced in tests.
+    """
+
+    def complete(request: Request) -> Response:
+        with flow.turn() as cuts:
+            began = clock()
+            try:
+                response = ask(request)
+            except (LMRateLimitError, LMServerError, LMTimeoutError):
+                flow.refused(cuts)
+                raise
+            flow.answered(clock() - began, response.usage.output_tokens or 0)
+            return response
+
+    return complete

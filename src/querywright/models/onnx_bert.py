@@ -1,0 +1,207 @@
+"""Embedding models of BERT's kind on ONNX Runtime, from their files as they lie: no export, no torch.
+
+A graph of some kilobytes is written in memory, in ONNX's own protobuf form, over the weights in ``model.safetensors``,
+which the runtime maps into memory. Vectors are those of sentence-transformers, to 1e-6.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TOKENS = 512
+"""Of texts that are embedded at once, filled up ones counted; more is no faster and takes memory."""
+_FLOAT, _INT32, _INT64 = 1, 6, 7  # element types of ONNX
+_MS = "com.microsoft"  # the domain of the runtime's own operators
+_MODES = {"cls": "cls", "mean": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+class OnnxBert:
+    """A model of a folder, on the processors: each core embeds a few texts, in a thread of its own.
+
+    Args:
+        folder: As sentence-transformers keeps a model: BERT, the mean or first token of its states, of length 1.
+
+    Raises:
+        ValueError: The model is of another kind.
+        OSError: A file is missing.
+        KeyError: A file is of another form.
+        ImportError: ONNX Runtime is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        steps = _read(folder / "modules.json")
+        kinds = [step["type"].rpartition(".")[2] for step in steps]
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            raise ValueError(f"its modules are {', '.join(kinds)}")
+        pooling = _read(folder / steps[1]["path"] / "config.json")
+        modes = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [
+            name for name, value in pooling.items() if name.startswith("pooling_mode") and value
+        ]  # fmt: skip
+        if len(modes) != 1 or modes[0] not in _MODES or not pooling.get("include_prompt", True):
+            raise ValueError(f"it pools by {modes}")
+        root = folder / steps[0]["path"]
+        config, own, told = (_read(root / f"{name}.json") for name in _CONFIGS)
+        kind = (config["model_type"], config["hidden_act"], config.get("position_embedding_type", "absolute"))
+        if kind != ("bert", "gelu", "absolute"):
+            raise ValueError(f"it is a {' '.join(kind)}")
+
+        words = (root / "tokenizer.json").read_text("utf-8")
+        import onnxruntime
+        from tokenizers import Tokenizer
+
+        options = onnxruntime.SessionOptions()
+        # A thread a call: threads inside of one win little, and lose a lot on a busy machine.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        weights = Path(os.path.realpath(root / "model.safetensors"))
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights.parent))
+        try:
+            self._session = onnxruntime.InferenceSession(
+                _model(config, weights), options, providers=["CPUExecutionProvider"]
+            )
+            self._tokenizer = Tokenizer.from_str(words)
+        except Exception as error:  # both raise classes of their own
+            raise ValueError(str(error)) from error
+        longest = own.get("max_seq_length") or min(told["model_max_length"], config["max_position_embeddings"])
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(longest)
+        self._by_mean = _MODES[modes[0]] == "mean"
+        self._dimension = config["hidden_size"]
+
+    def encode(self, texts: Sequence[str], prompt: str = "", **_: Any) -> NDArray[np.float32]:
+        """One row a text, of any length; settings of sentence-transformers beside the prompt mean nothing here."""
+        found = self._tokenizer.encode_batch([prompt + text for text in texts])
+        order = sorted(range(len(found)), key=lambda place: len(found[place].ids))
+        vectors = np.empty((len(found), self._dimension), dtype=np.float32)
+        parts: list[list[int]] = []
+        for place in order:
+            if not parts or (len(parts[-1]) + 1) * len(found[place].ids) > _TOKENS:
+                parts.append([])
+            parts[-1].append(place)
+
+        def embed(part: list[int]) -> None:
+            vectors[part] = self._states([found[place].ids for place in part])
+
+        if len(parts) < 2:
+            for part in parts:
+                embed(part)
+        else:
+            with ThreadPoolExecutor(min(os.cpu_count() or 1, len(parts))) as pool:
+                list(pool.map(embed, reversed(parts)))  # the longest first, so that all end together
+        return vectors
+
+    encode_query = encode_document = encode
+
+    def _states(self, tokens: list[list[int]]) -> Any:
+        ids = np.zeros((len(tokens), len(tokens[-1])), dtype=np.int32)
+        mask = np.zeros_like(ids)
+        for row, own in enumerate(tokens):
+            ids[row, : len(own)], mask[row, : len(own)] = own, 1
+        states = self._session.run(None, {"ids": ids, "types": np.zeros_like(ids), "mask": mask})[0]
+        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True) if self._by_mean else states[:, 0]
+
+
+_CONFIGS = ("config", "sentence_bert_config", "tokenizer_config")
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def _model(config: dict[str, Any], weights: Path) -> bytes:
+    """BERT over a file of weights: token numbers, their kinds and a mask to the last states, all [batch, tokens]."""
+    with weights.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        tensors = json.loads(file.read(length))
+    nodes, used, epsilon = list[bytes](), dict[str, None](), float(config["layer_norm_eps"])
+
+    def add(kind: str, inputs: Sequence[str], output: str, *more: str, domain: str = "", **settings: float) -> str:
+        attributes = [_attribute(name, value) for name, value in settings.items()]
+        nodes.append(_message({1: list(inputs), 2: [output, *more], 4: kind, 5: attributes, 7: domain}))
+        return output
+
+    def own(*names: str) -> list[str]:
+        used.update(dict.fromkeys(names))
+        return list(names)
+
+    def dense(state: str, name: str) -> str:
+        return add("Gemm", [state, *own(f"{name}.weight", f"{name}.bias")], name, transB=1)
+
+    def normed(state: str, before: str, name: str) -> str:
+        weights = own(f"{name}.weight", f"{name}.bias")
+        return add("SkipLayerNormalization", [state, before, *weights], name, domain=_MS, epsilon=epsilon)
+
+    tables = own(*(f"embeddings.{name}.weight" for name in ("word_embeddings", "position_embeddings", _TYPES)))
+    norm = own("embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias")
+    add("EmbedLayerNormalization", ["ids", "types", *tables, *norm], "embedded", "length", domain=_MS, epsilon=epsilon)
+    add("Shape", ["embedded"], "shape")
+    state = add("Reshape", ["embedded", "flat"], "begin")
+    for layer in (f"encoder.layer.{number}" for number in range(config["num_hidden_layers"])):
+        three = [dense(state, f"{layer}.attention.self.{part}") for part in ("query", "key", "value")]
+        three = [add("Reshape", [one, "shape"], f"{one}.3d") for one in three]
+        heads = config["num_attention_heads"]
+        seen = add("MultiHeadAttention", [*three, "", "mask"], f"{layer}.seen", domain=_MS, num_heads=heads)
+        seen = dense(add("Reshape", [seen, "flat"], f"{layer}.flat"), f"{layer}.attention.output.dense")
+        state = normed(seen, state, f"{layer}.attention.output.LayerNorm")
+        wide = add("Gelu", [dense(state, f"{layer}.intermediate.dense")], f"{layer}.gelu", domain=_MS)
+        state = normed(dense(wide, f"{layer}.output.dense"), state, f"{layer}.output.LayerNorm")
+    add("Reshape", [state, "shape"], "states")
+
+    size = config["hidden_size"]
+    kept = [_message({1: [2], 2: _INT64, 8: "flat", 9: struct.pack("<qq", -1, size)})]
+    for name in used:
+        if (tensor := tensors[name])["dtype"] != "F32":
+            raise ValueError(f"its weights are {tensor['dtype']}")
+        begin, end = tensor["data_offsets"]
+        place = {"location": weights.name, "offset": str(8 + length + begin), "length": str(end - begin)}
+        said = [_message({1: key, 2: value}) for key, value in place.items()]
+        kept.append(_message({1: tensor["shape"], 2: _FLOAT, 8: name, 13: said, 14: 1}))
+    inputs = [_value(name, _INT32, ["batch", "tokens"]) for name in ("ids", "types", "mask")]
+    outputs = [_value("states", _FLOAT, ["batch", "tokens", "size"])]
+    graph = _message({1: nodes, 2: "bert", 5: kept, 11: inputs, 12: outputs})
+    return _message({1: 8, 7: graph, 8: [_message({1: "", 2: 17}), _message({1: _MS, 2: 1})]})
+
+
+_TYPES = "token_type_embeddings"
+
+
+def _attribute(name: str, value: float) -> bytes:
+    whole = isinstance(value, int)
+    return _message({1: name, 3 if whole else 2: value, 20: 2 if whole else 1})
+
+
+def _value(name: str, kind: int, dimensions: Sequence[str]) -> bytes:
+    shape = _message({1: [_message({2: one}) for one in dimensions]})
+    return _message({1: name, 2: _message({1: _message({1: kind, 2: shape})})})
+
+
+def _message(fields: dict[int, Any]) -> bytes:
+    """A message of protobuf: the values by the numbers of their fields, a list for one that is repeated."""
+    made = bytearray()
+    for number, given in fields.items():
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, int):
+                made += _varint(number << 3) + _varint(value)
+            elif isinstance(value, float):
+                made += _varint(number << 3 | 5) + struct.pack("<f", value)
+            else:
+                data = value.encode() if isinstance(value, str) else value
+                made += _varint(number << 3 | 2) + _varint(len(data)) + data
+    return bytes(made)
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 127:
+        made.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*made, number])

@@ -1,0 +1,98 @@
+"""As many calls under way as a server takes: found while it is asked, or as many as were told."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from querywright.errors import InputError
+from querywright.models.circuit_breaker import Limits
+from querywright.models.flow import FEW, MOST, Flow
+from querywright.models.lm import engine_of
+from querywright.pool import bounded_map
+
+
+class Capacity:
+    """A server that answers so many requests at once, and refuses what comes beside them."""
+
+    def __init__(self, takes):
+        self.takes, self.under_way, self.most, self.refused = takes, 0, 0, 0
+        self.lock = threading.Lock()
+
+    def __call__(self, body):
+        with self.lock:
+            if self.under_way >= self.takes:
+                self.refused += 1
+                return {"status": 429, "body": {"error": {"message": "too many requests"}}}
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        time.sleep(0.02)
+        with self.lock:
+            self.under_way -= 1
+        return "yes"
+
+
+@pytest.mark.parametrize("takes", [2, 10])
+def test_the_number_of_calls_settles_where_the_server_refuses_and_no_answer_is_lost(remote, takes):
+    server = Capacity(takes)
+    lm, _ = remote(server, limits={"max_attempts": 8, "backoff": 0.02, "max_wait": 0.1})
+    engine = engine_of(lm)
+    asked = [f"question {number}" for number in range(200)]
+    answers = bounded_map(lambda text: lm(text), asked, threads=engine.threads)
+
+    assert engine.threads == MOST
+    assert answers == [["yes"]] * len(asked)
+    assert server.most == takes
+    assert server.refused < len(asked) / 4, "a refusal takes calls away, and one by one they come back"
+    assert takes / 2 <= engine.flow.limit <= takes + 2
+    assert engine.ledger.total.failures == 0
+
+
+def test_threads_that_are_told_stay(remote):
+    server = Capacity(MOST)
+    lm, _ = remote(server, limits={"at_once": 3})
+    assert engine_of(lm).threads == 3
+    assert bounded_map(lambda text: lm(text), [str(number) for number in range(30)], threads=16) == [["yes"]] * 30
+    assert server.most == 3
+    with pytest.raises(InputError, match="at_once must be 1 or more, or None, but got 0"):
+        Limits(at_once=0)
+
+
+def _answer(flow, seconds, tokens, rounds):
+    """So many rounds of answers, with as many calls under way as may be."""
+    for _ in range(rounds):
+        calls = [flow.turn() for _ in range(int(flow.limit))]
+        for call in calls:
+            call.__enter__()
+        for call in calls:
+            flow.answered(seconds(len(calls)), tokens)
+            call.__exit__(None, None, None)
+
+
+def test_a_server_that_takes_all_is_given_most():
+    flow = Flow()
+    _answer(flow, lambda calls: 1.0, 10, rounds=40)
+    assert flow.limit == MOST
+
+
+def test_calls_that_only_queue_are_taken_back():
+    flow = Flow()
+    _answer(flow, lambda calls: max(1.0, calls / 8), 10, rounds=50)  # eight are worked on at a time
+    assert 8 <= flow.limit < 32
+
+
+def test_long_answers_are_no_slow_ones():
+    flow = Flow()
+    for tokens in (10, 400, 10, 400):
+        _answer(flow, lambda calls: (16 + tokens) / 100, tokens, rounds=20)  # noqa: B023 - called at once
+    assert flow.limit == MOST
+
+
+def test_slowness_alone_leads_to_no_fewer_than_at_first():
+    flow = Flow()
+    _answer(flow, lambda calls: 1.0, 10, rounds=10)
+    _answer(flow, lambda calls: 1.0 * calls, 10, rounds=50)
+    assert flow.limit >= FEW
+    assert flow.limit < 16
