@@ -30,6 +30,8 @@ SPACE = "cosine"
 # With 400 and 200 one search in a hundred missed a passage, another one in each build; with these none of 6,000 did.
 EF_SEARCH = 1000
 EF_CONSTRUCTION = 400
+NEIGHBOURS = (16, 64)
+"""Links of a vector; the more where not all passages are found, as with many hundred that are almost the same."""
 # Chroma keeps in memory what it has not synced; 2 is its least, so that nothing is left for readers to write.
 SYNC_THRESHOLD = 2
 SAME_VECTOR = 1e-4
@@ -66,7 +68,7 @@ def check_process() -> None:
 
 
 def write_index(
-    path: Path, passages: Sequence[Passage], encode: Encode, progress: Progress | None
+    path: Path, passages: Sequence[Passage], encode: Encode, progress: Progress | None, neighbours: int
 ) -> tuple[dict[str, str], int]:
     """Builds an index of sorted passages in a new directory and closes it; their vectors are made on the way.
 
@@ -83,6 +85,7 @@ def write_index(
         "space": SPACE,
         "ef_search": EF_SEARCH,
         "ef_construction": EF_CONSTRUCTION,
+        "max_neighbors": neighbours,
         "sync_threshold": SYNC_THRESHOLD,
     }
     shared: Counter[int] = Counter()
