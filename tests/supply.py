@@ -68,8 +68,8 @@ def page() -> str:
     """The page of licences."""
     rows = installed({**pins(LOCK), "torch": pins(ROOT / "constraints.txt")["torch"]})
     return (
-        "# Licences\n\nWhat `make install` installs on Linux, as each package says it itself; querywright is Apache-2.0. "
-        "Made by `make licences`; `make sbom`\nwrites the same as a CycloneDX bill of materials.\n\n"
+        "# Licences\n\nWhat `make install` installs on Linux, as each package says it itself; querywright is "
+        "Apache-2.0. Made by `make licences`; `make sbom`\nwrites the same as a CycloneDX bill of materials.\n\n"
         "| package | version | licence |\n| --- | --- | --- |\n" + "\n".join(rows.values()) + "\n"
     )
 
