@@ -52,10 +52,13 @@ test: $(STAMP) ## Run the tests that take no more than minutes, on up to four co
 	$(PYTEST) -m "not slow"
 
 test-all: test ## Run the tests, then the slow ones: kills, fuzzing, real models at length
-	$(PYTEST) -m slow
+	ATTACK_SCALE=0.2 $(PYTEST) -m slow
 
 attack: $(STAMP) ## Attack every promise, so many times as often as the slow tests do: make attack SCALE=10
 	ATTACK_SCALE=$(or $(SCALE),1) $(PYTEST) tests/attack
+
+mutation: $(STAMP) ## Change one thing at a time where it is decided, and count how often a test notices: make mutation N=200
+	$(BIN)/python tests/attack/mutants.py $(or $(N),200)
 
 coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twice as long
 	$(PYTEST) --cov --cov-report=term --cov-fail-under=90

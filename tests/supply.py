@@ -44,11 +44,11 @@ def lock(uv: str) -> str:
 def licence(name: str) -> str:
     """What a package says of its licence: an expression, else its classifiers, else its own words."""
     facts = importlib.metadata.metadata(name)
-    if facts["License-Expression"]:
+    if facts.get("License-Expression"):
         return str(facts["License-Expression"])
     classes = [one.rpartition(" :: ")[2] for one in facts.get_all("Classifier") or () if one.startswith("License :: ")]
     classes = [one for one in classes if one != "OSI Approved"]
-    said = " ".join((facts["License"] or "").split())
+    said = " ".join((facts.get("License") or "").split())
     return ", ".join(classes) or (said if 0 < len(said) < 60 else "see the package")
 
 

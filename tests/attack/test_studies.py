@@ -1,4 +1,4 @@
-"""Journals, SQLite files and collections that were cut or changed: taken up where they can be, else refused in words."""
+"""Journals, SQLite files and collections that were cut or changed: taken up where they can be, else refused."""
 
 from __future__ import annotations
 

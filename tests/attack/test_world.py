@@ -1,4 +1,4 @@
-"""What goes on around a run: full and read-only disks, clocks that jump, no network, many threads, long runs, browsers."""
+"""What goes on around a run: full disks, clocks that jump, no network, many threads, long runs, browsers."""
 
 from __future__ import annotations
 
@@ -80,9 +80,8 @@ def test_clocks_that_jump(make_lm, make_engine, make_world, monkeypatch, times, 
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: real() + chance.uniform(-1e9, 1e9))
             found = evaluate(world.program(), world.questions, lm=lm, name="hcqr", threads=4, deadline=60.0)
-        held = found.failed == 0 and found.cost.seconds >= 0 if hasattr(found, "failed") else True
         good = all(row.failure is None and row.scores["accuracy"] == 1 for row in found.rows)
-        attack.tried(CLOCK, held and good and len(found.rows) == len(world.questions), turn)
+        attack.tried(CLOCK, good and len(found.rows) == len(world.questions), turn)
 
 
 def test_commands_under_a_clock_that_jumps(template, server, forks, tmp_path, times, attack):
@@ -117,7 +116,6 @@ LONG = """
 import os, runpy, sys, threading
 from pathlib import Path
 tools = runpy.run_path(sys.argv[1])
-lm_of = tools["make_lm"].__wrapped__ if hasattr(tools["make_lm"], "__wrapped__") else None
 from querywright.data.types import Question
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
@@ -140,7 +138,8 @@ def state():
 
 rounds = int(sys.argv[2])
 for turn in range(rounds):
-    asked = [Question(f"q{turn}-{n}", f"What of number {turn * 500 + n}? " + "x" * 2000, answer="a") for n in range(500)]
+    asked = [f"What of number {turn * 500 + n}? " + "x" * 2000 for n in range(500)]
+    asked = [Question(f"q{turn}-{n}", text, answer="a") for n, text in enumerate(asked)]
     found = evaluate(program, asked, lm=lm, name="closed book", threads=8)
     assert len(found.rows) == 500 and not any(row.failure for row in found.rows)
     if turn == max(0, rounds // 5):
@@ -166,7 +165,7 @@ OPTIONAL = ("ray", "psycopg", "fastapi", "uvicorn", "prometheus_client", "langch
 def test_no_network_and_no_optional_package(tmp_path, attack):
     if os.geteuid() or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         pytest.skip("no network can be taken away here")
-    hook = "import sys\nsys.modules.update(dict.fromkeys(%r))\n" % (OPTIONAL,)
+    hook = f"import sys\nsys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
     (tmp_path / "sitecustomize.py").write_text(hook)
     given = {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}", "QUERYWRIGHT_HOME": str(tmp_path / "home")}
     given |= {"HF_HUB_OFFLINE": "0", "HOME": str(tmp_path)}
@@ -268,7 +267,8 @@ def test_hostile_texts_in_reports(template, server, forks, tmp_path, canary, att
         row["options"] = [*row["options"][:2], row["answer"], text]
     KILLS["CLI"]["write_lines"](folder / "questions.jsonl", rows)
     real, lm = server.reply, LM.format(url=server.address).split()
-    server.reply = lambda body: re.sub(r'"([^"]{12,})"', lambda m: json.dumps(m[1] + texts[len(m[1]) % 16]), real(body))
+    spoil = lambda found: json.dumps(found[1] + texts[len(found[1]) % len(texts)])  # noqa: E731
+    server.reply = lambda body: re.sub(r'"([^"]{12,})"', spoil, real(body))
     try:
         compare = [
             "compare",

@@ -193,7 +193,7 @@ class ChromaIndex:
 
 
 def _digests(place: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of files of an index. Of its database it is that of the rows: Chroma counts in it how often it was opened.
+    """SHA-256 of files of an index; of its database that of the rows, for Chroma counts in it how often it is opened.
 
     A damaged database is noticed here, for Chroma ends the process that opens one.
     """
