@@ -7,6 +7,7 @@ Ends with status 1 where fewer than 85 of 100 are noticed.
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import importlib.machinery
 import os
@@ -107,28 +108,29 @@ def main(count: int, modules: list[str]) -> int:
     import chromadb, dspy, optuna, pandas, pytest, ranx, scipy.stats, sklearn.metrics, sqlalchemy  # noqa: E401, F401, I001
 
     everything = [(one, n) for one in modules for n, _ in enumerate(places(ast.parse((ROOT / one).read_text())))]
-    for one in modules:
+    for one in {TESTS[one]: one for one in modules}.values():
         if os.waitpid(start(one, -1)[0], 0)[1]:
             raise SystemExit(f"the tests of {one} fail as it is: {' '.join(tests_of(one))}")
     drawn = random.Random(29).sample(everything, min(count, len(everything)))
     running: dict[int, tuple[str, str, float]] = {}
     noticed, tried = Counter[str](), Counter[str]()
-    while drawn or running:
-        while drawn and len(running) < (os.cpu_count() or 1):
-            module, number = drawn.pop()
-            child, told = start(module, number)
-            running[child] = module, told, time.monotonic()
-        for child, (module, told, began) in [*running.items()]:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if not ended and time.monotonic() - began > SECONDS:
-                os.killpg(child, signal.SIGKILL)  # a loop that no longer ends is noticed too
-            elif ended:
-                del running[child]
-                tried[module] += 1
-                noticed[module] += status != 0
-                if status == 0:
-                    print("not noticed:", told, flush=True)
-        time.sleep(0.02)
+    with contextlib.suppress(KeyboardInterrupt):  # what was tried so far counts
+        while drawn or running:
+            while drawn and len(running) < (os.cpu_count() or 1):
+                module, number = drawn.pop()
+                child, told = start(module, number)
+                running[child] = module, told, time.monotonic()
+            for child, (module, told, began) in [*running.items()]:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if not ended and time.monotonic() - began > SECONDS:
+                    os.killpg(child, signal.SIGKILL)  # a loop that no longer ends is noticed too
+                elif ended:
+                    del running[child]
+                    tried[module] += 1
+                    noticed[module] += status != 0
+                    if status == 0:
+                        print("not noticed:", told, flush=True)
+            time.sleep(0.02)
     for module in sorted(tried):
         print(f"{noticed[module]:5} of {tried[module]:5} noticed  {module}")
     share = noticed.total() / max(1, tried.total())

@@ -148,7 +148,7 @@ def made(path: Path) -> Any:
     if path.suffix == ".parquet":
         table = pd.read_parquet(path)
         same = [name for name in table if not re.search(r"seconds|cost|calls|tokens|saved|paid", str(name))]
-        return table[same].sort_values(same[:3]).astype(str).to_dict("list")
+        return json.loads(table[same].sort_values(same[:3]).reset_index(drop=True).to_json())
     if path.suffix == ".gz":
         return gzip.decompress(path.read_bytes())
     return path.read_bytes()
