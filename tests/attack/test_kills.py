@@ -36,7 +36,7 @@ THREADS = 2
 
 COMMANDS: dict[str, str] = {
     "index": "index fresh many.jsonl",
-    "compile": "compile hcqr questions.jsonl --collection tiny --out new --sizes 3,4,4 --trials 2 {lm}",
+    "compile": "compile hcqr --data questions.jsonl --collection tiny --out new --sizes 3,4,4 --trials 2 {lm}",
     "compare": "compare plain rag_fusion --data questions.jsonl --collection tiny --out results --limit 8 {lm}",
     "study": "study run study.yaml --out study",
     "study with two workers": "study run study.yaml --out study --workers 2",
@@ -44,10 +44,10 @@ COMMANDS: dict[str, str] = {
     "artifact pack": "artifact pack made --out new.qw",
     "artifact unpack": "artifact unpack made.qw --out there --home elsewhere",
     "recording write": "recording write new.jsonl.gz --label a",
-    "judge label": "judge label bare.jsonl --collection tiny --out labels.jsonl --arms plain,plain@bm25 --depth 3 {lm}",
+    "judge label": "judge label plain plain@bm25 --data bare.jsonl --collection tiny --out labels.jsonl --depth 3 {lm}",
     "testset rephrase": "testset rephrase asked --out set.jsonl --number 6 {lm}",
     "study export": "study export studied --out trials.parquet --questions",
-    "rewriter train": "rewriter train questions.jsonl --collection tiny --out rewriter --base {tiny} --technique rrr"
+    "rewriter train": "rewriter train rrr --data questions.jsonl --collection tiny --out rewriter --base {tiny}"
     " --stages collect,warmup --epochs 1 --sizes 8,4,4 --device cpu --teacher openai/scripted"
     " --teacher-api-base {url} --teacher-api-key-env SCRIPTED_KEY",
 }
@@ -110,7 +110,7 @@ def template(tmp_path_factory, server, forks):
     for command in (
         "index tiny passages.jsonl", "index asked passages.jsonl",
         "questions import asked written.parquet",
-        "compile hcqr questions.jsonl --collection tiny --out made --sizes 3,4,4 --trials 2 --seed 1",
+        "compile hcqr --data questions.jsonl --collection tiny --out made --sizes 3,4,4 --trials 2 --seed 1",
         "artifact pack made --out made.qw", "study run study.yaml --out studied",
     ):  # fmt: skip
         asks = command.startswith("compile")
@@ -176,7 +176,7 @@ def outcome(name: str, folder: Path, forks: Any) -> Any:
     if name.startswith("study with") or name == "study":
         return STUDIES.arms(STUDIES.table(folder / "study")), STUDIES.outcome(folder / "study")["arms"]
     if name == "index":
-        asked = ("evaluate", "questions.jsonl", "--collection", "fresh", "--technique", "plain", "--reader", "none")
+        asked = ("evaluate", "plain", "--data", "questions.jsonl", "--collection", "fresh", "--reader", "none")
         status, _, said = forks.run(folder, *asked, "--json", "--metric", "mrr@10")
         assert status == 0, said
         return collections(folder / "home"), re.findall(r'"value": [^,]+', said)
@@ -235,9 +235,9 @@ TWICE = {
     "index": ["index fresh many.jsonl", "index fresh passages.jsonl"],
     "study": ["study run study.yaml --out study"] * 2,
     "study export": ["study export studied --out trials.parquet"] * 2,
-    "judge label": ["judge label bare.jsonl --collection tiny --out labels.jsonl --depth 2 {lm}"] * 2,
+    "judge label": ["judge label --data bare.jsonl --collection tiny --out labels.jsonl --depth 2 {lm}"] * 2,
     "artifact unpack": ["artifact unpack made.qw --out there --home elsewhere"] * 2,
-    "compile": ["compile hcqr questions.jsonl --collection tiny --out new --sizes 3,4,4 --trials 2 {lm}"] * 2,
+    "compile": ["compile hcqr --data questions.jsonl --collection tiny --out new --sizes 3,4,4 --trials 2 {lm}"] * 2,
 }
 
 
