@@ -296,5 +296,6 @@ def test_hostile_texts_in_reports(template, server, forks, tmp_path, canary, att
     for page in pages:
         seen = look(page.as_uri(), tmp_path / "browser")
         attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page.name, canary.asked))
-    attack.tried(INERT, look(f"data:text/html,<script>{texts[0][8:-9]}</script>", tmp_path / "browser") and bool(
-        canary.asked), "the canary sings where a script does run")  # fmt: skip
+    control = tmp_path / "control.html"
+    control.write_text(f"<title>x</title>{texts[0]}")
+    assert "<title>OWNED" in look(control.as_uri(), tmp_path / "browser"), "what a script does is not seen here"
