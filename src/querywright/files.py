@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,10 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0
     """
     if isinstance(data, str):
         data = data.encode("utf-8", "replace")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary, descriptor = _begin(path, mode)
     digest = hashlib.sha256()
     try:
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(descriptor, "wb") as file:
             with suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             for part in (data,) if isinstance(data, bytes) else data:
@@ -66,6 +67,24 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0
         temporary.unlink(missing_ok=True)
     sync(path.parent)
     return digest.hexdigest()
+
+
+def _begin(path: Path, mode: int) -> tuple[Path, int]:
+    """A temporary file beside a path, locked for as long as its writer lives; those of writers that were killed go."""
+    for left in path.parent.glob(f".{escape(path.name)}.*.tmp"):
+        with suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY)
+            try:
+                if take_lock(descriptor):
+                    left.unlink()
+            finally:
+                os.close(descriptor)
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        if take_lock(descriptor) and temporary.exists():
+            return temporary, descriptor
+        os.close(descriptor)
 
 
 def append_line(path: Path, line: bytes, *, durable: bool = True) -> None:

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from chromadb.errors import InternalError
 
@@ -273,8 +274,8 @@ def test_an_index_that_loses_passages_is_never_published(builder, monkeypatch):
     builder.build(some(30, "old"))
     write = index_module.write_index
 
-    def loses(path, passages, encode, progress):
-        return write(path, passages, lambda texts: encode(texts)[::-1], progress)
+    def loses(path, passages, encode, *more):
+        return write(path, passages, lambda texts: encode(texts)[::-1], *more)
 
     with monkeypatch.context() as patch:
         patch.setattr(index_module, "write_index", loses)
@@ -285,6 +286,22 @@ def test_an_index_that_loses_passages_is_never_published(builder, monkeypatch):
     builder.check(some(30, "old"))
     assert builder.left() == ["generation-1", "manifest.json"]
     assert builder.build(some(30)).generation == 2
+
+
+def test_clumps_of_vectors_that_are_almost_the_same_are_found_all(home, build, hashed):
+    """Six clumps of 150: with few links between vectors, most of them are out of reach from the others."""
+
+    class Clumped(hashed):
+        def encode(self, texts):
+            rows = []
+            for text in texts:
+                number = int(text.rpartition(" ")[2])
+                place = np.random.default_rng(number % 6).random(384) ** 8
+                rows.append(place + (np.arange(384) == number % 384) * 0.1)
+            rows = np.array(rows, dtype=np.float32)
+            return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    assert build(home, "books", some(900), Clumped(384)).count == 900
 
 
 def test_a_disk_without_room_is_a_clear_error_and_keeps_what_was_published(builder, monkeypatch):

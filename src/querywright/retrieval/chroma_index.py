@@ -5,13 +5,14 @@ It stores ids, vectors and metadata, never texts and no embedding function; we h
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sqlite3
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ SPACE = "cosine"
 # With 400 and 200 one search in a hundred missed a passage, another one in each build; with these none of 6,000 did.
 EF_SEARCH = 1000
 EF_CONSTRUCTION = 400
+DATABASE = "chroma.sqlite3"
+NEIGHBOURS = (16, 64)
+"""Links of a vector; the more where not all passages are found, as with many hundred that are almost the same."""
 # Chroma keeps in memory what it has not synced; 2 is its least, so that nothing is left for readers to write.
 SYNC_THRESHOLD = 2
 SAME_VECTOR = 1e-4
@@ -67,7 +71,7 @@ def check_process() -> None:
 
 
 def write_index(
-    path: Path, passages: Sequence[Passage], encode: Encode, progress: Progress | None
+    path: Path, passages: Sequence[Passage], encode: Encode, progress: Progress | None, neighbours: int
 ) -> tuple[dict[str, str], int]:
     """Builds an index of sorted passages in a new directory and closes it; their vectors are made on the way.
 
@@ -84,6 +88,7 @@ def write_index(
         "space": SPACE,
         "ef_search": EF_SEARCH,
         "ef_construction": EF_CONSTRUCTION,
+        "max_neighbors": neighbours,
         "sync_threshold": SYNC_THRESHOLD,
     }
     shared: Counter[int] = Counter()
@@ -113,7 +118,7 @@ def write_index(
         ) from error
     segments = {file.parent for file in path.rglob("index_metadata.pickle")}
     names = [file.relative_to(path.parent).as_posix() for segment in segments for file in segment.iterdir()]
-    return file_digests(path.parent, sorted(names)), max(shared.values())
+    return _digests(path.parent, sorted([*names, f"{path.name}/{DATABASE}"])), max(shared.values())
 
 
 class ChromaIndex:
@@ -187,15 +192,37 @@ class ChromaIndex:
                     )
 
 
+def _digests(place: Path, names: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of files of an index; of its database that of the rows, for Chroma counts in it how often it is opened.
+
+    A damaged database is noticed here, for Chroma ends the process that opens one.
+    """
+    found = file_digests(place, names)
+    for name in [one for one in found if one.endswith(DATABASE)]:
+        mode, digest = "mode=ro" if os.access(place / FOLDER, os.W_OK) else "immutable=1", hashlib.sha256()
+        try:
+            with closing(sqlite3.connect(f"{(place / name).absolute().as_uri()}?{mode}", uri=True)) as database:
+                database.text_factory = bytes
+                for table, sql in database.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall():
+                    digest.update(repr((table, sql)).encode())
+                    if (sql or b"").startswith(b"CREATE TABLE") and table != b"acquire_write":
+                        for row in database.execute(f'SELECT * FROM "{table.decode()}"'):
+                            digest.update(repr(row).encode())
+            found[name] = digest.hexdigest()
+        except (sqlite3.Error, ValueError):
+            del found[name]
+    return found
+
+
 def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
     """The index of a published generation."""
     place = folder / manifest.folder
-    found = file_digests(place, manifest.index_files)
+    found = _digests(place, manifest.index_files)
     wrong = [name for name, digest in manifest.index_files.items() if found.get(name) != digest]
-    if wrong or not (place / FOLDER / "chroma.sqlite3").is_file():
+    if wrong or not (place / FOLDER / DATABASE).is_file():
         raise CollectionError(
             f"the index of the collection {manifest.name!r} is damaged or missing "
-            f"({', '.join(wrong) or 'chroma.sqlite3'}); {_remedy(manifest.name)}"
+            f"({', '.join(wrong) or DATABASE}); {_remedy(manifest.name)}"
         )
     if os.access(place / FOLDER, os.W_OK):
         return ChromaIndex(place / FOLDER, manifest.name)

@@ -11,7 +11,7 @@ import math
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,7 +24,7 @@ from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import sync
 from querywright.home import home as working_folder
 from querywright.models.embedder import Embedder, Progress, TextEmbedder, with_store
-from querywright.retrieval.chroma_index import FOLDER, ChromaIndex, open_index, write_index
+from querywright.retrieval.chroma_index import FOLDER, NEIGHBOURS, ChromaIndex, open_index, write_index
 from querywright.retrieval.collection import (
     MANIFEST,
     OF_QUESTIONS,
@@ -221,19 +221,26 @@ def _is_current(
 
 
 def _build(
-    folder: Path, passages: Mapping[str, Passage], content: str, embedder: Embedder, progress: Progress | None
+    folder: Path,
+    passages: Mapping[str, Passage],
+    content: str,
+    embedder: Embedder,
+    progress: Progress | None,
+    neighbours: Sequence[int] = NEIGHBOURS,
 ) -> Generation:
-    """Builds, checks and publishes a generation."""
+    """Builds, checks and publishes a generation; where it does not find all passages, with more links between them."""
     name, ordered, encode = folder.name, list(passages.values()), encoder_of(folder.name, embedder)
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]
     temporary = folder / f"tmp-{secrets.token_hex(4)}"
     temporary.mkdir(mode=0o700)
     try:
-        files, ties = write_index(temporary / FOLDER, ordered, encode, progress)
+        files, ties = write_index(temporary / FOLDER, ordered, encode, progress, neighbours[0])
         index = ChromaIndex(temporary / FOLDER, name)
         try:
             index.check(passages, encode, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
         except CollectionError as error:
+            if neighbours[1:]:
+                return _build(folder, passages, content, embedder, progress, neighbours[1:])
             raise CollectionError(f"what was built is not published: {error}") from error
         finally:
             index.close()

@@ -1,0 +1,301 @@
+"""What goes on around a run: full disks, clocks that jump, no network, many threads, long runs, browsers."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import random
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from querywright.optimize.evaluate import evaluate
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+KILLS = runpy.run_path(str(Path(__file__).with_name("test_kills.py")))
+globals().update({name: KILLS[name] for name in ("server", "forks", "template")})
+SERVING = runpy.run_path(str(ROOT / "tests" / "serving" / "conftest.py"))
+globals().update({name: SERVING[name] for name in ("run", "scripted", "retriever", "make", "token")})
+OPTIMIZE = runpy.run_path(str(ROOT / "tests" / "optimize" / "conftest.py"))
+globals().update({name: OPTIMIZE[name] for name in ("make_lm", "make_engine", "make_world")})
+
+FULL = "on a full or read-only disk a command ends in words, and goes on once there is room"
+CLOCK = "a clock that jumps changes neither scores nor spends a budget"
+SEED = "the same seed gives the same artifact, whatever the threads"
+LEVEL = "memory, threads and files stay level over a long run"
+ALONE = "it starts and answers with no network and no optional package"
+INERT = "hostile text in a page runs nothing and fetches nothing"
+ENTRY = "no token but the right one is let in"
+WAIT = "the server's deadline is kept whatever the LM does"
+LM = "--lm openai/scripted --api-base {url} --api-key-env SCRIPTED_KEY"
+
+
+@contextmanager
+def small_disk(place: Path, size: str):
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("name", ["index", "compare", "compile", "questions build", "artifact unpack", "judge label"])
+def test_disks_without_room_or_right(name, template, server, forks, tmp_path, times, attack):
+    lm = LM.format(url=server.address)
+    command = KILLS["COMMANDS"][name].format(lm=lm).split()
+    used = sum(one.stat().st_size for one in template.rglob("*")) // 1024
+    chance = random.Random(name)
+    for turn in range(times(2)):
+        with small_disk(tmp_path / str(turn), "64m") as disk:
+            folder = Path(shutil.copytree(template, disk / "work"))
+            how = f"size={used + chance.randrange(60, 700)}k" if turn % 2 else "ro"
+            subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+            # The output of the command goes elsewhere.
+            ended, _, said = forks.run(folder, *command, said=tmp_path)
+            attack.tried(FULL, ended in (0, 2, 3) and "Traceback" not in said, (name, how, ended, said[-600:]))
+            subprocess.run(["mount", "-o", "remount,rw,size=64m", str(disk)], check=True)
+            ended, _, said = forks.run(folder, *command, said=tmp_path)
+            attack.tried(FULL, ended == 0, (name, how, "again", ended, said[-600:]))
+
+
+def test_clocks_that_jump(make_lm, make_engine, make_world, monkeypatch, times, attack):
+    """The wall clock, by years and in both directions, at every look."""
+    chance, real, world = random.Random(7), time.time, make_world()
+    for turn in range(times(4)):
+        lm = make_lm(make_engine(), max_calls=10**6)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: real() + chance.uniform(-1e9, 1e9))
+            found = evaluate(world.program(), world.questions, lm=lm, name="hcqr", threads=4, deadline=60.0)
+        good = all(row.failure is None and row.scores["accuracy"] == 1 for row in found.rows)
+        attack.tried(CLOCK, good and len(found.rows) == len(world.questions), turn)
+
+
+def test_commands_under_a_clock_that_jumps(template, server, forks, tmp_path, times, attack):
+    """Two runs years apart share a folder: nothing expires, nothing is asked again."""
+    folder = Path(shutil.copytree(template, tmp_path / "work"))
+    command = KILLS["COMMANDS"]["compare"].format(lm=LM.format(url=server.address)).split()
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    if library is None:
+        pytest.skip("no libfaketime")
+    for turn, shift in enumerate(["+0", "-9y", "+20y"][: 1 + times(2)]):
+        made = {"LD_PRELOAD": str(library), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        before, given = len(server.requests), {"QUERYWRIGHT_HOME": str(folder / "home"), "SCRIPTED_KEY": "sk-x", **made}
+        plain = [*command, "--engine", "bm25"]  # no embedder, and so none in the test's place
+        done = subprocess.run([sys.executable, "-m", "querywright", *plain], cwd=folder, capture_output=True, text=True,
+                              env={**os.environ, **given})  # fmt: skip
+        asked = len(server.requests) - before
+        attack.tried(CLOCK, done.returncode == 0 and bool(turn) == (asked == 0), (shift, asked, done.stderr[-500:]))
+
+
+def test_one_seed_and_any_number_of_threads(template, server, forks, tmp_path, times, attack):
+    command = KILLS["COMMANDS"]["compile"].format(lm=LM.format(url=server.address)).split()
+    made = {}
+    for threads in [1, 4, 16] * times(1):
+        folder = Path(shutil.copytree(template, tmp_path / f"{threads}-{len(made)}-{time.monotonic_ns()}"))
+        status, _, said = forks.run(folder, *command, "--threads", threads)
+        assert status == 0, said
+        files = [(folder / "new" / name).read_bytes() for name in ("program.json", "golden.jsonl")]
+        attack.tried(SEED, made.setdefault("first", files) == files, threads)
+
+
+LONG = """
+import os, runpy, sys, threading
+from pathlib import Path
+tools = runpy.run_path(sys.argv[1])
+from querywright.data.types import Question
+from querywright.models.circuit_breaker import Limits
+from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.optimize.evaluate import evaluate
+from querywright.programs import make_program
+import dspy
+
+class Quick(tools["ScriptedEngine"]):
+    def complete(self, request):
+        self.asked.clear()
+        return super().complete(request)
+
+engine = LMEngine(Quick(), identity="scripted", limits=Limits(max_attempts=1))
+lm = dspy.LM("scripted/model", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0)
+program = make_program("closed_book", None, reader="short_answer")
+
+def state():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+rounds = int(sys.argv[2])
+for turn in range(rounds):
+    asked = [f"What of number {turn * 500 + n}? " + "x" * 2000 for n in range(500)]
+    asked = [Question(f"q{turn}-{n}", text, answer="a") for n, text in enumerate(asked)]
+    found = evaluate(program, asked, lm=lm, name="closed book", threads=8)
+    assert len(found.rows) == 500 and not any(row.failure for row in found.rows)
+    if turn == max(0, rounds // 5):
+        first = state()
+last = state()
+print(rounds * 500, *(round(b - a, 1) for a, b in zip(first, last)))
+"""
+
+
+def test_a_long_run(times, attack):
+    """At scale 1, 4,000 questions in one process; 100,000 at scale 25."""
+    tools = str(ROOT / "tests" / "optimize" / "conftest.py")
+    done = subprocess.run([sys.executable, "-c", LONG, tools, str(times(8))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    _, memory, threads, files = map(float, done.stdout.split())
+    attack.tried(LEVEL, memory <= 50 and threads <= 0 and files <= 0, done.stdout)
+
+
+OPTIONAL = ("ray", "psycopg", "fastapi", "uvicorn", "prometheus_client", "langchain_core", "llama_index", "haystack",
+            "mcp", "mlflow", "peft", "accelerate")  # fmt: skip
+
+
+def test_no_network_and_no_optional_package(tmp_path, attack):
+    if os.geteuid() or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
+        pytest.skip("no network can be taken away here")
+    hook = f"import sys\nsys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    given = {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}", "QUERYWRIGHT_HOME": str(tmp_path / "home")}
+    given |= {"HF_HUB_OFFLINE": "0", "HOME": str(tmp_path)}
+    recorded = "--lm recording:sample --collection mine --limit 5"
+    for command in (
+        "--help", "techniques", "index mine sample", f"evaluate plain --data sample {recorded}",
+        f"compare plain hyde --data sample --out results {recorded}", "artifact show artifacts/textbooks",
+    ):  # fmt: skip
+        done = subprocess.run(["unshare", "-n", sys.executable, "-m", "querywright", *command.split()], text=True,
+                              capture_output=True, cwd=ROOT if "artifacts/" in command else tmp_path,
+                              env={**os.environ, **given})  # fmt: skip
+        attack.tried(ALONE, done.returncode == 0, (command, done.stderr[-800:]))
+
+
+# The server.
+
+
+def test_tokens_that_are_nearly_right_and_a_proxy_that_nobody_named(run, token, times, attack):
+    server, chance = run(token=token), random.Random(5)
+    for turn in range(times(60)):
+        place, letter = chance.randrange(len(token)), chance.choice("aZ0-\xe9 ")
+        wrong = chance.choice(
+            [token[:place], token + letter, token[:place] + letter + token[place + 1 :], token.upper()]
+        )
+        if wrong.strip() == token:
+            continue
+        asked = server.client.get("/metrics", headers={"Authorization": f"Bearer {wrong}".encode("latin-1")})
+        attack.tried(ENTRY, asked.status_code == 401, (turn, wrong))
+    server = run(rate=0.001, burst=3)
+    names = [f"10.0.{n // 250}.{n % 250}" for n in range(8)]
+    told = [server.client.post("/ask", json={"question": "What of 7?"}, headers={"X-Forwarded-For": n}) for n in names]
+    late = [one.status_code for one in told]
+    attack.tried("no client takes another's turn by a header", late.count(200) == 3 and set(late) == {200, 429}, late)
+
+
+def test_deadlines_of_the_server(run, scripted, times, attack):
+    go, chance = threading.Event(), random.Random(8)
+    scripted.before = lambda number: go.wait(5) if number % 2 else None
+    server = run(deadline=0.4)
+    for turn in range(times(6)):
+        answer = server.ask(chance.randrange(1000) * 2 + turn % 2, stream=False)
+        attack.tried(WAIT, answer.status_code == (504 if turn % 2 else 200), (turn, answer.text[:200]))
+    go.set()
+
+
+# Pages, in a browser.
+
+
+@pytest.fixture
+def canary():
+    """A server that nobody should ask; counts who does."""
+    seen = SimpleNamespace(asked=[])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.asked.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    seen.url = f"http://127.0.0.1:{server.server_port}"
+    yield seen
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def hostile(url: str) -> list[str]:
+    run = f"document.title='OWNED';new Image().src='{url}/run'"
+    return [
+        f"<script>{run}</script>", f'"><img src="{url}/img" onerror="{run}">', f"</script><script>{run}</script>",
+        f"<svg/onload={run}>", f'<iframe src="{url}/frame"></iframe>', f"<link rel=stylesheet href={url}/css>",
+        f"</style><style>@import '{url}/style';</style>", f'<meta http-equiv="refresh" content="0;url={url}/meta">',
+        f"<base href={url}/>", f'<a href="javascript:{run}" autofocus onfocus="{run}">x</a>', f"]]><!--{run}//--><b>",
+        f"{{{{ constructor.constructor(`{run}`)() }}}} ${{{run}}}", "<!--<script>", "\u2028*/</textarea>" + run,
+        f"%{{customdata}}<b onclick={run}><img src={url}/plotly>", f"' onmouseover='{run}' x='",
+    ]  # fmt: skip
+
+
+def look(page: str, folder: Path) -> str:
+    """What a browser makes of a page, as HTML."""
+    browser = shutil.which("chromium") or pytest.skip("no chromium")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", f"--user-data-dir={folder}"]
+    done = subprocess.run([browser, *flags, "--dump-dom", page], capture_output=True, text=True, timeout=120)
+    assert "</html>" in done.stdout, done.stderr[-500:]
+    return done.stdout
+
+
+def test_hostile_texts_in_reports(template, server, forks, tmp_path, canary, attack):
+    texts = hostile(canary.url)
+    folder = Path(shutil.copytree(template, tmp_path / "work"))
+    rows = KILLS["CLI"]["question_rows"]()
+    for row, text in zip(rows, texts, strict=False):
+        row.update(question=f"{row['question']} {text}", id=f"{row['id']}-{text[:40]}", group=text)
+        row["options"] = [*row["options"][:2], row["answer"], text]
+    KILLS["CLI"]["write_lines"](folder / "questions.jsonl", rows)
+    real, lm = server.reply, LM.format(url=server.address).split()
+    spoil = lambda found: json.dumps(found[1] + texts[len(found[1]) % len(texts)])  # noqa: E731
+    server.reply = lambda body: re.sub(r'"([^"]{12,})"', spoil, real(body))
+    try:
+        compare = [
+            "compare",
+            "plain",
+            "rag_fusion",
+            "--data",
+            "questions.jsonl",
+            "--collection",
+            "tiny",
+            "--out",
+            "results",
+        ]
+        study = (folder / "study.yaml").read_text().replace("name: small", f"name: {json.dumps(texts[1][:60])}")
+        (folder / "study.yaml").write_text(study)
+        for command in ([*compare, *lm, "--max-unreadable", "0.9", "--max-failures", "1"],
+                        ["study", "run", "study.yaml", "--out", "study"]):  # fmt: skip
+            status, _, said = forks.run(folder, *command)
+            if command[0] == "compare":
+                assert status == 0, said
+    finally:
+        server.reply = real
+    pages = sorted(folder.rglob("*.html"))
+    assert pages
+    for page in pages:
+        seen = look(page.as_uri(), tmp_path / "browser")
+        attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page.name, canary.asked))
+    control = tmp_path / "control.html"
+    control.write_text(f"<title>x</title>{texts[0]}")
+    assert "<title>OWNED" in look(control.as_uri(), tmp_path / "browser"), "what a script does is not seen here"
