@@ -188,7 +188,7 @@ def label_command(
 
 @judge_app.command(name="calibrate")
 def calibrate_command(
-    judge: str = "usefulness",
+    judge: opt.JudgeName = "usefulness",
     /,
     *,
     cases: CaseOptions,
@@ -224,7 +224,7 @@ def calibrate_command(
 
 @judge_app.command(name="compile")
 def compile_judge_command(
-    judge: str = "usefulness",
+    judge: opt.JudgeName = "usefulness",
     /,
     *,
     cases: CaseOptions,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
 from querywright.retrieval.chroma import ChromaRetriever, dense_fingerprint
@@ -32,7 +32,7 @@ def check_engine(engine: str) -> Engine:
     for known in ENGINES:
         if known == engine:
             return known
-    raise InputError(f"unknown engine {engine!r}; the engines are: {', '.join(ENGINES)}")
+    raise InputError(unknown("engine", engine, ENGINES))
 
 
 def open_retriever(
