@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live lock licences sbom test test-all attack mutation coverage lint docs table format bench bench-peers train-rewriter clean
+.PHONY: help install demo demo-live lock licences sbom test test-all attack mutation coverage lint docs table picture format bench bench-peers train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,9 @@ docs: $(STAMP) ## Build the documentation into build/site
 table: $(STAMP) ## Write the README's table of techniques and pin the prompts, after a technique changed
 	$(BIN)/python tests/test_readme.py
 	$(BIN)/python tests/programs/test_prompts.py
+
+picture: $(STAMP) ## Take the README's picture of a report, after the demo; chromium must be on the path
+	$(BIN)/python benchmarks/picture.py docs/assets/report.png
 
 format: $(STAMP) ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, cast
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.imports import imported
 from querywright.metrics import answers, retrieval, support, usefulness
 
@@ -200,8 +200,8 @@ def metric_named(name: str) -> Metric:
 
     if name in JUDGED:
         return JudgedMetric(JUDGED[name]()).of(name)
-    known = ", ".join([*METRICS, *(f"{measure}@K" for measure in RANKED), *JUDGED, "MODULE:FUNCTION"])
-    raise InputError(f"unknown metric {name!r}; the metrics are: {known} (K from 1 to 1000)")
+    known = [*METRICS, *(f"{measure}@K" for measure in RANKED), *JUDGED, "MODULE:FUNCTION"]
+    raise InputError(f"{unknown('metric', name, known)} (K from 1 to 1000)")
 
 
 def _imported(name: str) -> Metric:

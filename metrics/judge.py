@@ -279,7 +279,7 @@ class JudgedMetric:
         """The judgements of these cases, in order: those known, by the id of a passage, and the LM's."""
         asked = [case for case in cases if _id(judge, case) not in known]
         if asked and (self.lm or dspy.settings.lm) is None:
-            raise InputError(f"the judge {judge.NAME} has no LM to ask; name one with judge_lm (--judge-lm) or lm")
+            raise InputError(f"the judge {judge.NAME} has no LM to ask; name one with judge_lm= or lm=")
         context: Any = nullcontext()
         if self.lm is not None:
             context = dspy.context(lm=self.lm, adapter=PromptAdapter(), disable_history=True, trace=None)

@@ -111,7 +111,5 @@ def resolve_judge(name: str | Path) -> SavedJudge:
     if name in JUDGES:
         return SavedJudge(make_judge(str(name)))
     if not os.path.isfile(judge_file(Path(name))):
-        raise InputError(
-            f"unknown judge {str(name)!r}; it is the path of a saved judge, or one of: {', '.join(JUDGES)}"
-        )
+        raise InputError(f"{unknown('judge', str(name), JUDGES)}; or give the path of a saved one")
     return load_judge(Path(name))

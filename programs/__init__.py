@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from querywright.errors import TechniqueError
+from querywright.errors import TechniqueError, unknown
 from querywright.programs.base import Finding, Found, Plan, Technique
 from querywright.programs.decomposition import Decomposition
 from querywright.programs.ensemble import Ensemble
@@ -73,7 +73,7 @@ def technique_class(name: str) -> type[Technique]:
         TechniqueError: There is no such technique.
     """
     if name not in TECHNIQUES:
-        raise TechniqueError(f"unknown technique {name!r}; the techniques are: {', '.join(TECHNIQUES)}")
+        raise TechniqueError(unknown("technique", name, TECHNIQUES))
     return TECHNIQUES[name]
 
 

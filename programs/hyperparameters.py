@@ -8,7 +8,7 @@ from typing import Any
 
 from dspy.predict.parameter import Parameter
 
-from querywright.errors import TechniqueError
+from querywright.errors import TechniqueError, unknown
 
 Value = int | float | str | bool
 
@@ -142,7 +142,7 @@ class Knobs(Parameter, Mapping[str, Any]):
         for knob in self.declared:
             if knob.name == name:
                 return knob
-        raise TechniqueError(f"unknown knob {name!r}; the knobs are: {', '.join(self._values) or 'none'}")
+        raise TechniqueError(unknown("knob", name, self._values))
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Set values; all of them are checked before any is set.

@@ -16,7 +16,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from querywright.data.declined import DECLINED, says_declined
 from querywright.data.types import History, Passage, turns_of
-from querywright.errors import TechniqueError
+from querywright.errors import TechniqueError, unknown
 from querywright.models.adapter import show_passages
 from querywright.programs.base import Finding, checked_options
 from querywright.programs.signatures import after_history, tuned_signature
@@ -302,7 +302,7 @@ def make_reader(name: str) -> Reader:
         TechniqueError: There is no such reader.
     """
     if name not in READERS:
-        raise TechniqueError(f"unknown reader {name!r}; the readers are: {', '.join(READERS)}")
+        raise TechniqueError(unknown("reader", name, READERS))
     return READERS[name]()
 
 

@@ -25,7 +25,7 @@ def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> N
     if writer is not None and not technique.LM_STAGES:
         raise TechniqueError(
             f"{technique.NAME} asks no LM before it reads, so a writer has nothing to do in it; leave the writer out "
-            "(--writer-lm, writer_lm=), or take a technique that writes, such as rrr"
+            "(writer_lm=), or take a technique that writes, such as rrr"
         )
 
 

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import entry_points, version
+from pathlib import Path
 
 import pytest
 
 import querywright
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_public_names_are_there():
@@ -66,3 +72,46 @@ def test_the_working_folder(tmp_path, monkeypatch):
         for opens in (open_store, Workspace.open):
             with pytest.raises(InputError, match=r"the working folder .* cannot be made .*QUERYWRIGHT_HOME"):
                 opens(wrong)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_everything_and_works_where_there_is_nothing_else(tmp_path):
+    tree, place, python = tmp_path / "tree", tmp_path / "empty", tmp_path / "venv" / "bin" / "python"
+    for name in ("src", "programs", "metrics", "optimize"):  # a copy, in which no earlier build stands in for a file
+        skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=skip)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, tree)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("querywright/")}
+    rooms = {"querywright": ROOT / "src" / "querywright"}
+    rooms |= {f"querywright/{name}": ROOT / name for name in ("programs", "metrics", "optimize")}
+    files = {
+        f"{name}/{file.relative_to(room).as_posix()}"
+        for name, room in rooms.items()
+        for file in room.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert "querywright/py.typed" in files
+    assert held == files
+    _run(sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", tmp_path / "venv")
+    site = _run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    _run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", site, wheel)
+    (Path(site) / "further.pth").write_text("".join(f"{one}\n" for one in sys.path if one.endswith("site-packages")))
+    place.mkdir()
+    script = (
+        "import querywright as qw, querywright.optimize, sys; print(qw.__file__, len(qw.load_sample().questions), "
+        "querywright.optimize.__file__)"
+    )
+    file, count, other = _run(python, "-c", script, cwd=place).split()
+    assert (file.startswith(site), other.startswith(site), count) == (True, True, "240")
+    assert "packaged sample" in _run(python, "-m", "querywright", "demo", "--help", cwd=place)
+
+
+def _run(*command, cwd=None):
+    """What a command prints; none of the paths of this process are known to it."""
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "QUERYWRIGHT_HOME")}
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

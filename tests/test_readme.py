@@ -34,6 +34,20 @@ def test_its_table_is_that_of_the_command_line():
     assert shown.group(1).strip() == markdown_table(technique_rows()).strip(), "run: make table"
 
 
+def test_its_rows_are_those_of_the_results():
+    shown = re.search(r"<!-- result -->\n(.*?)<!-- /result -->", README, re.DOTALL)
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in shown.group(1).splitlines()[6:] if line.startswith("| ")]
+    assert len(rows) >= 5
+    for row in rows:
+        assert any(line.startswith(" | ".join(row[:4])) and row[4] in line for line in results.splitlines()), row
+
+
+def test_it_is_one_screen():
+    screen = re.sub(r"<!-- (\w+) -->.*?<!-- /\1 -->", "", README, flags=re.DOTALL)
+    assert len(screen.encode()) < 6_000
+
+
 def test_its_command_lines_parse():
     lines = PAGE["command_lines"](README)
     assert len(lines) >= 3

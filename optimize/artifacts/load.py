@@ -26,7 +26,7 @@ from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class, use_writer
 from querywright.retrieval.addresses import is_address, is_collection
 from querywright.retrieval.callable import as_retriever
-from querywright.retrieval.collection import collection_folder, index_command, list_collections, missing, read_manifest
+from querywright.retrieval.collection import collection_folder, no_collection, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
@@ -211,10 +211,8 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
         )
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
-        known = ", ".join(list_collections(home)) or "none"
         raise CollectionError(
-            f"the artifact needs the collection {manifest.collection!r}, but there is none (known: {known}); build it: "
-            f"{index_command(manifest.collection)}, name its working folder with home=, or give retriever=..."
+            f"the artifact needs it: {no_collection(manifest.collection, home)}, or give retriever=..."
         )
     embedder = None
     if manifest.engine not in LEXICAL:
@@ -254,7 +252,7 @@ def named_collection(
         return open_retriever(name, engine=manifest.engine or "dense", home=home, where=where)
     published = read_manifest(collection_folder(name, home))
     if published is None:
-        raise missing(collection_folder(name, home), home)
+        raise no_collection(name, home)
     embedder = embedder_of(published.embedder, store=open_store(home))
     if embedder is None:
         raise CollectionError(

@@ -103,7 +103,7 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, writer_lm: Path
         writer = writers.checked_rewriter(writer_lm or writers.find_rewriter(manifest.writer, home), manifest.writer)
         writer = writer if writers.is_small(writer) else None
     elif writer_lm is not None:
-        raise InputError("the artifact names no rewriter; leave --writer-lm out (writer_lm=)")
+        raise InputError("the artifact names no rewriter; leave writer_lm= out")
     beside = out.absolute().parent
     with writing(repr(out.name)), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=beside) as temporary:
         staged, made = Path(temporary), Path(temporary) / "packed"

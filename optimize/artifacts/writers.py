@@ -106,7 +106,7 @@ def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
     if not folder.is_dir():
         raise ArtifactError(
             f"the program was compiled with the rewriter {ref}, which the working folder does not have; give its "
-            "folder with writer_lm=... (--writer-lm), or name the working folder that has it (--home)"
+            "folder with writer_lm=..., or name the working folder that has it (home=)"
         )
     checked_rewriter(folder, ref)
     return folder

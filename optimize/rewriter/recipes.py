@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 
 MOVING_STEPS = 100
 """Steps that the moving baseline of ``seed`` looks back."""
@@ -155,7 +155,7 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (OURS, SEED, 
 def recipe_named(name: str) -> Recipe:
     """The recipe of that name."""
     if name not in RECIPES:
-        raise InputError(f"unknown recipe {name!r}; the recipes are: {', '.join(RECIPES)}")
+        raise InputError(unknown("recipe", name, RECIPES))
     return RECIPES[name]
 
 

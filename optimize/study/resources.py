@@ -21,7 +21,7 @@ from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
 from querywright.metrics.judge import JudgedMetric
 from querywright.models.budget import Budget
-from querywright.models.lm import engine_of, lm_digest, resolve_lm, writer_beside
+from querywright.models.lm import engine_of, lm_digest, resolve_lm, with_key, writer_beside
 from querywright.models.rewriters import rewriter_of
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger
@@ -280,6 +280,8 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
         judge_lm = resolve_lm(
             spec.judge_lm, api_base=spec.judge_api_base, api_key=_key(spec.judge_api_key_env), **common
         )
+    for one in filter(None, (lm, judge_lm)):
+        with_key(one)
     writers = open_writers(spec, lm)
     for rewriter in filter(None, map(rewriter_of, writers.values())):
         keep_rewriter(rewriter.path, home)  # a copy, for the programs that are saved

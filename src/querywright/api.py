@@ -386,7 +386,7 @@ def compile(
     kind = technique_class(technique)
     check_takes_writer(kind, writer_lm)
     if reranker is not None and not kind.USES_RERANKER:
-        raise InputError(f"{technique} does not rerank; leave reranker= out (--reranker), or use a technique that does")
+        raise InputError(f"{technique} does not rerank; leave reranker= out, or use a technique that does")
     needs_options = kind.NEEDS_OPTIONS or reader == "multiple_choice"
     values = knob_values(technique, knobs or {})
     check_reader(reader)

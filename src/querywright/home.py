@@ -77,5 +77,5 @@ def home(path: str | Path | None = None) -> Path:
 def _unusable(folder: Path, reason: object) -> InputError:
     return InputError(
         f"the working folder {os.fspath(folder)!r} cannot be made ({reason}); name a folder that can be "
-        f"written: --home, home= or ${ENVIRONMENT_VARIABLE}"
+        f"written: home= or ${ENVIRONMENT_VARIABLE}"
     )

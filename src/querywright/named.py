@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.models.rewriters import Rewriter
-from querywright.programs import READERS, technique_class
+from querywright.programs import READERS, TECHNIQUES, technique_class
 from querywright.programs.hyperparameters import Knobs
 from querywright.retrieval import rerank
 from querywright.retrieval.engines import check_engine
@@ -71,11 +71,19 @@ def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True
     }
 
 
+def check_knob(text: str) -> None:
+    """Raise when ``NAME=VALUE`` names a knob that no technique has."""
+    known = dict.fromkeys(knob.name for one in TECHNIQUES.values() for knob in one.KNOBS)
+    for name in pairs([text], "--knob"):
+        if name not in known:
+            raise InputError(unknown("knob", name, known))
+
+
 def check_reader(reader: str | None) -> None:
     """Raise when there is no such reader."""
     known = ["auto", *READERS, "none"]
     if reader is not None and reader not in known:
-        raise InputError(f"unknown reader {reader!r}; the readers are: {', '.join(known)}")
+        raise InputError(unknown("reader", reader, known))
 
 
 def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:

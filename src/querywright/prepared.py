@@ -247,9 +247,9 @@ def prepare(
     searching = {name: arm for name, arm in named.items() if arm.searches}
     if searching and retriever is None:
         name = next(iter(searching))
-        raise InputError(f"{name} searches; give retriever=..., a retriever or a collection's name (--collection)")
+        raise InputError(f"{name} searches; give retriever=...")
     if reranker is not None and not any(arm.kind.USES_RERANKER for arm in named.values()):
-        raise InputError("nothing here reranks; leave reranker= out (--reranker), or name a technique that does")
+        raise InputError("nothing here reranks; leave reranker= out, or name a technique that does")
     ready = Prepared(
         workspace=workspace(), reader=read_by, questions=asked, metrics=chosen, lacks=lacks, notes=notes
     )  # fmt: skip
@@ -301,6 +301,12 @@ def opened(
 def is_folder(name: str) -> bool:
     """Whether an arm is the folder of an artifact, not a technique."""
     return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
+
+
+def check_arm(name: str) -> None:
+    """Raise when the name of an arm is that of no technique, engine or knob; a folder is read when it is opened."""
+    if not is_folder(name):
+        _technique_arm(name, "dense", {}, None)
 
 
 def _named_arms(
@@ -379,8 +385,8 @@ def _check_shared(knobs: Mapping[str, Any], writer: Any, arms: Iterable[_Arm]) -
             raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, in an artifact'}")
     if writer is not None and not any(arm.writer == writer for arm in arms):
         raise InputError(
-            "nothing here asks an LM before it reads, so a writer has nothing to do; leave the writer out "
-            "(--writer-lm, writer_lm=), or name a technique that writes, such as rrr"
+            "nothing here asks an LM before it reads, so a writer has nothing to do; leave writer_lm= "
+            "out, or name a technique that writes, such as rrr"
         )
 
 
@@ -444,7 +450,7 @@ def _scorable(
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
             f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
-            "labelled evidence, or name a judge (judge_lm, --judge-lm)"
+            "labelled evidence, or name a judge with judge_lm="
         )
     return metrics, lacks
 
@@ -460,7 +466,7 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
             if depth.isdecimal() and program.technique.KNOBS and program.technique.max_passages < int(depth)
         ]
         if short:
-            notes.append(f"{metric}: fewer are found by {', '.join(short)}; see max_passages={depth} (--max-passages)")
+            notes.append(f"{metric}: fewer are found by {', '.join(short)}; see max_passages={depth}")
     return notes
 
 

@@ -92,7 +92,7 @@ class Workspace:
         if keeps and is_read_only(working_folder(home)):
             raise InputError(
                 f"the working folder {str(folder)!r} cannot be written, and what is answered is kept there; name "
-                "another one: --home, home= or $QUERYWRIGHT_HOME"
+                "another one: home= or $QUERYWRIGHT_HOME"
             )
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
@@ -125,7 +125,7 @@ class Workspace:
         rewriter = rewriter_of(found) if keep else None
         if rewriter is not None and keep_rewriter(rewriter.path, self.home) is None:
             self.tell(
-                f"the rewriter {rewriter.name!r} is too large to be copied; give --writer-lm with what is saved here"
+                f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here"
             )
         return found
 
@@ -170,16 +170,16 @@ class Workspace:
 
 
 def _lm(lm: Any, api_base: str | None, api_key: str | None, **shared: Any) -> dspy.LM:
-    from querywright.models.lm import as_lm, resolve_lm
+    from querywright.models.lm import as_lm, resolve_lm, with_key
 
     if not isinstance(lm, str):
         return as_lm(lm, **shared)
     if (api_base or api_key) and (lm == "embedded" or lm.startswith(("gguf:", "recording:"))):
         raise InputError(
-            f"the LM {lm!r} answers in this process and has no address and no key; with --api-base or --api-key-env "
-            "name a remote one, such as --lm openai/MODEL"
+            f"the LM {lm!r} answers in this process and has no address and no key; with api_base= or api_key= "
+            "name a remote one, such as openai/MODEL"
         )
-    return resolve_lm(lm, api_base=api_base, api_key=api_key, **shared)
+    return with_key(resolve_lm(lm, api_base=api_base, api_key=api_key, **shared))
 
 
 def _when_slow(what: str, tell: Tell) -> Callable[[int, int], None]:

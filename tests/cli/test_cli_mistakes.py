@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_lms(wrong, questions, collection, monkeypatch):
 
     says(told("--lm", "gpt-9"), "gpt-9")
     says(told("--lm", "gguf:absent.gguf"), "absent.gguf")
-    says(told("--api-base", "http://127.0.0.1:1"), "answers in this process and has no address", "--lm openai/MODEL")
+    says(told("--api-base", "http://127.0.0.1:1"), "answers in this process and has no address", "openai/MODEL")
     says(told("--lm", "openai/x", "--api-key-env", "NOT_SET"), "'NOT_SET' is not set or empty")
     said = told("--lm", "openai/x", "--api-key-env", "sk-this-is-the-key-itself")
     says(said, "name of a variable")
@@ -220,3 +221,64 @@ def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, serve
                *server.lm)  # fmt: skip
     assert (done.status, done.data["arms"][0]["n"]) == (2, 2)
     says(done.err, "'full' could not be written", "No space left", "--rows")
+
+
+def test_all_mistakes_of_a_line_are_told_at_once(wrong, questions):
+    told = wrong(
+        "evaluate", "hcrq", "rrr:n_querys=3", "plain", "--data", questions, "--metric", "recal@5", "--engine=bm52",
+        "--knob", "max_pasages=3", "--reader", "gruonded", "--judge", "usefullness", "--trheads", "3", "--limit", "0",
+    )  # fmt: skip
+    for given, meant in (
+        ("hcrq", "hcqr"),
+        ("n_querys", "n_queries"),
+        ("recal@5", "recall@K"),
+        ("bm52", "bm25"),
+        ("max_pasages", "max_passages"),
+        ("gruonded", "grounded"),
+        ("usefullness", "usefulness"),
+    ):
+        assert f"{given!r} (did you mean {meant}?)" in told  # fmt: skip
+    says(told, "Did you mean --threads?", 'Invalid value "0" for --limit')
+    assert all(line.startswith("error: ") for line in told.splitlines()[:-1])
+    lacking = wrong("compile")
+    assert lacking.startswith("error: TECHNIQUE must be given")
+    assert re.findall("error: (.*)", wrong("compile", "hcqr")) == [
+        f"{one} must be given" for one in ("--data", "--collection", "--out")
+    ]
+    assert "must be given" not in wrong("compile", "hcqr", "--colection", "tiny")  # it may be what was meant
+
+
+def test_a_message_speaks_of_options(wrong, questions, collection, server):
+    says(wrong("evaluate", "plain", "--data", questions), "plain searches; give --collection")
+    fixed = ("evaluate", "plain", "--data", questions, "--collection", collection, *server.lm)
+    for given in (("--reranker", "x"), ("--writer-lm", "openai/gpt-4o-mini", "--writer-api-key-env", "SCRIPTED_KEY")):
+        told = wrong(*fixed, *given)
+        assert f"leave {given[0]} out" in told
+        assert "=" not in told
+
+
+def test_a_missing_key_is_told_before_anything_is_done(wrong, questions, collection, home, monkeypatch):
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    fixed = ("evaluate", "plain", "--data", questions, "--collection", collection)
+    says(wrong(*fixed, "--lm", "openai/gpt-4o-mini"), "needs a key: set OPENAI_API_KEY", "--api-key-env")
+    says(wrong(*fixed, "--lm", "openai/mine", "--api-base", "http://127.0.0.1:9/v1"), "set OPENAI_API_KEY")
+    says(wrong(*fixed, "--judge-lm", "anthropic/claude-haiku-4-5"), "set ANTHROPIC_API_KEY")
+    says(wrong("evaluate", "rrr", *fixed[2:], "--writer-lm", "together_ai/some/model"), "set TOGETHER")
+    built = sorted(home.rglob("*"))
+    says(wrong("demo", "--lm", "openai/gpt-4o-mini"), "set OPENAI_API_KEY")
+    assert not (home / "collections" / "sample").exists(), built
+
+
+def test_a_collection_that_is_elsewhere(wrong, ok, passages, questions, home, tmp_path, monkeypatch):
+    monkeypatch.delenv("QUERYWRIGHT_HOME")
+    ok("index", "mine", passages)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "er")
+    evaluate = ("evaluate", "plain", "--data", questions, "--reader", "none")
+    told = wrong(*evaluate, "--collection", "mine")
+    says(
+        told, str(tmp_path / "deep" / "er" / ".querywright"), f"there is one in '{tmp_path / '.querywright'}'", "--home"
+    )
+    says(wrong(*evaluate, "--collection", "other"), "querywright index other SOURCE")
+    ok(*evaluate, "--collection", "mine", "--home", tmp_path / ".querywright", "--metric", "recall")

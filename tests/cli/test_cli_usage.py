@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +78,7 @@ def test_help_imports_nothing_heavy():
         ("study nonsense", 'Unknown command "nonsense"'),
         ("index", "COLLECTION"),
         ("ask", "QUESTION"),
-        ("compile hcqr --data sample", "--out"),
+        ("compile hcqr --data sample --out x", "--collection"),
         ("evaluate --data sample --threads 0", "--threads"),
         ("evaluate --data sample --threads two", "--threads"),
         ("evaluate --data sample --limit 0", "--limit"),
@@ -246,3 +248,16 @@ def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, col
     again = ("--limit", 1, "--collection", collection, "--out", "labels.jsonl", *server.lm)
     ok("judge", "label", "--data", questions, "--labels", "labels.jsonl", *again)
     assert Path("labels.jsonl").stat().st_mode & 0o777 == 0o660
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+def test_completion_is_installed_and_completes_in_bash(tmp_path):
+    env = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    command = [sys.executable, "-m", "querywright", "--install-completion"]
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=60)
+    script = (
+        '. "$HOME/.bashrc"\nCOMP_WORDS=(querywright evaluate --coll)\nCOMP_CWORD=2\n_querywright\n'
+        'echo "$(complete -p querywright) ${COMPREPLY[*]}"\n'
+    )
+    done = subprocess.run(["bash", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[-2:] == ["querywright", "--collection"]

@@ -167,7 +167,7 @@ def test_a_measure_of_the_first_k_passages_is_named_with_its_depth(name, ids, va
     "name", ["recall@", "recall@0", "recall@x", "recall@1001", "accuracy@5", "@5", "bleu", "recall@²"]
 )
 def test_a_metric_that_is_none_is_refused(name):
-    with pytest.raises(InputError, match=f"unknown metric '{name}'; the metrics are: accuracy.*recall@K.*1 to 1000"):
+    with pytest.raises(InputError, match=f"unknown metric '{name}'.*; there are: accuracy.*recall@K.*1 to 1000"):
         metric_named(name)
 
 

@@ -112,7 +112,7 @@ def test_another_embedder_and_a_missing_collection_are_told(books, opened_in, ha
         opened_in(books, embedder=Embedder("other", load, dimension=16))
     with pytest.raises(CollectionError, match=r"vectors of 16 numbers, the embedder 'hashed' makes 8"):
         opened_in(books, embedder=hashed(8))
-    with pytest.raises(CollectionError, match=r"no collection 'bookz' \(known: .*books.*\); build it: querywright ind"):
+    with pytest.raises(CollectionError, match=r"no collection 'bookz' in .* \(known: .*books.*\); build it"):
         ChromaRetriever("bookz", embedder=hashed(), home=books)
     with pytest.raises(CollectionError, match="embedder 'hashed', which cannot be had by its name alone; give it"):
         ChromaRetriever("books", home=books)

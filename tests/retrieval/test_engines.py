@@ -113,7 +113,7 @@ def test_a_filter_of_another_form_is_refused(weather, engine):
 
 @pytest.mark.parametrize("engine", ["", "BM25", "elastic"])
 def test_an_engine_that_there_is_not(weather, engine):
-    with pytest.raises(InputError, match=f"unknown engine '{engine}'; the engines are: {', '.join(ENGINES)}"):
+    with pytest.raises(InputError, match=f"unknown engine '{engine}'.*; there are: {', '.join(ENGINES)}"):
         weather(engine)
     with pytest.raises(InputError, match="unknown engine"):
         check_engine(engine)

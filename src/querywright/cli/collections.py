@@ -93,11 +93,11 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
         collection: Its name.
         yes: Do not ask.
     """
-    from querywright.retrieval.collection import collection_folder, delete_collection, missing
+    from querywright.retrieval.collection import collection_folder, delete_collection, no_collection
 
     folder = collection_folder(collection, output.folder)
     if not folder.is_dir():
-        raise missing(folder, output.folder)
+        raise no_collection(collection, output.folder)
     if not yes:
         if not sys.stdin.isatty():
             raise InputError(f"nobody can be asked here whether {collection} is to go; say so: --yes")

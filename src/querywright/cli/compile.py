@@ -25,7 +25,7 @@ Sizes = Annotated[str, Parameter(metavar="N,N,N")]
 
 
 def compile_command(
-    technique: str,
+    technique: opt.Technique,
     /,
     *,
     data: opt.DataOptions,
@@ -36,7 +36,7 @@ def compile_command(
     argument: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False)] = (),
     trials: opt.Count = 30,
     seed: opt.Integer = 0,
-    reader: opt.Name = "auto",
+    reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
     deadline: opt.Deadline = None,
     search: opt.SearchOptions = opt.SearchOptions(),

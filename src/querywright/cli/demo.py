@@ -54,16 +54,16 @@ def demo(
 
     check_folder(save_to, "--out")
     sample = load_sample()
+    recorded = lm == opt.LMOptions() and not live
+    place = (replace(lm, lm=PACKAGED) if recorded else lm).open(output.home, run.threads)
     report = build("sample", sample.passages, output, prune=True)
     note(f"sample: {report.count} passages, {report.embedded} embedded")
     splits = split_questions(sample.questions, sizes=SIZES)
-    recorded = lm == opt.LMOptions() and not live
     if recorded:
         head, answers = read_recording(packaged_recording())
         note(f"the LM: {head.model}; {len(answers)} answers, written down on {head.made}")
-    asked = replace(lm, lm=PACKAGED) if recorded else lm
     workspace = compile_and_show(
-        "hcqr", splits, save_to, output, lm=lambda: asked.open(output.home, run.threads), retriever="sample",
+        "hcqr", splits, save_to, output, lm=lambda: place, retriever="sample",
         reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
         settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],

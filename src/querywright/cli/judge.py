@@ -187,7 +187,7 @@ def label_command(
 
 @judge_app.command(name="calibrate")
 def calibrate_command(
-    judge: str = "usefulness",
+    judge: opt.JudgeName = "usefulness",
     /,
     *,
     cases: CaseOptions,
@@ -223,7 +223,7 @@ def calibrate_command(
 
 @judge_app.command(name="compile")
 def compile_judge_command(
-    judge: str = "usefulness",
+    judge: opt.JudgeName = "usefulness",
     /,
     *,
     cases: CaseOptions,

@@ -23,6 +23,7 @@ from querywright.cli.demo import demo
 from querywright.cli.evaluate import compare_command, evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
+from querywright.cli.mistakes import in_options, mistakes
 from querywright.cli.options import make_app
 from querywright.cli.questions import questions_app, testset_app
 from querywright.cli.recording import recording_app
@@ -74,6 +75,9 @@ for place, (name, command) in enumerate(COMMANDS.items()):
     app[name].sort_key = place
 
 
+app.register_install_completion_command(help="Install completion for the shell you use.", result_action="return_none")
+
+
 def every_command(group: App = app, path: str = "querywright") -> Iterator[tuple[str, App]]:
     """Every command that does something, with its name in full."""
     for name in group:
@@ -103,22 +107,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        given = sys.argv[1:] if arguments is None else list(arguments)
         _, apps, rest = app.parse_commands(given)
         ended = app(given, exit_on_error=False, print_error=False)
         if apps[-1].default_command is None and not rest:  # its help was shown: that is no command yet
             return WRONG_INPUT
     except CycloptsError as error:
         command = " ".join(["querywright", *(error.command_chain or ())])
-        note(f"error: {error}", style="bold red")
+        for one in mistakes(app, given, error):
+            note(f"error: {one}", style="bold red")
         note(f"{command} --help says more")
         return WRONG_INPUT
     except (KeyboardInterrupt, Exception) as error:
         end = _end_of(error)
         if end is None:
             raise
-        note(end[1], style="bold red")
+        note(in_options(end[1], app, given), style="bold red")
         return end[0]
     if ended == INTERRUPTED:
         note(INTERRUPTED_LINE, style="bold red")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from querywright.cli.mistakes import checked
 from querywright.cli.show import err, note, out
 from querywright.data.hub import names_of
 from querywright.errors import InputError
@@ -63,7 +64,12 @@ Log = Annotated[
         help="Log params, metrics, files and the report as MLflow runs, at URI or $MLFLOW_TRACKING_URI.",
     ),
 ]  # fmt: skip
-Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False)]
+Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("prepared:check_arm")]
+Technique = Annotated[str, checked("programs:technique_class")]
+Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
+Reader = Annotated[Name, checked("named:check_reader")]
+KNOWN_JUDGE = checked("optimize.judge_files:resolve_judge")
+JudgeName = Annotated[Name, KNOWN_JUDGE]
 Questions = Annotated[
     str,
     Parameter(
@@ -208,14 +214,14 @@ class WriterLM:
         Args:
             lm: The LM that reads, which says how patient it is asked.
         """
-        from querywright.models.lm import resolve_lm
+        from querywright.models.lm import resolve_lm, with_key
 
         if not (self.writer_api_base or self.writer_api_key_env):
             return self.writer_lm
         if self.writer_lm is None:
             raise InputError("--writer-api-base and --writer-api-key-env are of the writer; name it with --writer-lm")
         key = api_key(self.writer_api_key_env)
-        return resolve_lm(self.writer_lm, api_base=self.writer_api_base, api_key=key, limits=lm.limits)
+        return with_key(resolve_lm(self.writer_lm, api_base=self.writer_api_base, api_key=key, limits=lm.limits))
 
 
 @Parameter(name="*", group="Judge")
@@ -261,7 +267,7 @@ class Judges(JudgeLM):
         judge: A judge (querywright judge list) or a saved one's path. Repeatable.
     """
 
-    judge: Names = ()
+    judge: Annotated[Names, KNOWN_JUDGE] = ()
 
 
 @dataclass(frozen=True)
@@ -346,8 +352,10 @@ class SearchOptions:
     """
 
     embedder: Name = "embedded"
-    engine: Name | None = None
-    knob: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False)] = ()
+    engine: Engine | None = None
+    knob: Annotated[
+        tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False), checked("named:check_knob")
+    ] = ()
 
     @property
     def knobs(self) -> Mapping[str, str]:
@@ -420,9 +428,9 @@ class ArmOptions(SearchOptions):
 
     searched: Searched = Searched()
     max_passages: Count = 5
-    engine: Name = "dense"
-    reader: Name = "auto"
-    metric: Names = ()
+    engine: Engine = "dense"
+    reader: Reader = "auto"
+    metric: Annotated[Names, checked("metrics.dspy_metrics:metric_named")] = ()
 
 
 @Parameter(name="*", group="Run")

@@ -69,7 +69,7 @@ class RewriteOptions:
     ties: opt.Flag = False
     sizes: Sizes | None = None
     seed: opt.Whole = 0
-    reader: opt.Name = "auto"
+    reader: opt.Reader = "auto"
 
     def settings(self, search: opt.SearchOptions, threads: int, **training: Any) -> TrainSettings:
         """The settings of a training, or of the collection for one; everything is checked."""
@@ -178,7 +178,7 @@ class TrainingOptions:
 
 @rewriter_app.command(name="train")
 def train_command(
-    technique: str = "rrr",
+    technique: opt.Technique = "rrr",
     /,
     *,
     data: opt.DataOptions,
@@ -250,7 +250,7 @@ def train_command(
 
 @rewriter_app.command(name="collect")
 def collect_command(
-    technique: str = "rrr",
+    technique: opt.Technique = "rrr",
     /,
     *,
     data: opt.DataOptions,

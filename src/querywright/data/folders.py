@@ -94,7 +94,7 @@ def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> 
     if len(chosen) == 1:
         return chosen[0]
     splits = sorted(part for part in files.values() if part)
-    remedy = f"name a split with split= or --split: {splits}" if splits else "give the path of one of them"
+    remedy = f"name a split with split=: {splits}" if splits else "give the path of one of them"
     count = "several files" if chosen else f"no file of the split {split!r} among the files"
     raise DataError(f"{name}: {count} of {kind} in this folder, {names}; {remedy}")
 

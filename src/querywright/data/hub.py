@@ -77,7 +77,7 @@ def _config_rows(name: str, config: str | None, split: str | None) -> Iterator[R
         ) from error
     if isinstance(found, datasets.DatasetDict):
         if len(found) != 1:
-            raise DataError(f"dataset {name!r} has the splits {sorted(found)}; name one with split= or --split")
+            raise DataError(f"dataset {name!r} has the splits {sorted(found)}; name one with split=")
         ((_, found),) = found.items()
     shown = name if config is None else f"{name}:{config}"
     for number, values in enumerate(found, start=1):

@@ -171,7 +171,8 @@ def writer_beside(
         shared = {"store": store if own.store is None else own.store, "ledger": own.ledger, "budget": own.budget}
         limits = own.limits
     if isinstance(writer, str | Path):
-        writer = resolve_lm(f"rewriter:{writer}" if isinstance(writer, Path) else writer, limits=limits, **shared)
+        name = f"rewriter:{writer}" if isinstance(writer, Path) else writer
+        writer = with_key(resolve_lm(name, limits=limits, **shared))
     found = as_lm(writer, **shared)
     if not isinstance(own, LMEngine):
         return found
@@ -204,6 +205,18 @@ def engine_of(lm: Any) -> LMEngine:
             "counted; make it ready with querywright.models.lm.as_lm"
         )
     return engine
+
+
+def with_key(lm: dspy.LM) -> dspy.LM:
+    """The LM, whose service has its key.
+
+    Raises:
+        ModelError: It has none; the variable is named.
+    """
+    inner = engine_of(lm).inner
+    if isinstance(inner, RemoteEngine):
+        inner.check_key()
+    return lm
 
 
 def lm_digest(lm: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import dspy
+from dspy._vendor.lm15.router import MissingCredentialError
 from dspy._vendor.lm15.transports import StdlibTransport, TransportRequest, TransportResponse
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
@@ -55,7 +56,7 @@ class Transport(StdlibTransport):
             response.close()
             raise LMConfigurationError(
                 f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
-                "nor key is sent; give that address (--api-base, api_base=) if it is right"
+                "nor key is sent; give that address (api_base=) if it is right"
             )
         response._chunks = until_given_up(response._chunks)
         return response
@@ -98,6 +99,31 @@ class RemoteEngine:
         provider, _, model = self._lm.model.partition("/")
         dollars: float | None = estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
         return dollars
+
+    def check_key(self) -> None:
+        """Say now, and not at the first question, that there is no key.
+
+        Raises:
+            ModelError: The service takes one, which is neither given nor in the environment.
+        """
+        client, name = self._client, self._lm.model
+        try:
+            if isinstance(client, LM15Engine):
+                found = client.resolve(name)
+                client.router.lm(f"{found.provider}:{found.model}")
+                return
+        except MissingCredentialError as error:
+            lacking = list(error.env_keys)
+        else:
+            import litellm
+
+            given = client is None or client.client_options.get("api_key")
+            lacking = [] if given else litellm.validate_environment(name)["missing_keys"]
+        if lacking:
+            raise ModelError(
+                f"the LM {name!r} needs a key: set {' or '.join(lacking)} in the environment, or give api_key= "
+                "(nothing was asked yet)"
+            )
 
     def close(self) -> None:
         """Close the connections."""
@@ -142,7 +168,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             if login:
                 raise ValueError(
                     f"{provider} takes no user and password in its address; name an OpenAI-compatible server as "
-                    "openai/MODEL, or give a key (--api-key-env, api_key=)"
+                    "openai/MODEL, or give a key (api_key=)"
                 ) from None
             client = LiteLLMEngine(timeout=patience, **given)
             engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=patience, **given), client)

@@ -139,6 +139,18 @@ def index_command(name: str, *, prune: bool = False) -> str:
     return f"querywright index {name} SOURCE{' --prune' if prune else ''}"
 
 
+def no_collection(name: str, home: Path | None = None) -> CollectionError:
+    """What is said of a collection that is not in the working folder: which folder that is, and one that has it."""
+    folder, here = working_folder(home).resolve(), Path.cwd()
+    homes = (place / ".querywright" for place in (here, *here.parents))
+    other = next((one for one in homes if one != folder and (one / "collections" / name).is_dir()), None)
+    remedy = (
+        f"there is one in {str(other)!r}: name that folder (home=)" if other else f"build it: {index_command(name)}"
+    )
+    known = ", ".join(list_collections(home)) or "none"
+    return CollectionError(f"there is no collection {name!r} in {str(folder)!r} (known: {known}); {remedy}")
+
+
 def list_collections(home: Path | None = None) -> list[str]:
     """Names of the published collections, sorted."""
     folder = working_folder(home) / "collections"
@@ -194,7 +206,7 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
     for _ in range(REOPENINGS):
         manifest = read_manifest(folder)
         if manifest is None:
-            raise missing(folder, home)
+            raise no_collection(folder.name, home)
         place = folder / manifest.folder
         with suppress(FileNotFoundError), ExitStack() as held:  # a builder has removed it since: there is a newer one
             descriptor = open_lock(place, make=False)
@@ -265,7 +277,7 @@ def delete_collection(name: str, home: Path | None = None) -> None:
     """
     folder = collection_folder(name, home)
     if not folder.is_dir():
-        raise missing(folder, home)
+        raise no_collection(folder.name, home)
     questions = folder.with_name(f"{name}{QUESTIONS_SUFFIX}")
     there = [one for one in (folder, questions) if one.is_dir()]
     with ExitStack() as held:
@@ -281,14 +293,6 @@ def delete_collection(name: str, home: Path | None = None) -> None:
         for one in there:
             (one / MANIFEST).unlink(missing_ok=True)  # from here on there is none
             shutil.rmtree(one)
-
-
-def missing(folder: Path, home: Path | None) -> CollectionError:
-    """The error that a folder holds no collection."""
-    known = ", ".join(list_collections(home)) or "none"
-    return CollectionError(
-        f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
-    )
 
 
 def sweep(folder: Path, published: Generation) -> None:

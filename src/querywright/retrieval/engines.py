@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from querywright.data.types import Passage
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.models.embedder import EMBEDDED_ID, Progress, TextEmbedder
 from querywright.retrieval.addresses import is_address, open_collection
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
@@ -36,7 +36,7 @@ def check_engine(engine: str) -> Engine:
     for known in ENGINES:
         if known == engine:
             return known
-    raise InputError(f"unknown engine {engine!r}; the engines are: {', '.join(ENGINES)}")
+    raise InputError(unknown("engine", engine, ENGINES))
 
 
 def open_retriever(

@@ -116,7 +116,7 @@ def test_a_reward_is_held_against_the_others_of_its_group_the_batch_or_the_last_
 
 def test_a_recipe_has_a_name_and_numbers_in_their_range() -> None:
     assert recipe_named("seed") == SEED
-    with pytest.raises(InputError, match="the recipes are: ours, seed, paper"):
+    with pytest.raises(InputError, match="there are: ours, seed, paper"):
         recipe_named("ppo")
     for changes, said in (
         ({"group": 1}, "2 or more samples a question"),
