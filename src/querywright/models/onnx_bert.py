@@ -106,7 +106,7 @@ class OnnxBert:
         mask = np.zeros_like(ids)
         for row, own in enumerate(tokens):
             ids[row, : len(own)], mask[row, : len(own)] = own, 1
-        states = self._session.run(None, {"ids": ids, "types": np.zeros_like(ids), "mask": mask})[0]
+        states: Any = self._session.run(None, {"ids": ids, "types": np.zeros_like(ids), "mask": mask})[0]
         return (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True) if self._by_mean else states[:, 0]
 
 
