@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import dspy
@@ -14,6 +15,7 @@ from querywright.errors import InputError
 from querywright.models.lm import engine_of
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge
+from querywright.optimize.live import stands
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.optimizers import optimizer_named
 from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
@@ -23,6 +25,7 @@ from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.space import build_space
 from querywright.optimize.study.spec import PLAIN, StudySpec
+from querywright.optimize.study.status import standing
 from querywright.optimize.study.storage import memory_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
@@ -86,6 +89,7 @@ def compile_program(
         costs, start = {"prompts": bench.spent_since(start)}, bench.total
         _narrow(bench, technique, variants, settings.n_trials)
         worker = Worker(bench, storage)
+        worker.looked = lambda: stands(progress, partial(standing, worker.finished(), bench.spec, len(splits.dev)))
         worker.work()
         costs["search"] = bench.spent_since(start)
         trials = worker.finished()

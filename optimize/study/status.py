@@ -11,12 +11,14 @@ from typing import Any
 from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
+from querywright.optimize.live import live_arm
 from querywright.optimize.results import NO_REWRITING, Comparison, beside
 from querywright.optimize.study.objectives import Objective, objectives_of
 from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
 from querywright.optimize.study.types import ArmConfig, Snapshot, TrialRecord
 from querywright.optimize.tables import percent
 from querywright.programs import TECHNIQUES
+from querywright.progress import LiveArm
 
 RECENT = 20
 """Trials that the pace is taken from, the last ones that ended."""
@@ -165,6 +167,26 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "workers": len({one.worker or one.name for one in ended(trials, "running")}),
         **{name: outcome.get(name) for name in ("verdict", "sentence", "recommended")},
     }
+
+
+def standing(trials: Sequence[TrialRecord], spec: StudySpec, total: int) -> tuple[str, list[LiveArm]]:
+    """The first objective, and the trials as arms under way that meet so many questions in all."""
+    aim = aims(spec)[0]
+    states = {"complete": "done", "running": "running"}
+    return aim.name, [
+        live_arm(
+            f"{one.name}, {arm_name(one.arm)}", states.get(one.state, "stopped"), [*aim.scores(one.dev).values()],
+            total, len(one.dev.rows),
+        )
+        for one in trials
+        if one.same_as is None
+    ]  # fmt: skip
+
+
+def spending(snapshot: Snapshot) -> str:
+    """LM calls of all workers so far."""
+    spent, most = snapshot.spent, snapshot.spec.budget.calls
+    return f"{spent.calls} LM calls{'' if most is None else f' of at most {most}'}, {spent.saved} saved"
 
 
 def _counts(trials: Sequence[TrialRecord]) -> dict[str, int]:

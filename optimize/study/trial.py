@@ -69,6 +69,7 @@ class Worker:
             self._check_minutes(ended)
             taken = self._take()
             if taken is None:
+                self._tell("other workers are at work", 0)
                 time.sleep(IDLE_SECONDS)
             else:
                 with taken[1]:
@@ -79,6 +80,12 @@ class Worker:
                     last = failed[-1].message
                     raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {last}")
             self.looked()
+
+    def _tell(self, what: str, done: int) -> None:
+        """So many questions of a trial are done, beside those of all trials that ended."""
+        if self.bench.progress is not None:
+            total = len(self.bench.splits.dev)
+            self.bench.progress(what, len(self._ended) * total + done, self.bench.spec.trials * total)
 
     def finished(self) -> list[TrialRecord]:
         """The records of all trials that ended, each read once."""
@@ -181,7 +188,9 @@ class Worker:
         for start in range(0, len(questions), size):
             self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
-            met = bench.evaluated(program, block, name, failures=failures)
+            what = f"{name} of {bench.spec.trials}, {arm.technique}"
+            told = None if bench.progress is None else lambda _, done, __, what=what, at=start: self._tell(what, at + done)
+            met = bench.evaluated(program, block, name, failures=failures, progress=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)
             better = worse_than(dev, rivals, bench.objectives) if len(dev.rows) < len(questions) else None
             if better is not None:

@@ -92,7 +92,7 @@ def compile_and_show(technique: str, questions: Any, save_to: Path, output: opt.
     from querywright.api import compile as compiled
 
     failed: QuerywrightError | None = None
-    with progress() as update:
+    with progress("opening collection and models") as update:
         tuned = compiled(technique, questions, progress=update, tell=note, **given)
         try:
             tuned.save(save_to)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from querywright.progress import Bar
 
 out = Console()
 err = Console(stderr=True)
@@ -175,36 +176,8 @@ def _finite(data: Any) -> Any:
     return data
 
 
-@contextlib.contextmanager
-def progress(every: float = math.inf) -> Iterator[Callable[..., None]]:
-    """A bar a piece of work, on standard error, and what is said beside it.
+def progress(what: str, **given: Any) -> Bar:
+    """The bar of a command, which says what is done first; ``given`` is as ``Bar`` has it."""
+    from querywright.progress import Bar
 
-    Where that is no terminal there is a line at the end of each piece, and one at most every so many seconds.
-    """
-    if not err.is_terminal:
-        told: dict[str, tuple[int, float]] = {}
-
-        def tell(what: str, done: int, total: int, said: str = "") -> None:
-            now = time.monotonic()
-            before, at = told.get(what, (done - 1, now))  # work that is taken up again is partly done already
-            late = what in told and now - at >= every
-            if done != before and (done == total or late):
-                note(f"{what}: {done} of {total}" + (f"; {said}" if said else ""))
-                at = now
-            told[what] = done, at
-
-        yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    described, beside = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[said]"))
-    columns = (described, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), beside)
-    with Progress(*columns, console=err, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def update(what: str, done: int, total: int, said: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(clean(what), total=total, said=clean(said))
-            bars.update(tasks[what], completed=done, total=total, visible=done < total, said=clean(said))
-
-        yield update
+    return Bar(what, console=err, **given)

@@ -30,9 +30,6 @@ DETAILS = (
     *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
     *("dead_knobs", "costs", "judges", "seeds", "command"),
 )
-QUIET_SECONDS = 5.0
-"""Between two lines on progress where standard error is no terminal."""
-
 study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
 Minutes = Annotated[float, Parameter(metavar="N", validator=Number(gte=0.01))]
@@ -272,10 +269,9 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
     from querywright.optimize.study.report import write_report
 
     command = _command("run", file, "--out", folder, "--workers", run.workers)
-    with _resumable(folder, run.storage), progress(QUIET_SECONDS) as update:
+    with _resumable(folder, run.storage), progress("opening", command="study", folder=folder) as update:
         found = start(
-            workers=run.workers, home=output.home, storage=run.storage, command=command,
-            progress=lambda snapshot: update("trials", *standing(snapshot)),
+            workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update
         )  # fmt: skip
     write_report(found, folder / REPORT)
     show_study(found, folder, as_json=output.as_json)
@@ -307,19 +303,6 @@ def _measured(checked: CheckedStudy, workspace: Workspace, writer: Any) -> float
     writer = writer if technique_class(name).LM_STAGES else None
     program = make_program(name, retriever, reader=checked.space.readers[0], writer_lm=writer)
     return measure(workspace.lm, program, checked.splits.dev[0])
-
-
-def standing(snapshot: Snapshot) -> tuple[int, int, str]:
-    """Trials that ended, trials planned, and how it stands."""
-    from querywright.optimize.study.status import status
-
-    found = status(snapshot)
-    calls = found["spent"]["calls"]
-    limit = "" if calls["limit"] is None else f" of at most {calls['limit']}"
-    made = f"LM calls {calls['made']} made{limit}, {found['spent']['saved']} saved"
-    trials = found["trials"]
-    said = "; ".join(part for part in (_best(found), made, _left(found)) if part)
-    return trials["planned"] - trials["left"], trials["planned"], said
 
 
 def _best(found: Mapping[str, Any]) -> str:
