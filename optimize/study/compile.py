@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -59,6 +59,7 @@ def compile_program(
     judges: Sequence[SavedJudge] = (),
     judge_lm: dspy.LM | None = None,
     progress: Progress | None = None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
 
@@ -79,7 +80,7 @@ def compile_program(
         reader = "multiple_choice" if all(one.options for part in splits for one in part) else "short_answer"
     spec = _study_of(technique, lm, writer_lm, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
-    bench.reader_check, bench.progress = reader_check, progress
+    bench.reader_check, bench.progress, bench.tell = reader_check, progress, tell
     bench.writers = {one.name: writer_lm for one in spec.writers}
     bench.judges, bench.judge_lm = judges, judge_lm
     _check_given(bench)

@@ -74,6 +74,7 @@ def run_study(
     storage: str | None = None,
     command: str = "",
     progress: Progress | None = None,
+    tell: Callable[[str], object] = _logger.warning,
 ) -> Snapshot:
     """Run a study to its end, or go on with it.
 
@@ -89,6 +90,7 @@ def run_study(
         storage: Instead of the one in ``spec``, which is where a password has no place.
         command: What makes the study again, for the report.
         progress: Called after each question, and every second or so while others are at work.
+        tell: Called with what makes a result mean nothing. Default: a warning of the log.
 
     Raises:
         InputError: The folder or the storage holds another study, or something that was named cannot be used.
@@ -113,7 +115,7 @@ def run_study(
             with _workers_beside(workers - 1, folder, where, home):
                 url = where if kind == "postgresql" else None
                 bench = open_bench(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
-                bench.progress = progress
+                bench.progress, bench.tell = progress, tell
                 _settle_data(store, bench)
                 looked = _looker(spec, store, bench)
                 worker = Worker(bench, store, secrets.token_hex(2), looked)
@@ -134,7 +136,7 @@ def resume_study(
         folder: The study's.
         changes: New values of ``trials``, ``budget``, ``threads``, ``deadline`` or ``max_failures``.
         storage: As of ``run_study``,
-        options: and so are ``workers``, ``home``, ``command`` and ``progress``.
+        options: and so are ``workers``, ``home``, ``command``, ``progress`` and ``tell``.
 
     Raises:
         InputError: The folder holds no study, or what ``run_study`` raises.

@@ -164,7 +164,7 @@ class Bar:
     def _write(self, state: str) -> None:
         self.metric, self.arms = self._standing()
         self._written = time.monotonic()
-        if self._folder is None or not (self.arms or self._folder.is_dir()):
+        if self._folder is None or not self.arms:
             return
         now, total = time.time(), self.spent.total
         began = round(now - (time.monotonic() - self._began), 3)

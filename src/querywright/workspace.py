@@ -144,12 +144,14 @@ class Workspace:
         )
 
     def cost_line(self) -> str:
-        """What all LM calls cost."""
+        """What all LM calls cost; empty where no LM was asked."""
         total = self.ledger.total
+        if not total.asked:
+            return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
         made = "answered from the recording" if self.lm.model.startswith("recording:") else "made"
         return (
-            f"LM calls: {total.calls} {made}, {total.saved} saved; {total.tokens} tokens; "
+            f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens; "
             f"{total.seconds:.0f} LM seconds{dollars}"
         )
 

@@ -54,6 +54,9 @@ Json = Annotated[
         name="--json", show_default=False, group="Output", help="Print JSON, and nothing else, on standard output."
     ),
 ]
+Verbose = Annotated[
+    bool, Parameter(show_default=False, group="Output", help="Print all columns, and a sentence a comparison.")
+]
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False)]
 Questions = Annotated[
     str,

@@ -24,11 +24,13 @@ err = Console(stderr=True)
 
 Rows = Sequence[Mapping[str, str]]
 
-TEXT_COLUMNS = ("arm", "technique", "knobs")
+TEXT_COLUMNS = ("arm", "technique", "knobs", "metric")
 """Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
 
-NARROWEST_TEXT = 26
-SHORTEST_HEAD = 10
+NARROWEST_TEXT = 18
+SHORTEST_HEAD = 8
+NOTHING = {"", "-", "0", "0 %", "0.0", "- / -"}
+"""A column that holds nothing else is left out."""
 LONGEST_VALUE = 2000
 """Characters of one value that ``show_facts`` prints."""
 HANG = 8
@@ -99,11 +101,42 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Col
     ``breaks`` first; a number is never cut or wrapped.
     """
     say(title, style="bold")
+    empty = {name for name in (rows[0] if rows else ()) if all(row[name] in NOTHING for row in rows)}
+    kept = [name for name in (rows[0] if rows else ()) if name not in empty or name in TEXT_COLUMNS[:2]]
+    rows = [{name: row[name] for name in kept} for row in rows]
     for columns in fit(rows, out.width, breaks):
         out.print(_table(rows, columns))
         out.print()
     for line in notes:
         say(line)
+
+
+def show_scores(
+    title: str, arms: Sequence[Any], workspace: Any = None, *, verbose: bool, notes: Sequence[str] = ()
+) -> None:
+    """A table of what arms scored; without what only a closer look asks for, unless it is verbose."""
+    from querywright.optimize.tables import replayed, table_rows
+
+    recorded = workspace is not None and workspace.lm.model.startswith("recording:")
+    said = ["answers are replayed from the recording: no latency is shown"] if recorded else [replayed(arms)]
+    asked = any(one.cost.asked for one in arms)
+    rows = table_rows(arms, brief=not verbose, timed=not recorded)
+    show_table(title, rows, notes=[*notes, *filter(None, said if asked else [])], breaks=("LM calls / question",))
+
+
+def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
+    """One table of what comparisons show, and one sentence; a sentence each where it is verbose."""
+    from querywright.optimize.significance import verdict_rows, verdict_sentence
+
+    if not comparisons:
+        return
+    others = list(dict.fromkeys(one.other for one in comparisons))
+    against = f"held against {others[0]}" if len(others) == 1 else "held against each other"
+    show_table(f"{against}: difference in points with its 95 % interval, p by Holm", verdict_rows(comparisons))
+    for line in (one.sentence for one in comparisons) if verbose else ():
+        say(line)
+    if sentence:
+        say(verdict_sentence(comparisons), style="bold")
 
 
 def fit(rows: Rows, width: int, breaks: Collection[str] = ()) -> list[list[str]]:

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
 from querywright.errors import InputError
 from querywright.workspace import Workspace
 
@@ -57,6 +57,7 @@ class WorkerOptions(StorageOptions):
     """
 
     workers: opt.Count = 1
+    verbose: opt.Verbose = False
 
 
 @Parameter(name="*", group="Budget")
@@ -271,10 +272,10 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
     command = _command("run", file, "--out", folder, "--workers", run.workers)
     with _resumable(folder, run.storage), progress("opening", command="study", folder=folder) as update:
         found = start(
-            workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update
+            workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update, tell=note
         )  # fmt: skip
     write_report(found, folder / REPORT)
-    show_study(found, folder, as_json=output.as_json)
+    show_study(found, folder, as_json=output.as_json, verbose=run.verbose)
 
 
 def _command(*words: object) -> str:
@@ -335,10 +336,9 @@ def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
     return {**status(snapshot), **details, "test": test, "files": dict(files)}
 
 
-def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
+def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool = False) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
-    from querywright.optimize.study.status import aims, best_rows, evaluations, ranked
-    from querywright.optimize.tables import table_rows
+    from querywright.optimize.study.status import aims, best_rows, comparisons_of, evaluations, ranked
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
     objectives, outcome = aims(snapshot.spec), snapshot.outcome or {}
@@ -346,16 +346,14 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
     def shown() -> None:
         rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
         if rows:
-            show_table(f"dev, best {len(rows)} arms, with the knobs that differ from their defaults", rows)
+            show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
         met = evaluations(outcome)
         if met:
-            notes = ["met once; mean in per cent with its 95 % interval; p-values Holm-corrected", *_verdicts(outcome)]
-            notes += [one["standing"] for one in outcome.get("judges", ())]
-            title = f"test, {len(met[0].rows)} questions"
-            show_table(title, table_rows(met), notes=notes, breaks=("LM calls / question",))
-        else:
-            for line in _verdicts(outcome):
-                say(line)
+            notes = ["met once; per cent with 95 % interval", *(one["standing"] for one in outcome.get("judges", ()))]
+            show_scores(f"test, {len(met[0].rows)} questions", met, verbose=verbose, notes=notes)
+            show_verdicts(comparisons_of(outcome), verbose=verbose, sentence=False)
+        for line in _verdicts(outcome):
+            say(line)
         say(_cost(snapshot))
         note(f"report: {files['report']}; programs: {files['artifacts']}")
 
@@ -364,7 +362,7 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
 
 def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
     """What came of a study, in sentences."""
-    said = [str(one["sentence"]) for one in outcome.get("comparisons") or ()]
+    said: list[str] = []
     if outcome.get("recommended"):
         said.append(f"recommended: {outcome['recommended']} (chosen on dev)")
     last = outcome.get("reader_prompts") or {}
