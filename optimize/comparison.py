@@ -198,7 +198,7 @@ def compare(
     if twice:
         raise InputError(f"{twice[0]!r} is an arm and the name of a reference; give the arm another name")
 
-    asked, control = questions, control or Control()
+    asked, control = questions, control or Control(None, arms.__getitem__)
     rounds = Rounds(dict(arms), len(asked), metrics, baseline, control)
     stands(progress, rounds.standing)
     failures: dict[str, Failures] = {}

@@ -31,7 +31,7 @@ def hints(
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:
         needed = next(more for more in range(n, 10**6) if minimum_detectable(more, alpha=ALPHA / tests) is not None)
-        yield f"{n} questions are too few to show any lead over the baseline: it takes {needed} at least, all of them won"
+        yield f"{n} questions are too few to show any lead: it takes {needed} at least, with all of them won"
     loose = [name for name in metrics if name.partition("@")[0] in ONE_WILL_DO]
     several = sum(not one.jointly and _deciding(one) > 1 for one in questions)
     if loose and 2 * several > len(questions) and not any(name.startswith("full_recall") for name in metrics):

@@ -35,10 +35,10 @@ def live_arm(name: str, state: str, values: Sequence[float], total: int, done: i
     return {"name": name, "state": state, "done": done, "total": total, "mean": mean, "low": low, "high": high}
 
 
-def stands(progress: Progress | None, told: Callable[[], tuple[str, list[LiveArm]]], said: str = "") -> None:
+def stands(progress: Progress | None, told: Callable[[], tuple[str, list[LiveArm]]], **spent: Any) -> None:
     """Let a bar show how arms stand: a metric, and its value for each of them; a callable is told of none."""
     if isinstance(progress, Bar):
-        progress.stand(told, said)
+        progress.stand(told, **spent)
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class Control:
         tell: Says what a user should know.
     """
 
-    folder: Path | None = None
-    make: Callable[[str], RAG] | None = None
+    folder: Path | None
+    make: Callable[[str], RAG]
     tell: Callable[[str], object] = print
     _said: set[str] = field(default_factory=set)
 
@@ -73,7 +73,7 @@ class Control:
         if baseline in stop:
             self._say(f"{CONTROL} stops {baseline!r}, which the others are held against; it goes on")
         added: dict[str, RAG] = {}
-        for name in sorted(add - set(arms)) if self.make is not None else ():
+        for name in sorted(add - set(arms)):
             try:
                 added[name] = self.make(name)
             except InputError as error:

@@ -63,7 +63,6 @@ def verdict_rows(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
     show the difference that was seen, for 0/1 values.
     """
     tests, rows = Counter(one.family for one in comparisons), []
-    against = len({one.other for one in comparisons}) > 1
     for one in comparisons:
         test, alpha = one.test, ALPHA / tests[one.family]
         exact = test.method == "exact binomial" and test.n
@@ -71,7 +70,7 @@ def verdict_rows(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
         between = "" if math.isnan(test.low) else f" [{100 * test.low:+.0f}, {100 * test.high:+.0f}]"
         rows.append(
             {
-                "arm": f"{one.arm} : {one.other}" if against else one.arm,
+                "arm": one.arm if one.other == comparisons[0].other else f"{one.arm}, against {one.other}",
                 "metric": one.metric,
                 "difference": ("-" if math.isnan(test.difference) else f"{100 * test.difference:+.1f}") + between,
                 "won : lost": f"{test.wins} : {test.losses}",

@@ -26,7 +26,7 @@ from querywright.optimize.study.reading import read_spec, spec_differences, writ
 from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.space import late_trials_of
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import minutes_busy, spending, standing
+from querywright.optimize.study.status import minutes_busy, standing
 from querywright.optimize.study.storage import (
     JOURNAL_NAME,
     LOCKS_NAME,
@@ -247,7 +247,11 @@ def _conclude(worker: Worker, folder: Path, command: str) -> None:
 
 def _looker(spec: StudySpec, store: StudyStorage, bench: Bench) -> Callable[..., None]:
     """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
-    last = 0.0
+    last, most = 0.0, spec.budget.calls
+
+    def calls() -> str:
+        made = 0 if bench.budget is None else bench.budget.spent.calls
+        return f"{made} LM calls{'' if most is None else f' of at most {most}'}"
 
     def look(force: bool = False) -> None:
         nonlocal last
@@ -256,7 +260,7 @@ def _looker(spec: StudySpec, store: StudyStorage, bench: Bench) -> Callable[...,
             store.set_attribute(SPENT, spent)
         if bench.progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
             now, total = _snapshot_of(spec, store), len(bench.splits.dev)
-            stands(bench.progress, lambda: standing(now.trials, spec, total), spending(now))
+            stands(bench.progress, lambda: standing(now.trials, spec, total), spent=calls)
             last = time.monotonic()
 
     return look

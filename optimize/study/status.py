@@ -183,12 +183,6 @@ def standing(trials: Sequence[TrialRecord], spec: StudySpec, total: int) -> tupl
     ]  # fmt: skip
 
 
-def spending(snapshot: Snapshot) -> str:
-    """LM calls of all workers so far."""
-    spent, most = snapshot.spent, snapshot.spec.budget.calls
-    return f"{spent.calls} LM calls{'' if most is None else f' of at most {most}'}, {spent.saved} saved"
-
-
 def _counts(trials: Sequence[TrialRecord]) -> dict[str, int]:
     return {state: len(ended(trials, state)) for state in STATES}
 

@@ -93,7 +93,7 @@ class Prepared:
     retrievers: dict[str, Any] = field(default_factory=dict)
     opens: Callable[[str], Any] | None = None
     programs: dict[str, RAG] = field(default_factory=dict)
-    make: Callable[[str], RAG] | None = None
+    make: Callable[[str], RAG] = dict[str, RAG]().__getitem__
     _writers: dict[Any, Any] = field(default_factory=dict)
 
     def writer(self, given: Any) -> Any:

@@ -102,6 +102,7 @@ class Bar:
         self.what, self.done, self.total, self.said = what, 0, 0, ""
         self.metric, self.arms = "", list[LiveArm]()
         self._standing: Callable[[], tuple[str, list[LiveArm]]] = lambda: (self.metric, self.arms)
+        self._spending: Callable[[], str] | None = None
         self.spent = Ledger()
         self._began, self._told, self._written = time.monotonic(), 0.0, -math.inf
         self._pace: deque[tuple[float, int]] = deque()
@@ -112,9 +113,10 @@ class Bar:
         """Draw it."""
         self._opened.enter_context(metered(self.spent))
         if self.console.is_jupyter:
-            from IPython.display import display
+            import IPython.display
 
-            handle: Any = display(self._page(), raw=True, display_id=True)
+            display: Any = IPython.display.display
+            handle = display(self._page(), raw=True, display_id=True)
             self._draw = lambda: handle.update(self._page(), raw=True)
         elif self.console.is_terminal:
             from rich.live import Live
@@ -151,9 +153,9 @@ class Bar:
         if ends and self._draw == self._line_now_and_then:
             self._line()
 
-    def stand(self, told: Callable[[], tuple[str, list[LiveArm]]], said: str = "") -> None:
-        """Show how arms stand: the metric and the arms, asked for once a second; and what else is said."""
-        self._standing, self.said = told, said
+    def stand(self, told: Callable[[], tuple[str, list[LiveArm]]], spent: Callable[[], str] | None = None) -> None:
+        """Show how arms stand: the metric and the arms, and what was spent by others too, asked for once a second."""
+        self._standing, self._spending = told, spent
 
     def _tick(self) -> None:
         while not self._stop.wait(TICK_SECONDS):
@@ -163,6 +165,8 @@ class Bar:
 
     def _write(self, state: str) -> None:
         self.metric, self.arms = self._standing()
+        if self._spending is not None and state == "running":
+            self.said = self._spending()
         self._written = time.monotonic()
         if self._folder is None or not self.arms:
             return
@@ -226,8 +230,10 @@ class Bar:
         from rich.text import Text
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for name, given in {"arm": {"overflow": "ellipsis"}, "questions": {}, self.metric: {}, "state": {}}.items():
-            table.add_column(Text(name), no_wrap=True, justify="left" if given or name == "state" else "right")
+        table.add_column("arm", no_wrap=True, overflow="ellipsis", max_width=max(16, self.console.width - 46))
+        for name in ("questions", self.metric):
+            table.add_column(Text(name), no_wrap=True, justify="right", min_width=max(14, len(name)))
+        table.add_column("state", no_wrap=True, min_width=7)
         drawn = self.arms
         if len(drawn) > MOST_DRAWN:
             best = sorted(drawn, key=lambda arm: -(arm["mean"] if arm["mean"] is not None else -math.inf))

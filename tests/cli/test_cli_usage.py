@@ -213,22 +213,6 @@ def test_json_has_no_nan_and_only_signs_that_the_terminal_can_show(capsys, monke
     assert json.loads(raw.getvalue()) == {"a": "ü", "b": "\ud800"}
 
 
-def test_progress_is_a_line_at_its_end_or_a_bar_that_leaves_nothing_behind(capsys, monkeypatch):
-    with show.progress() as update:
-        for done in range(1, 4):
-            update("[red]plain", done, 3)
-        update("hcqr", 1, 3)
-    assert capsys.readouterr() == ("", "[red]plain: 3 of 3\n")
-    file = io.StringIO()
-    monkeypatch.setattr(show, "err", Console(file=file, force_terminal=True, width=60))
-    with show.progress() as update:
-        update("[red]plain", 1, 3, "half [b]way")
-        update("[red]plain", 3, 3)
-    assert "[red]plain" in file.getvalue()
-    assert "half [b]way" in file.getvalue()
-    assert file.getvalue().endswith("\r\x1b[2K\x1b[?25h\r")  # the line is gone and the cursor is back
-
-
 def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, collection, questions, artifact, server):
     """Texts of questions are in results, labels, reports, studies and stores; an artifact is deployed by others."""
     fixed = ("--collection", collection, *server.lm)

@@ -117,7 +117,7 @@ class Bench:
 
     def keep(self, compared: Compared, kept: Path | None, baseline: str | None) -> None:
         """Print what the arms gave and keep it: the rows in a file or, beside a baseline, all in a folder."""
-        notes, files = self.notes(compared), {}
+        notes, files = self.notes(compared, diagnosed=baseline is not None), {}
         if baseline is not None and kept is not None:
             files = self.write(kept, compared, notes)
         found = {**compared.to_json(), "notes": notes, "files": files}
@@ -144,7 +144,7 @@ class Bench:
             control=Control(folder, ready.make, note),
         )  # fmt: skip
 
-    def notes(self, compared: Compared) -> list[str]:
+    def notes(self, compared: Compared, *, diagnosed: bool) -> list[str]:
         """What is said below a table of results."""
         from querywright.optimize.comparison import RIGHT
         from querywright.optimize.tables import pool_notes
@@ -156,7 +156,7 @@ class Bench:
             lines.append(f"{', '.join(arms)}: written by {name}, read by {lm.model}")
         lines += [*ready.notes, *pool_notes(found, compared.questions)]
         read = any(metric in one.metrics for one in found for metric in RIGHT)
-        if compared.references and not read:
+        if diagnosed and not read:
             lines.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
         lines += [f"{name} is not scored: it needs {lacking}" for name, lacking in ready.lacks.items()]
         tried = dict.fromkeys(name for one in found for row in one.rows for name in row.scores)

@@ -28,7 +28,8 @@ TEXT_COLUMNS = ("arm", "technique", "knobs", "metric")
 """Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
 
 NARROWEST_TEXT = 18
-SHORTEST_HEAD = 8
+SQUEEZES = ((26, 10), (18, 10), (18, 8), (12, 8))
+"""Narrowest columns of words and shortest heads of numbers, tried in turn until a table fits the terminal."""
 NOTHING = {"", "-", "0", "0 %", "0.0", "- / -"}
 """A column that holds nothing else is left out."""
 LONGEST_VALUE = 2000
@@ -105,7 +106,7 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Col
     kept = [name for name in (rows[0] if rows else ()) if name not in empty or name in TEXT_COLUMNS[:2]]
     rows = [{name: row[name] for name in kept} for row in rows]
     for columns in fit(rows, out.width, breaks):
-        out.print(_table(rows, columns))
+        out.print(_table(rows, columns, _sizes(rows, out.width)))
         out.print()
     for line in notes:
         say(line)
@@ -130,9 +131,8 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool =
 
     if not comparisons:
         return
-    others = list(dict.fromkeys(one.other for one in comparisons))
-    against = f"held against {others[0]}" if len(others) == 1 else "held against each other"
-    show_table(f"{against}: difference in points with its 95 % interval, p by Holm", verdict_rows(comparisons))
+    title = f"held against {comparisons[0].other}: difference in points with its 95 % interval, p by Holm"
+    show_table(title, verdict_rows(comparisons))
     for line in (one.sentence for one in comparisons) if verbose else ():
         say(line)
     if sentence:
@@ -142,7 +142,7 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool =
 def fit(rows: Rows, width: int, breaks: Collection[str] = ()) -> list[list[str]]:
     """The columns of each table, so that every one of them fits into ``width``; the first column is in all."""
     names = list(rows[0]) if rows else []
-    sizes = {name: _size(rows, name) for name in names}
+    sizes = _sizes(rows, width)
     if sum(sizes.values()) + GAP * (len(names) - 1) <= width:
         return [names] if names else []
     tables: list[list[str]] = [names[:1]]
@@ -154,17 +154,27 @@ def fit(rows: Rows, width: int, breaks: Collection[str] = ()) -> list[list[str]]
     return tables
 
 
-def _size(rows: Rows, name: str) -> int:
-    widest = max(cell_len(clean(row[name])) for row in rows)
-    if name in TEXT_COLUMNS:
-        return max(len(name), min(widest, NARROWEST_TEXT))
-    return max(widest, min(len(name), SHORTEST_HEAD), *(len(word) for word in name.split()))
+def _sizes(rows: Rows, width: int) -> dict[str, int]:
+    """Least width of each column: squeezed no more than it takes for all to stand side by side, or most."""
+
+    def size(name: str, words: int, head: int) -> int:
+        widest = max(cell_len(clean(row[name])) for row in rows)
+        if name in TEXT_COLUMNS:
+            return max(len(name), min(widest, words))
+        return max(widest, min(len(name), head), *(len(word) for word in name.split()))
+
+    sizes: dict[str, int] = {}
+    for squeeze in SQUEEZES if rows else ():
+        sizes = {name: size(name, *squeeze) for name in rows[0]}
+        if sum(sizes.values()) + GAP * (len(sizes) - 1) <= width:
+            break
+    return sizes
 
 
-def _table(rows: Rows, columns: Sequence[str]) -> Table:
+def _table(rows: Rows, columns: Sequence[str], sizes: Mapping[str, int]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for name in columns:
-        size = _size(rows, name)
+        size = sizes[name]
         if name in TEXT_COLUMNS:
             table.add_column(Text(name), min_width=size, overflow="fold")
         else:

@@ -118,7 +118,8 @@ def build_collection(
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with shown(progress is True, "comparing with what is there") as bar, building(folder, name):
-        told = (progress or None) if progress is not True or bar is None else partial(bar, "embedding")
+        mine = None if bar is None else partial(bar, "embedding")
+        told: Progress | None = mine if isinstance(progress, bool) else progress
         for path in folder.glob("tmp-*"):  # what a build that was killed has left
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
