@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -53,22 +52,9 @@ class LiveArm(TypedDict):
     high: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Progress of a part of a larger whole, of which so much was done before."""
-
-    whole: Progress
-    before: int
-    total: int
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """So much of the part is done."""
-        self.whole(what, self.before + done, self.total)
-
-
 def part(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Progress of a part of a larger whole; None where nobody is told."""
-    return None if progress is None else Part(progress, before, total)
+    """Progress of a part of a larger whole, of which so much was done before; None where nobody is told."""
+    return None if progress is None else lambda what, done, _: progress(what, before + done, total)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from querywright.models.store import Store
     from querywright.models.usage import Ledger
     from querywright.retrieval.engines import CollectionRetriever
-
-SLOW_SECONDS = 2.0
 
 Tell = Callable[[str], object]
 
@@ -140,7 +137,6 @@ class Workspace:
             engine=engine,
             embedder=resolve_embedder(embedder, store=self.store) if isinstance(embedder, str) else embedder,
             home=self.home,
-            progress=_when_slow(f"the BM25 index of {collection}", self.tell),
         )
 
     def cost_line(self) -> str:
@@ -167,21 +163,3 @@ def _lm(lm: Any, api_base: str | None, api_key: str | None, **shared: Any) -> ds
             "name a remote one, such as --lm openai/MODEL"
         )
     return resolve_lm(lm, api_base=api_base, api_key=api_key, **shared)
-
-
-def _when_slow(what: str, tell: Tell) -> Callable[[int, int], None]:
-    """Progress that is silent for work of less than two seconds, and then says twice at most what is going on."""
-    begin, said = time.monotonic(), False
-
-    def update(done: int, total: int) -> None:
-        nonlocal said
-        seconds = time.monotonic() - begin
-        if seconds < SLOW_SECONDS:
-            return
-        if done == total:
-            tell(f"{what}: built in {seconds:.0f} s, and kept")
-        elif not said:
-            tell(f"{what}: building, {done} of {total} passages")
-            said = True
-
-    return update

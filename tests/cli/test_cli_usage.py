@@ -184,9 +184,15 @@ def test_a_wide_table_is_divided_where_it_may_be():
     rows = [{"arm": "a", "x": "1" * 20, "y": "2" * 20, "z": "3" * 20}]
     assert show.fit(rows, 100) == [["arm", "x", "y", "z"]]
     assert show.fit(rows, 50) == [["arm", "x", "y"], ["arm", "z"]]
-    assert show.fit(rows, 50, breaks=("y",)) == [["arm", "x"], ["arm", "y", "z"]]
+    long = [{"arm": "a name of an arm that is long", "won : lost": "1 : 2"}]
+    assert show.fit(long, 22) == [["arm", "won : lost"]]  # words give way first
     assert show.fit([{"arm": "名前" * 5, "x": "1" * 30, "y": "2" * 35}], 80) == [["arm", "x"], ["arm", "y"]]
     assert show.fit([], 80) == []
+
+
+def test_a_column_that_is_empty_or_zero_throughout_is_left_out(printed):
+    rows = [{"arm": "a", "x": "0 %", "y": "-", "z": "0"}, {"arm": "b", "x": "-", "y": "1", "z": "0"}]
+    assert printed(80, lambda: show.show_table("", rows)).split() == [*("arm", "y"), "─" * 6, *("a", "-", "b", "1")]
 
 
 def test_facts_stand_a_line_each_and_nothing_in_them_passes_for_a_line_of_ours(printed):

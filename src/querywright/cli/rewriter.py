@@ -436,7 +436,6 @@ def _show_trained(trained: Trained) -> None:
             f"{name}, {len(found.arms[0].rows)} questions",
             table_rows(found.arms),
             notes=[one.sentence for one in found.comparisons if one.metric == card["metric"]],
-            breaks=("LM calls / question",),
         )
         if standing["warning"]:
             say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "loss" else "bold")

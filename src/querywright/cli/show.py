@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -95,17 +95,16 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Collection[str] = ()) -> None:
+def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
     """A table, one mapping a row, its columns in the order of the first.
 
-    Where it is wider than the terminal it becomes several tables with the same first column, divided at the columns
-    ``breaks`` first; a number is never cut or wrapped.
+    A column that is empty or zero throughout is left out. Where it is wider than the terminal, with narrow columns
+    too, it becomes several tables with the same first column; a number is never cut or wrapped.
     """
     say(title, style="bold")
-    empty = {name for name in (rows[0] if rows else ()) if all(row[name] in NOTHING for row in rows)}
-    kept = [name for name in (rows[0] if rows else ()) if name not in empty or name in TEXT_COLUMNS[:2]]
+    kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
     rows = [{name: row[name] for name in kept} for row in rows]
-    for columns in fit(rows, out.width, breaks):
+    for columns in fit(rows, out.width):
         out.print(_table(rows, columns, _sizes(rows, out.width)))
         out.print()
     for line in notes:
@@ -115,14 +114,17 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Col
 def show_scores(
     title: str, arms: Sequence[Any], workspace: Any = None, *, verbose: bool, notes: Sequence[str] = ()
 ) -> None:
-    """A table of what arms scored; without what only a closer look asks for, unless it is verbose."""
+    """A table of what arms scored; unless it is verbose, without what only a closer look asks for, or has no room."""
     from querywright.optimize.tables import replayed, table_rows
 
     recorded = workspace is not None and workspace.lm.model.startswith("recording:")
     said = ["answers are replayed from the recording: no latency is shown"] if recorded else [replayed(arms)]
     asked = any(one.cost.asked for one in arms)
     rows = table_rows(arms, brief=not verbose, timed=not recorded)
-    show_table(title, rows, notes=[*notes, *filter(None, said if asked else [])], breaks=("LM calls / question",))
+    for name in () if verbose else ("p50 / p95 s", "calls a question", "invalid", "fallbacks", "unjudged"):
+        if len(fit(rows, out.width)) > 1:
+            rows = [{other: text for other, text in row.items() if other != name} for row in rows]
+    show_table(title, rows, notes=[*notes, *filter(None, said if asked else [])])
 
 
 def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
@@ -139,7 +141,7 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool =
         say(verdict_sentence(comparisons), style="bold")
 
 
-def fit(rows: Rows, width: int, breaks: Collection[str] = ()) -> list[list[str]]:
+def fit(rows: Rows, width: int) -> list[list[str]]:
     """The columns of each table, so that every one of them fits into ``width``; the first column is in all."""
     names = list(rows[0]) if rows else []
     sizes = _sizes(rows, width)
@@ -148,7 +150,7 @@ def fit(rows: Rows, width: int, breaks: Collection[str] = ()) -> list[list[str]]
     tables: list[list[str]] = [names[:1]]
     for name in names[1:]:
         taken = sum(sizes[other] + GAP for other in tables[-1])
-        if len(tables[-1]) > 1 and (name in breaks or taken + sizes[name] > width):
+        if len(tables[-1]) > 1 and taken + sizes[name] > width:
             tables.append(names[:1])
         tables[-1].append(name)
     return tables

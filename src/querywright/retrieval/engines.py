@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from querywright.errors import InputError
-from querywright.models.embedder import Progress, TextEmbedder
+from querywright.models.embedder import TextEmbedder
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
 from querywright.retrieval.chroma import ChromaRetriever, dense_fingerprint
 from querywright.retrieval.collection import Generation
@@ -42,7 +42,6 @@ def open_retriever(
     embedder: TextEmbedder | None = None,
     home: Path | None = None,
     where: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
 ) -> CollectionRetriever:
     """Open a published collection.
 
@@ -53,7 +52,6 @@ def open_retriever(
         embedder: The one that the collection was built with; ``bm25`` and ``expanded`` do without.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over metadata. Default: every passage.
-        progress: Called with (passages read, passages in all) while a BM25 index is built. Default None.
 
     Raises:
         InputError: When there is no such engine, or it needs an embedder and none is given.
@@ -61,9 +59,9 @@ def open_retriever(
             embedder.
     """
     if check_engine(engine) == "bm25":
-        return BM25Retriever(name, home=home, where=where, progress=progress)
+        return BM25Retriever(name, home=home, where=where)
     if engine == "expanded":
-        return ExpandedRetriever(name, home=home, where=where, progress=progress)
+        return ExpandedRetriever(name, home=home, where=where)
     if embedder is None:
         raise InputError(f"the engine {engine} needs the embedder that the collection was built with; give embedder=")
     if engine == "questions":
@@ -71,7 +69,7 @@ def open_retriever(
     dense = ChromaRetriever(name, embedder=embedder, home=home, where=where)
     if engine == "dense":
         return dense
-    return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense, progress=progress)])
+    return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense)])
 
 
 def fingerprint_of(engine: str, manifest: Generation) -> str | None:
