@@ -17,7 +17,7 @@ from querywright.files import write_file
 from querywright.models.usage import Ledger, metered
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
 Progress = Callable[[str, int, int], None]
@@ -230,7 +230,7 @@ class Bar:
             table.add_row(*map(Text, cells))
         return table
 
-    def __rich_console__(self, console: Console, _: object) -> Iterator[Any]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         """The table of arms, the bar, and a line of facts."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table

@@ -149,7 +149,7 @@ def test_what_is_printed_fits_the_terminal_and_is_one_table_of_verdicts_and_a_se
     assert max(map(len, done.out.splitlines())) <= 80
     assert done.out.count("held against plain") == 1
     assert "no difference shown in 6 of 6 comparisons with plain" in done.out
-    assert done.out.count("closed book ") == 1  # no table is split
+    assert done.out.count("oracle evidence") == 1  # no table is split
     assert not any(name in done.out for name in ("0 wins", "fallbacks", "failed"))
     told = " ".join(compared("hyde", "--limit", "12", "--verbose", width=80).out.split())
     assert "accuracy: no difference shown between hyde and plain: " in told

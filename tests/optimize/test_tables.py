@@ -133,7 +133,7 @@ def test_verdicts_are_a_table_and_a_sentence():
     ]  # fmt: skip
     assert verdict_sentence(held) == (
         "better than plain: hyde (recall); no difference shown in 1 of 2 comparisons with plain: 20 questions can show "
-        "no lead of less than 7 : 0"
+        "no lead of less than 7:0"
     )
     assert verdict_sentence(against([scored("a", 20), scored("b", 0)], "a")) == "worse than a: b (recall)"
     assert verdict_sentence([]) == ""

@@ -102,8 +102,7 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
     too, it becomes several tables with the same first column; a number is never cut or wrapped.
     """
     say(title, style="bold")
-    kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
-    rows = [{name: row[name] for name in kept} for row in rows]
+    rows = _filled(rows)
     for columns in fit(rows, out.width):
         out.print(_table(rows, columns, _sizes(rows, out.width)))
         out.print()
@@ -120,7 +119,7 @@ def show_scores(
     recorded = workspace is not None and workspace.lm.model.startswith("recording:")
     said = ["answers are replayed from the recording: no latency is shown"] if recorded else [replayed(arms)]
     asked = any(one.cost.asked for one in arms)
-    rows = table_rows(arms, brief=not verbose, timed=not recorded)
+    rows: Rows = _filled(table_rows(arms, brief=not verbose, timed=not recorded))
     for name in () if verbose else ("p50 / p95 s", "calls a question", "invalid", "fallbacks", "unjudged"):
         if len(fit(rows, out.width)) > 1:
             rows = [{other: text for other, text in row.items() if other != name} for row in rows]
@@ -139,6 +138,12 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool =
         say(line)
     if sentence:
         say(verdict_sentence(comparisons), style="bold")
+
+
+def _filled(rows: Rows) -> Rows:
+    """The rows without the columns that are empty or zero throughout."""
+    kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
+    return [{name: row[name] for name in kept} for row in rows]
 
 
 def fit(rows: Rows, width: int) -> list[list[str]]:
