@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +22,22 @@ from querywright.optimize.evaluate import (
     judged_question,
     results_text,
 )
+from querywright.optimize.failures import Failures
 from querywright.optimize.judging import judge_notes
+from querywright.optimize.live import Control, Rounds, stands
 from querywright.optimize.results import Comparison
 from querywright.optimize.significance import against
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
+from querywright.progress import part
 
 if TYPE_CHECKING:
     import pandas
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
+
+BLOCK = 8
+"""Questions that an arm meets in its turn, or twice as many as threads."""
 
 BASELINE = "plain"
 """The arm that others are held against where nobody named one."""
@@ -157,9 +163,12 @@ def compare(
     deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
+    control: Control | None = None,
 ) -> Compared:
     """Evaluate every arm on the same questions, each held against the baseline.
 
+    The arms advance together, a block of questions for each in turn, so that they can be held against each other at any
+    time; one that was stopped meanwhile stands among the references, and is tested against nothing.
     Nothing is kept but what the store of the LM keeps: a run that was ended, whichever way, is started again and finds
     its answers there; an arm or a question more costs no more than itself.
 
@@ -174,7 +183,8 @@ def compare(
         threads: Questions under way at a time, 1 or more. Default 4.
         deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
-        progress: Called after each question.
+        progress: Called after each question with the arm, and how much of all of them is done.
+        control: What may be asked of it meanwhile. Default None, nothing.
 
     Raises:
         InputError: There is no arm, or no such baseline.
@@ -191,24 +201,39 @@ def compare(
     if twice:
         raise InputError(f"{twice[0]!r} is an arm and the name of a reference; give the arm another name")
 
-    def evaluated(programs: Mapping[str, RAG]) -> dict[str, Evaluation]:
-        return {
-            name: evaluate(
-                program, asked, lm=lm, name=name, metrics=metrics, threads=threads, deadline=deadline,
-                max_failures=max_failures, progress=progress,
-            )
-            for name, program in programs.items()
-        }  # fmt: skip
-
-    asked = questions
-    found = evaluated(arms)
+    asked, control = questions, control or Control(None, arms.__getitem__)
+    rounds = Rounds(dict(arms), len(asked), metrics, baseline, control)
+    stands(progress, rounds.standing)
+    failures: dict[str, Failures] = {}
+    given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
+    after = len(asked) * len(References.of(arms, asked).programs if references else ())
+    size = max(BLOCK, 2 * threads)
+    while (name := rounds.next()) is not None:
+        counts = failures.setdefault(name, Failures(name, len(asked), max_failures))
+        done, total = rounds.whole
+        block = asked[rounds.met(name) : rounds.met(name) + size]
+        rounds.add(evaluate(
+            rounds.arms[name], block, name=name, **given, failures=counts, met=rounds.rows.setdefault(name, []).append,
+            progress=part(progress, done, total + after),
+        ))  # fmt: skip
+    arms = {name: one for name, one in rounds.arms.items() if rounds.met(name) == len(asked)}
+    found = rounds.found
     rivals = tuple(found[name] for name in arms)
+    stopped = [
+        replace(one, name=f"{one.name}, stopped after {len(one.rows)} of {len(asked)} questions")
+        for one in found.values()
+        if one.name not in arms
+    ]
     questions = [
         judged_question(question, [said for row in rows for said in row.judgements])
         for question, *rows in zip(asked, *(one.rows for one in rivals), strict=True)
     ]
     beside = References.of(arms, questions) if references else References()
-    found |= evaluated(beside.programs)
+    whole = len(asked) * (len(arms) + len(beside.programs))
+    for number, (name, program) in enumerate(beside.programs.items(), len(arms)):
+        own = part(progress, number * len(asked), whole)
+        found[name] = evaluate(program, asked, name=name, **given, max_failures=max_failures, progress=own)
+    control.end()
     retrievers = {name: one.technique.retriever for name, one in arms.items() if one.technique.retriever is not None}
     diagnosis, decided = None, tuple[Decisions, ...]()
     labelled = {key for question in questions for key in question.evidence}
@@ -227,12 +252,12 @@ def compare(
         rivals,
         baseline,
         tuple(against(rivals, baseline)),
-        tuple(found[name] for name in beside.programs),
+        (*(found[name] for name in beside.programs), *stopped),
         tuple(questions),
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
-        (*unequal_budgets(arms), *judge_notes(metrics, lm)),
+        (*unequal_budgets(arms), *judge_notes(metrics, lm), *(f"{one.name}: held against nothing" for one in stopped)),
     )
 
 

@@ -23,14 +23,12 @@ from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.dspy_context import asking as asking
 from querywright.optimize.failures import Failures, MetricError, failure_kind
 from querywright.programs.rag import RAG
+from querywright.progress import Progress as Progress
 
 if TYPE_CHECKING:
     import pandas
 
 DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accuracy", "decision_useful")}
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much is done, and how much there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Row:
         found: Ids of all that its searches gave, before fusion and cut, in the order in which they first came.
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
-        seconds: From question to answer.
+        seconds: From question to answer; the loading of models is left out.
         cost: LM calls and tokens of the program for this question, also when it failed; of a question that ran
             into its deadline, those until then.
         failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric`` or ``bug``; None when it
@@ -269,6 +267,7 @@ def evaluate(
     max_failures: float = 0.05,
     progress: Progress | None = None,
     failures: Failures | None = None,
+    met: Callable[[Row], object] | None = None,
 ) -> Evaluation:
     """Run a program on questions and score it.
 
@@ -288,6 +287,7 @@ def evaluate(
         progress: Called after each question.
         failures: Counts failed questions across several evaluations, such as one a block of questions; then
             ``max_failures`` is not looked at. Default None: this evaluation counts its own.
+        met: Called with the row of each question that went well, from the thread that asked it. Default None.
 
     Raises:
         OutageError: The LM is out of reach; nothing is scored.
@@ -305,7 +305,10 @@ def evaluate(
             began = time.monotonic()
             meters[question.id] = meter
             try:
-                return _ask(program, question, chosen, meter)
+                row = _ask(program, question, chosen, meter)
+                if met is not None:
+                    met(row)
+                return row
             finally:
                 took[question.id] = time.monotonic() - began
 
@@ -340,7 +343,8 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
     example = question.to_example()
     began = time.monotonic()
     prediction = program(**question.inputs)
-    seconds, cost = time.monotonic() - began, meter.total  # what a metric asks a judge is not the program's
+    seconds = time.monotonic() - began - meter.loaded
+    cost = meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
     searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]
     scores, judgements = _scores(metrics, example, prediction)

@@ -63,6 +63,7 @@ class Failures:
         self.allowed = max(1, math.floor(share * total)) if share else 0
         self.kinds: Counter[str] = Counter()
         self._messages: list[str] = []
+        self._met = 0
         self._spent = Ledger()  # of all that is mapped
 
     def add(self, question_id: str, error: Exception) -> str:
@@ -117,7 +118,8 @@ class Failures:
 
         with metered(spent):  # the threads work in copies of this context
             results = bounded_map(work, items, threads=threads, deadline=deadline, on_done=on_done)
-        self.check_read(spent)
+        self._met += len(items)
+        self.check_read(spent, 1 if self._met >= self._total else ENOUGH)
         return results
 
     def check_read(self, spent: Ledger, least: int = 1) -> None:

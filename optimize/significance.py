@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from querywright.metrics.statistics import PairedTest, holm, p_value, verdict
+from querywright.metrics.statistics import (
+    PairedTest,
+    holm,
+    minimum_detectable,
+    p_value,
+    questions_needed,
+    verdict,
+)
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import Comparison
 
@@ -47,6 +56,48 @@ def against(arms: Sequence[Evaluation], baseline: str) -> list[Comparison]:
             metric, [(metric, name, baseline) for name in by_name if name != baseline], by_name
         )
     ]  # fmt: skip
+
+
+def verdict_rows(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
+    """A row a comparison: difference in points with its interval, won : lost, Holm's p, and how many questions could
+    show the difference that was seen, for 0/1 values.
+    """
+    tests, rows = Counter(one.family for one in comparisons), []
+    for one in comparisons:
+        test, alpha = one.test, ALPHA / tests[one.family]
+        exact = test.method == "exact binomial" and test.n
+        needed = questions_needed(test.wins, test.losses, test.n, alpha=alpha) if exact else None
+        between = "" if math.isnan(test.low) else f" [{100 * test.low:+.0f}, {100 * test.high:+.0f}]"
+        rows.append(
+            {
+                "arm": one.arm if one.other == comparisons[0].other else f"{one.arm}, against {one.other}",
+                "metric": one.metric,
+                "difference": ("-" if math.isnan(test.difference) else f"{100 * test.difference:+.1f}") + between,
+                "won : lost": f"{test.wins} : {test.losses}",
+                "p": p_value(test.p_two_sided, ALPHA).removeprefix("p ").removeprefix("= "),
+                "questions needed": "-" if needed is None else f"{int(float(f'{needed:.2g}')):,}",
+            }
+        )
+    return rows
+
+
+def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
+    """What comparisons show, in one sentence; empty without any."""
+    shown = [one for one in comparisons if one.test.p_two_sided < ALPHA and one.test.difference]
+    better, worse = ([one for one in shown if (one.test.difference > 0) is up] for up in (True, False))
+    said = [
+        f"{word} {found[0].other}: {', '.join(f'{one.arm} ({one.metric})' for one in found)}"
+        for word, found in (("better than", better), ("worse than", worse))
+        if found
+    ]
+    left = [one for one in comparisons if one not in shown]
+    if left:
+        n, tests = max(one.test.n for one in left), max(Counter(one.family for one in comparisons).values())
+        fewest = minimum_detectable(n, alpha=ALPHA / tests)
+        least = "no lead" if fewest is None else f"no lead of less than {fewest}:0"
+        many = f"{len(left)} of {len(comparisons)} comparisons" if len(comparisons) > 1 else "the comparison"
+        said.append(f"no difference shown in {many} with {left[0].other}: {n} questions can show {least}")
+    return "; ".join(said)
 
 
 def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:

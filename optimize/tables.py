@@ -13,6 +13,7 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.metrics.statistics import Mean
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
 
 if TYPE_CHECKING:
@@ -46,8 +47,20 @@ def percent(mean: Mean) -> str:
     return text + (f" ({mean.unscored} unscored)" if mean.unscored else "")
 
 
-def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
-    """One row an arm for people to read; the columns are those that some arm has a value for."""
+def table_rows(evaluations: Sequence[Evaluation], *, brief: bool = False, timed: bool = True) -> list[dict[str, str]]:
+    """One row an arm for people to read; the columns are those that some arm has a value for.
+
+    Args:
+        evaluations: The arms.
+        brief: Without what is the same for all arms or tells of this run alone. Default False.
+        timed: Whether the seconds are those of an LM that answered now. Default True.
+    """
+    if brief:
+        counts = len({len(one.rows) for one in evaluations}) > 1
+        left_out = {"LM calls made", "seconds", *(() if counts else ("n",)), *(() if timed else ("p50 / p95 s",))}
+        called = {"LM calls / question": "calls a question"}
+        rows = table_rows(evaluations)
+        return [{called.get(name, name): text for name, text in row.items() if name not in left_out} for row in rows]
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))
     partly = any(0 < one.unjudged_share < 1 for one in evaluations)
     unread = any(one.cost.unreadable for one in evaluations)
@@ -68,6 +81,15 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
         }
         for one in evaluations
     ]
+
+
+def replayed(evaluations: Sequence[Evaluation]) -> str:
+    """That answers came from the store, where all or some did; else empty."""
+    cost = sum((one.cost for one in evaluations), Cost())
+    if not cost.saved:
+        return ""
+    some = "all" if not cost.calls else f"{cost.saved} of {cost.asked}"
+    return f"{some} answers of the LM are replayed from the store: no latency of these is shown"
 
 
 def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question]) -> list[str]:

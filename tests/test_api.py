@@ -14,6 +14,7 @@ import pytest
 import querywright as qw
 from querywright.errors import InputError, QuerywrightError
 
+pytestmark = pytest.mark.filterwarnings("ignore:no rewriting has decision_useful 100", "ignore:.*too few to show")
 TINY = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))
 PASSAGES = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TINY["TOPICS"].items()]
 QUESTIONS = TINY["question_rows"](4)

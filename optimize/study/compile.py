@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import dspy
@@ -14,6 +15,7 @@ from querywright.errors import InputError
 from querywright.models.lm import engine_of
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge
+from querywright.optimize.live import stands
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.optimizers import optimizer_named
 from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
@@ -23,6 +25,7 @@ from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.space import build_space
 from querywright.optimize.study.spec import PLAIN, StudySpec
+from querywright.optimize.study.status import standing
 from querywright.optimize.study.storage import memory_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
@@ -56,6 +59,7 @@ def compile_program(
     judges: Sequence[SavedJudge] = (),
     judge_lm: dspy.LM | None = None,
     progress: Progress | None = None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
 
@@ -76,7 +80,7 @@ def compile_program(
         reader = "multiple_choice" if all(one.options for part in splits for one in part) else "short_answer"
     spec = _study_of(technique, lm, writer_lm, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
-    bench.reader_check, bench.progress = reader_check, progress
+    bench.reader_check, bench.progress, bench.tell = reader_check, progress, tell
     bench.writers = {one.name: writer_lm for one in spec.writers}
     bench.judges, bench.judge_lm = judges, judge_lm
     _check_given(bench)
@@ -86,6 +90,7 @@ def compile_program(
         costs, start = {"prompts": bench.spent_since(start)}, bench.total
         _narrow(bench, technique, variants, settings.n_trials)
         worker = Worker(bench, storage)
+        worker.looked = lambda: stands(progress, partial(standing, worker.finished(), bench.spec, len(splits.dev)))
         worker.work()
         costs["search"] = bench.spent_since(start)
         trials = worker.finished()

@@ -19,13 +19,14 @@ from querywright.data.splits import data_hash
 from querywright.errors import BudgetError, InputError
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.writers import ref_of
+from querywright.optimize.live import stands
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.space import late_trials_of
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import minutes_busy
+from querywright.optimize.study.status import minutes_busy, standing
 from querywright.optimize.study.storage import (
     JOURNAL_NAME,
     LOCKS_NAME,
@@ -37,6 +38,7 @@ from querywright.optimize.study.storage import (
 )
 from querywright.optimize.study.trial import SPEC, Worker
 from querywright.optimize.study.types import ARM, Snapshot, Spent, TrialRecord
+from querywright.progress import Progress
 
 SPEC_FILE = "study.yaml"
 BUDGET, DATA, TEST, OUTCOME, SPENT = "budget", "data", "test", "outcome", "spent"
@@ -59,7 +61,6 @@ WAIT_SECONDS = 60.0
 
 AGAIN = "give another name and another --out: what was answered is kept and costs nothing again"
 
-Report = Callable[[Snapshot], None]
 _logger = logging.getLogger(__name__)
 
 
@@ -72,7 +73,8 @@ def run_study(
     home: Path | None = None,
     storage: str | None = None,
     command: str = "",
-    progress: Report | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], object] = _logger.warning,
 ) -> Snapshot:
     """Run a study to its end, or go on with it.
 
@@ -87,7 +89,8 @@ def run_study(
         home: The working folder.
         storage: Instead of the one in ``spec``, which is where a password has no place.
         command: What makes the study again, for the report.
-        progress: Called after a trial, and every second or so while others are at work.
+        progress: Called after each question, and every second or so while others are at work.
+        tell: Called with what makes a result mean nothing. Default: a warning of the log.
 
     Raises:
         InputError: The folder or the storage holds another study, or something that was named cannot be used.
@@ -112,8 +115,9 @@ def run_study(
             with _workers_beside(workers - 1, folder, where, home):
                 url = where if kind == "postgresql" else None
                 bench = open_bench(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
+                bench.progress, bench.tell = progress, tell
                 _settle_data(store, bench)
-                looked = _looker(spec, store, bench, progress)
+                looked = _looker(spec, store, bench)
                 worker = Worker(bench, store, secrets.token_hex(2), looked)
                 try:
                     worker.work()
@@ -132,7 +136,7 @@ def resume_study(
         folder: The study's.
         changes: New values of ``trials``, ``budget``, ``threads``, ``deadline`` or ``max_failures``.
         storage: As of ``run_study``,
-        options: and so are ``workers``, ``home``, ``command`` and ``progress``.
+        options: and so are ``workers``, ``home``, ``command``, ``progress`` and ``tell``.
 
     Raises:
         InputError: The folder holds no study, or what ``run_study`` raises.
@@ -241,17 +245,22 @@ def _conclude(worker: Worker, folder: Path, command: str) -> None:
         store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
 
 
-def _looker(spec: StudySpec, store: StudyStorage, bench: Bench, progress: Report | None) -> Callable[..., None]:
-    """Keeps what was spent where everybody sees it, and tells how far the study is."""
-    last = 0.0
+def _looker(spec: StudySpec, store: StudyStorage, bench: Bench) -> Callable[..., None]:
+    """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
+    last, most = 0.0, spec.budget.calls
+
+    def calls() -> str:
+        made = 0 if bench.budget is None else bench.budget.spent.calls
+        return f"{made} LM calls{'' if most is None else f' of at most {most}'}"
 
     def look(force: bool = False) -> None:
         nonlocal last
         spent = bench.budget.spent._asdict() if bench.budget is not None else {}
         if spent != store.attribute(SPENT):
             store.set_attribute(SPENT, spent)
-        if progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
-            progress(_snapshot_of(spec, store))
+        if bench.progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
+            now, total = _snapshot_of(spec, store), len(bench.splits.dev)
+            stands(bench.progress, lambda: standing(now.trials, spec, total), spent=calls)
             last = time.monotonic()
 
     return look

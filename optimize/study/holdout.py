@@ -25,6 +25,7 @@ from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG, Ensemble, make_reader
 from querywright.programs.hyperparameters import Value
+from querywright.progress import part
 
 FRONT = 4
 """Programs of the front that meet test and are saved, besides the best one, at most."""
@@ -125,9 +126,10 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
 
     def met(programs: Mapping[str, RAG], questions: Sequence[Question]) -> dict[str, Evaluation]:
         found = {}
-        for name, program in programs.items():
+        for number, (name, program) in enumerate(programs.items()):
+            whole = part(bench.progress, number * len(questions), len(programs) * len(questions))
             try:
-                found[name] = bench.evaluated(program, questions, name)
+                found[name] = bench.evaluated(program, questions, name, progress=whole)
             except TooManyFailuresError as error:
                 if name in {NO_REWRITING, recommended}:
                     raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,6 +63,7 @@ class Bench:
         retrievers: Open retrievers by engine.
         budget: What all calls are paid from; None where nothing limits them here.
         progress: Called as work proceeds.
+        tell: Called with what makes a result mean nothing.
     """
 
     spec: StudySpec
@@ -80,6 +81,7 @@ class Bench:
     retrievers: dict[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     progress: Progress | None = None
+    tell: Callable[[str], object] = field(default=lambda _: None)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
 
     @property

@@ -11,12 +11,14 @@ from typing import Any
 from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
-from querywright.optimize.results import NO_REWRITING, Comparison, beside
+from querywright.optimize.live import live_arm
+from querywright.optimize.results import Comparison, beside
 from querywright.optimize.study.objectives import Objective, objectives_of
 from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
 from querywright.optimize.study.types import ArmConfig, Snapshot, TrialRecord
 from querywright.optimize.tables import percent
 from querywright.programs import TECHNIQUES
+from querywright.progress import LiveArm
 
 RECENT = 20
 """Trials that the pace is taken from, the last ones that ended."""
@@ -167,6 +169,20 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
+def standing(trials: Sequence[TrialRecord], spec: StudySpec, total: int) -> tuple[str, list[LiveArm]]:
+    """The first objective, and the trials as arms under way that meet so many questions in all."""
+    aim = aims(spec)[0]
+    states = {"complete": "done", "running": "running"}
+    return aim.name, [
+        live_arm(
+            f"{one.name}, {arm_name(one.arm)}", states.get(one.state, "stopped"), [*aim.scores(one.dev).values()],
+            total, len(one.dev.rows),
+        )
+        for one in trials
+        if one.same_as is None
+    ]  # fmt: skip
+
+
 def _counts(trials: Sequence[TrialRecord]) -> dict[str, int]:
     return {state: len(ended(trials, state)) for state in STATES}
 
@@ -195,15 +211,17 @@ def evaluations(outcome: Mapping[str, Any] | None) -> list[Evaluation]:
 def on_test(outcome: Mapping[str, Any] | None) -> Compared | None:
     """Every program that met the test, held against no rewriting; None before that."""
     met = evaluations(outcome)
-    if outcome is None or not met:
-        return None
-    by_name, held = {one.name: one for one in met}, []
-    for one in outcome["comparisons"]:  # as they were made, with the corrected p that was kept
-        if one["other"] == NO_REWRITING:
-            raw = by_name[one["arm"]].against(by_name[NO_REWRITING], one["metric"])
-            test = replace(raw, p_two_sided=math.nan if one["p_holm"] is None else one["p_holm"])
-            held.append(Comparison(one["family"], one["metric"], one["arm"], NO_REWRITING, test, one["sentence"]))
-    return beside(met, held)
+    return beside(met, comparisons_of(outcome)) if met else None
+
+
+def comparisons_of(outcome: Mapping[str, Any] | None) -> list[Comparison]:
+    """The comparisons on test, as they were made, with the corrected p that was kept."""
+    by_name, held = {one.name: one for one in evaluations(outcome)}, []
+    for one in (outcome or {}).get("comparisons", ()):
+        raw = by_name[one["arm"]].against(by_name[one["other"]], one["metric"])
+        test = replace(raw, p_two_sided=math.nan if one["p_holm"] is None else one["p_holm"])
+        held.append(Comparison(one["family"], one["metric"], one["arm"], one["other"], test, one["sentence"]))
+    return held
 
 
 def shown(mean: Mean, aim: Objective) -> str:

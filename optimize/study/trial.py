@@ -11,6 +11,7 @@ from typing import Any
 from querywright.errors import BudgetError, DataError, QuerywrightError
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.failures import Failures, TooManyFailuresError
+from querywright.optimize.hints import ceiling, hints
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.sampling import make_sampler
@@ -64,11 +65,15 @@ class Worker:
             TooManyFailuresError: No rewriting failed.
             QuerywrightError: Most trials fail, another run gave the study more trials, or the LM is out of reach.
         """
-        spec = self.bench.spec
+        spec, splits = self.bench.spec, self.bench.splits
+        aims = [metric for one in self.bench.objectives for metric in one.metrics]
+        for line in () if self.finished() else hints(splits.dev, aims, asked=min(len(splits.dev), len(splits.test))):
+            self.bench.tell(line)
         while len(ended := self.finished()) < spec.trials:
             self._check_minutes(ended)
             taken = self._take()
             if taken is None:
+                self._tell("other workers are at work", 0)
                 time.sleep(IDLE_SECONDS)
             else:
                 with taken[1]:
@@ -79,6 +84,12 @@ class Worker:
                     last = failed[-1].message
                     raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {last}")
             self.looked()
+
+    def _tell(self, what: str, done: int) -> None:
+        """So many questions of a trial are done, beside those of all trials that ended."""
+        if self.bench.progress is not None:
+            total = len(self.bench.splits.dev)
+            self.bench.progress(what, len(self._ended) * total + done, self.bench.spec.trials * total)
 
     def finished(self) -> list[TrialRecord]:
         """The records of all trials that ended, each read once."""
@@ -130,6 +141,8 @@ class Worker:
         with contextlib.suppress(UpdateFinishedTrialError):  # another took it up, and came to the same
             trial.set_user_attr(RESULT, record.to_json())
             self.study.tell(trial, values, state=state, skip_if_finished=True)
+        if complete and not finished and self._is_baseline(arm) and (line := ceiling(record.dev, bench.objectives[0])):
+            bench.tell(line)
         return record
 
     def _is_baseline(self, arm: ArmConfig) -> bool:
@@ -181,7 +194,11 @@ class Worker:
         for start in range(0, len(questions), size):
             self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
-            met = bench.evaluated(program, block, name, failures=failures)
+            what = f"{name} of {bench.spec.trials}, {arm.technique}"
+            told = (
+                None if bench.progress is None else lambda _, done, __, what=what, at=start: self._tell(what, at + done)
+            )
+            met = bench.evaluated(program, block, name, failures=failures, progress=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)
             better = worse_than(dev, rivals, bench.objectives) if len(dev.rows) < len(questions) else None
             if better is not None:

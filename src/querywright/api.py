@@ -37,7 +37,6 @@ from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.comparison import Compared
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
-from querywright.optimize.evaluate import evaluate as evaluate_program
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.labels import check_judge, label_pool, pool_passages
 from querywright.optimize.results import Compiled, CompileSettings
@@ -46,6 +45,7 @@ from querywright.optimize.study.data import further_questions
 from querywright.optimize.study.objectives import check_judges, objectives_of
 from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import check_takes_writer, technique_class
+from querywright.progress import shown
 from querywright.workspace import Tell, Workspace
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def evaluate(
     deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Evaluation:
     """Run one program on questions and score it; a failed question is counted, and never a zero.
 
@@ -99,23 +99,23 @@ def evaluate(
         deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of the questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: Called with what, done and total after each question.
+        progress: True for a bar (in a notebook too), or called with what, done and total after each question.
 
     Raises:
         InputError: Something cannot be used; it names what, and what may be given.
         OutageError: The LM is out of reach.
         TooManyFailuresError: More questions failed than allowed.
     """
-    ready = prepare(
-        {name: program} if name else [program], questions, workspace=_workspace(home, lm, threads), retriever=retriever,
-        where=where, metrics=metrics, reader=reader, max_passages=max_passages, threads=threads,
-        **_judging(judge, judge_lm), tell=_warn, reading={"labels": labels},
-    )  # fmt: skip
-    ((named, one),) = ready.programs.items()
-    return evaluate_program(
-        one, ready.questions, lm=ready.workspace.lm, name=named, metrics=ready.metrics, threads=ready.workspace.threads,
-        deadline=deadline, max_failures=max_failures, progress=progress,
-    )  # fmt: skip
+    with shown(progress, "opening questions, retriever and models") as update:
+        ready = prepare(
+            {name: program} if name else [program], questions, workspace=_workspace(home, lm, threads),
+            retriever=retriever, where=where, metrics=metrics, reader=reader, max_passages=max_passages,
+            threads=threads, **_judging(judge, judge_lm), tell=_warn, reading={"labels": labels},
+        )  # fmt: skip
+        return compare_programs(
+            ready.programs, ready.questions, lm=ready.workspace.lm, references=False, metrics=ready.metrics,
+            threads=ready.workspace.threads, deadline=deadline, max_failures=max_failures, progress=update,
+        ).arms[0]  # fmt: skip
 
 
 def compare(
@@ -142,7 +142,7 @@ def compare(
     deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Compared:
     """Compare arms on the same questions, each held against the baseline by paired tests.
 
@@ -174,7 +174,7 @@ def compare(
         deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: Called with what, done and total after each question.
+        progress: True for a bar (in a notebook too), or called with what, done and total after each question.
 
     Returns:
         Drawn as a table in a notebook; ``to_pandas()``, ``report(path)``, ``comparisons``.
@@ -184,17 +184,18 @@ def compare(
         OutageError: The LM is out of reach.
         TooManyFailuresError: More questions of an arm failed than allowed.
     """
-    ready = prepare(
-        arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder, engine=engine,
-        where=where, reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
-        writer_lm=writer_lm, threads=threads, **_judging(judge, judge_lm),
-        tell=_warn, reading={"labels": labels},
-    )  # fmt: skip
-    return compare_programs(
-        ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-        metrics=ready.metrics, threads=ready.workspace.threads, deadline=deadline, max_failures=max_failures,
-        progress=progress,
-    )  # fmt: skip
+    with shown(progress, "opening questions, retriever and models") as update:
+        ready = prepare(
+            arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder,
+            engine=engine, where=where, reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics,
+            reranker=reranker, writer_lm=writer_lm, threads=threads, **_judging(judge, judge_lm), tell=_warn,
+            reading={"labels": labels},
+        )  # fmt: skip
+        return compare_programs(
+            ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
+            metrics=ready.metrics, threads=ready.workspace.threads, deadline=deadline, max_failures=max_failures,
+            progress=update,
+        )  # fmt: skip
 
 
 def label(
@@ -214,7 +215,7 @@ def label(
     threads: int | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> pandas.DataFrame:
     """Label what arms find: a table that people correct and that ``labels=`` takes.
 
@@ -234,7 +235,7 @@ def label(
         threads: The same, and judgements. Default: 4, and as many as the server of an LM elsewhere takes.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: Called with what, done and total after each question.
+        progress: True for a bar (in a notebook too), or called with what, done and total after each question.
 
     Returns:
         A row a passage; the columns are those of ``querywright.data.labels.PassageLabel``.
@@ -246,18 +247,19 @@ def label(
     """
     asks = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
     check_judge(None if asks is None else asks.judge)
-    ready = prepare(
-        arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder, engine=engine,
-        where=where, reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
-    )  # fmt: skip
-    place = ready.workspace
-    given: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": progress}
-    pool, _ = pool_passages(ready.programs, ready.questions, lm=place.lm, depth=depth, **given)
-    return label_pool(
-        pool, ready.questions, None if asks is None else asks.judge,
-        there=() if labels is None else read_labels(labels),
-        lm=place.lm if judge_lm is None else place.another_lm(cast("Any", judge_lm)), **given,
-    ).to_pandas()  # fmt: skip
+    with shown(progress, "opening questions, retriever and models") as update:
+        ready = prepare(
+            arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder,
+            engine=engine, where=where, reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
+        )  # fmt: skip
+        place = ready.workspace
+        given: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": update}
+        pool, _ = pool_passages(ready.programs, ready.questions, lm=place.lm, depth=depth, **given)
+        return label_pool(
+            pool, ready.questions, None if asks is None else asks.judge,
+            there=() if labels is None else read_labels(labels),
+            lm=place.lm if judge_lm is None else place.another_lm(cast("Any", judge_lm)), **given,
+        ).to_pandas()  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,7 @@ def compile(
     labels: Any = None,
     reading: Mapping[str, Any] | None = None,
     home: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     tell: Tell | None = None,
     **changes: Any,
 ) -> Tuned:
@@ -362,7 +364,7 @@ def compile(
         labels: Labels of passages, as ``evaluate`` takes them.
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: Called with what, done and total as work proceeds.
+        progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with what a user should know meanwhile. Default: ``warnings.warn``.
         changes: Fields of ``CompileSettings``, such as ``n_trials=10`` or ``teleprompter="gepa"``. The objective,
             unless it is given, is the judge's where one or its LM is named, else ``decision_useful`` where dev is
@@ -404,19 +406,20 @@ def compile(
         (tell or _warn)(line)
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
-    place = _workspace(home, lm, settings.threads)()
-    writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched, where)
-    tell_unlearnt(rewriter_of(writer), [technique], tell or _warn)
-    if callable(getattr(index, "passages", None)):
-        check_labels(asked, {passage.id for passage in index.passages()})
-    asks: Any = judge_lm
-    if asks is not None:
-        asks = asks(place) if _opens(asks) else place.another_lm(asks)
-    found = compile_program(
-        technique, splits, retriever=index, lm=place.lm, reader=read_by,
-        knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker), writer_lm=writer,
-        judges=judges, judge_lm=asks, progress=progress,
-    )  # fmt: skip
+    with shown(progress, "opening retriever and models") as update:
+        place = _workspace(home, lm, settings.threads)()
+        writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched, where)
+        tell_unlearnt(rewriter_of(writer), [technique], tell or _warn)
+        if callable(getattr(index, "passages", None)):
+            check_labels(asked, {passage.id for passage in index.passages()})
+        asks: Any = judge_lm
+        if asks is not None:
+            asks = asks(place) if _opens(asks) else place.another_lm(asks)
+        found = compile_program(
+            technique, splits, retriever=index, lm=place.lm, reader=read_by,
+            knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker),
+            writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell or _warn,
+        )  # fmt: skip
     return Tuned(found, splits, place, writer)
 
 

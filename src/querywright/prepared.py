@@ -18,7 +18,7 @@ from querywright.data import Question, read_questions
 from querywright.data.labels import evidence_by
 from querywright.data.reading import check_evidence, check_labels
 from querywright.errors import DataError, InputError
-from querywright.metrics.dspy_metrics import Metric, needs
+from querywright.metrics.dspy_metrics import METRICS, RANKED, Metric, needs
 from querywright.metrics.guideline import Guidelines
 from querywright.metrics.judge import JudgedMetric
 from querywright.metrics.judges import JUDGED
@@ -38,6 +38,7 @@ from querywright.named import (
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.hints import hints
 from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.judging import judged_metrics
 from querywright.programs import (
@@ -82,6 +83,7 @@ class Prepared:
         retrievers: By engine.
         opens: Opens what was given to be searched, by an engine; None where nothing was.
         programs: By the names of their arms.
+        make: The program of a further arm, as one of these was named; it raises an ``InputError``.
     """
 
     workspace: Workspace
@@ -94,6 +96,7 @@ class Prepared:
     retrievers: dict[str, Any] = field(default_factory=dict)
     opens: Callable[[str], Any] | None = None
     programs: dict[str, RAG] = field(default_factory=dict)
+    make: Callable[[str], RAG] = dict[str, RAG]().__getitem__
     _writers: dict[Any, Any] = field(default_factory=dict)
 
     def writer(self, given: Any) -> Any:
@@ -221,13 +224,15 @@ def prepare(
     check_reader(reader)
     knobs = knobs or {}
     shared = {**({} if max_passages is None else {MAX_PASSAGES.name: max_passages}), **knobs}
+    chosen, judged = _metrics(metrics, judges, judge_lm is not None, guidelines, max(8, threads or MOST))
+    silent = reader == "auto" and scores and _reads_nothing(chosen)
+    reader = None if silent else reader
     named = _named_arms(arms, engine, shared, writer_lm)
     is_given = bool(named)
     if not named:
         defaults = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
         named = _named_arms(defaults, engine, shared, writer_lm)
     _check_shared(knobs, writer_lm, named.values())
-    chosen, judged = _metrics(metrics, judges, judge_lm is not None, guidelines, max(8, threads or MOST))
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
     notes: list[str] = []
     if not is_given and not all(question.options for question in asked):
@@ -235,7 +240,7 @@ def prepare(
         named = {name: arm for name, arm in named.items() if name not in left_out}
         notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
     read_by = reader_for(asked, reader)
-    own = [arm.reader for arm in named.values()]
+    own = [None if silent else arm.reader for arm in named.values()]
     readers = list(dict.fromkeys(one for one in ([read_by] if None in own else []) + own if one is not None))
     chosen, lacks = _scorable(chosen, judged, asked, readers) if scores else ({}, {})
     notes += [line for name in readers for line in of_grounded(name)] + (of_mixed(asked, reader) if None in own else [])
@@ -264,14 +269,31 @@ def prepare(
             chosen[name] = metric = metric.of(metric.name)  # the one that was given may be asked of another LM next
             metric.lm = own_lm
     ready.reranker = open_reranker(reranker)
-    for name, arm in named.items():
-        ready.programs[name] = arm.program(name, ready)
+
+    def made(name: str, arm: _Arm) -> RAG:
+        program = arm.program(name, ready)
+        return RAG(program.technique, None) if silent and type(program) is RAG else program
+
+    def make(text: str) -> RAG:
+        arm = _arm(text, engine, shared, writer_lm)
+        if arm.needs_options and not all(question.options for question in asked):
+            raise InputError(f"{text} compares options, and not every question has some")
+        if arm.searches and ready.opens is None:
+            raise InputError(f"{text} searches, and nothing here is searched")
+        if arm.searches:
+            ready.searched_by(arm.engine)
+        return made(text, arm)
+
+    ready.make = make
+    ready.programs |= {name: made(name, arm) for name, arm in named.items()}
     asked_by: dict[Any, list[str]] = {}
     for technique in (program.technique for program in ready.programs.values()):
         asked_by.setdefault(technique.writer_lm, []).append(technique.NAME)
     for writer, techniques in asked_by.items():
         tell_unlearnt(rewriter_of(writer), techniques, tell)
     ready.notes += _shallow(chosen, ready.programs)
+    for line in hints(asked, chosen, tests=len(named) - 1) if scores else ():
+        tell(line)
     return ready
 
 
@@ -424,6 +446,12 @@ def _metrics(
         [*(name for name in given if name not in mine), *beside], judges=saved, guidelines=guidelines, threads=threads
     )
     return {name: mine.get(name) or found[name] for name in given}, {name: found[name] for name in beside}
+
+
+def _reads_nothing(metrics: Mapping[str, Metric]) -> bool:
+    """Whether no metric needs an answer; one of the user's own may."""
+    known = all(name in METRICS or name.partition("@")[0] in RANKED or name in JUDGED for name in metrics)
+    return bool(metrics) and known and not any({"reader", "support"} & needs(name) for name in metrics)
 
 
 def _scorable(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from querywright.models.store import Store
     from querywright.models.usage import Ledger
     from querywright.retrieval.engines import CollectionRetriever
-
-SLOW_SECONDS = 2.0
 
 Tell = Callable[[str], object]
 
@@ -155,16 +152,17 @@ class Workspace:
             embedder=resolve_embedder(embedder, store=self.store) if isinstance(embedder, str) else embedder,
             home=self.home,
             where=where,
-            progress=_when_slow(f"the BM25 index of {collection}", self.tell),
         )
 
     def cost_line(self) -> str:
-        """What all LM calls cost."""
+        """What all LM calls cost; empty where no LM was asked."""
         total = self.ledger.total
+        if not total.asked:
+            return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
         made = "answered from the recording" if self.lm.model.startswith("recording:") else "made"
         return (
-            f"LM calls: {total.calls} {made}, {total.saved} saved; {total.tokens} tokens; "
+            f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens; "
             f"{total.seconds:.0f} LM seconds{dollars}"
         )
 
@@ -180,21 +178,3 @@ def _lm(lm: Any, api_base: str | None, api_key: str | None, **shared: Any) -> ds
             "name a remote one, such as openai/MODEL"
         )
     return with_key(resolve_lm(lm, api_base=api_base, api_key=api_key, **shared))
-
-
-def _when_slow(what: str, tell: Tell) -> Callable[[int, int], None]:
-    """Progress that is silent for work of less than two seconds, and then says twice at most what is going on."""
-    begin, said = time.monotonic(), False
-
-    def update(done: int, total: int) -> None:
-        nonlocal said
-        seconds = time.monotonic() - begin
-        if seconds < SLOW_SECONDS:
-            return
-        if done == total:
-            tell(f"{what}: built in {seconds:.0f} s, and kept")
-        elif not said:
-            tell(f"{what}: building, {done} of {total} passages")
-            said = True
-
-    return update

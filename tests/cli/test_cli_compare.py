@@ -193,3 +193,40 @@ def test_without_a_reader_or_a_metric_of_what_is_right_there_is_no_diagnosis(com
     done = compared("plain", "--metric", "decision_useful", "--limit", "2", "--json", out="other")
     assert done.data["diagnosis"] is None, done.err
     assert any("no diagnosis, which needs accuracy or exact_match" in note for note in done.data["notes"])
+
+
+def test_what_is_printed_fits_the_terminal_and_is_one_table_of_verdicts_and_a_sentence(compared):
+    done = compared("hyde", "multi_query:n_queries=2", "--limit", "12", "--threads", "2", width=80)
+    assert done.status == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert done.out.count("held against plain") == 1
+    assert "no difference shown in 6 of 6 comparisons with plain" in done.out
+    assert done.out.count("oracle evidence") == 1  # no table is split
+    assert not any(name in done.out for name in ("0 wins", "fallbacks", "failed"))
+    told = " ".join(compared("hyde", "--limit", "12", "--verbose", width=80).out.split())
+    assert "accuracy: no difference shown between hyde and plain: " in told
+    assert "answers of the LM are replayed from the store" in told
+
+
+def test_where_no_metric_needs_an_answer_nothing_is_read_and_no_lm_is_named(cli, collection, questions, server):
+    given = ("--data", questions, "--collection", collection, "--limit", "6", *server.lm)
+    done = cli("evaluate", "plain", *given, "--metric", "recall", width=80)
+    assert (done.status, server.requests) == (0, [])
+    assert "LM" not in done.out
+    cli("evaluate", "plain", *given, "--metric", "recall", "--reader", "multiple_choice", width=80)
+    assert len(server.requests) == 6
+
+
+def test_fewer_questions_than_could_show_a_lead_are_told_before_anything_is_asked(compared, server):
+    server.close()
+    done = compared("hyde", "step_back", "--limit", "6")
+    assert "6 questions are too few to show any lead: it takes 7 at least, with all of them won" in done.err
+
+
+def test_what_a_run_that_was_ended_left_is_no_folder_of_somebody_else(compared):
+    Path("results").mkdir()
+    Path("results/live.json").write_text("{}")
+    assert compared("plain", "--limit", "6").status == 0
+    live = json.loads(Path("results/live.json").read_text())
+    assert (live["command"], live["state"], live["done"], live["total"]) == ("compare", "done", 18, 18)
+    assert [(arm["name"], arm["state"], arm["done"]) for arm in live["arms"]] == [("plain", "done", 6)]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from querywright.cli.show import progress
-from querywright.cli.study import _resumable, show_status, show_study, standing, study_json
+from querywright.cli.study import _resumable, show_status, show_study, study_json
 from querywright.errors import BudgetError
+from querywright.optimize.study.status import standing
 
 HERE = Path(__file__)
 made = runpy.run_path(str(HERE.parents[1] / "optimize" / "study" / "made_study.py"))
@@ -36,7 +36,9 @@ def test_a_study_is_run_shown_reported_and_exported(ok, cli, study, tmp_path):
     assert "no rewriting" in done.out
     assert "recommended: " in done.out
     assert "LM calls: " in done.out
-    assert "trials: 4 of 4" in done.err
+    assert "oracle evidence: 8 of 8" in done.err
+    assert "too few to show any lead: it takes 6 at least" in done.err
+    assert json.loads((out / "live.json").read_text("utf-8"))["state"] == "done"
     assert f"report: {out / 'report.html'}" in done.err
     page = (out / "report.html").read_text("utf-8")
     assert "Study tiny" in page
@@ -145,22 +147,14 @@ def test_status_on_the_terminal(capsys):
         assert said in printed, said
 
 
-def test_without_a_terminal_there_is_a_line_a_trial_at_most_every_few_seconds_and_always_the_last(capsys):
-    def told(every, trials, **more):
-        with progress(every) as update:
-            for n in range(len(trials) + 1):
-                update("trials", *standing(made_snapshot(trials=trials[:n], **more)))
-        return capsys.readouterr().err.splitlines()
-
-    lines = told(0.0, made_trials(24))
-    assert len(lines) == len(set(lines))
-    assert lines[3].startswith("trials: 4 of 24; best so far ")
-    assert "LM calls 420 made of at most 1000, 180 saved" in lines[3]
-    assert "min left" in lines[3]
-    complete = tuple(one for one in made_trials(25) if one.state == "complete")
-    lines = told(60.0, complete, spec=made_spec(trials=len(complete), late_trials=None))
-    assert [line.partition("; best so far")[0] for line in lines] == [f"trials: {len(complete)} of {len(complete)}"]
-    assert "left" not in lines[0]
+def test_trials_of_all_workers_stand_as_arms():
+    snapshot = made_snapshot(trials=made_trials(24))
+    metric, arms = standing(snapshot.trials, snapshot.spec, 18)
+    assert metric == "decision_useful"
+    assert {arm["state"] for arm in arms} == {"done", "stopped", "running"}
+    assert arms[3] == {"name": "trial 3, multi_query@hybrid", "state": "done", "done": 24, "total": 18} | {
+        name: pytest.approx(value, abs=0.01) for name, value in (("mean", 0.875), ("low", 0.69), ("high", 0.96))
+    }
 
 
 @pytest.mark.parametrize("error", [BudgetError("the budget is spent"), KeyboardInterrupt()])

@@ -186,9 +186,15 @@ def test_a_wide_table_is_divided_where_it_may_be():
     rows = [{"arm": "a", "x": "1" * 20, "y": "2" * 20, "z": "3" * 20}]
     assert show.fit(rows, 100) == [["arm", "x", "y", "z"]]
     assert show.fit(rows, 50) == [["arm", "x", "y"], ["arm", "z"]]
-    assert show.fit(rows, 50, breaks=("y",)) == [["arm", "x"], ["arm", "y", "z"]]
+    long = [{"arm": "a name of an arm that is long", "won : lost": "1 : 2"}]
+    assert show.fit(long, 22) == [["arm", "won : lost"]]  # words give way first
     assert show.fit([{"arm": "名前" * 5, "x": "1" * 30, "y": "2" * 35}], 80) == [["arm", "x"], ["arm", "y"]]
     assert show.fit([], 80) == []
+
+
+def test_a_column_that_is_empty_or_zero_throughout_is_left_out(printed):
+    rows = [{"arm": "a", "x": "0 %", "y": "-", "z": "0"}, {"arm": "b", "x": "-", "y": "1", "z": "0"}]
+    assert printed(80, lambda: show.show_table("", rows)).split() == [*("arm", "y"), "─" * 6, *("a", "-", "b", "1")]
 
 
 def test_facts_stand_a_line_each_and_nothing_in_them_passes_for_a_line_of_ours(printed):
@@ -213,22 +219,6 @@ def test_json_has_no_nan_and_only_signs_that_the_terminal_can_show(capsys, monke
     show.print_json({"a": "ü", "b": "\ud800"})
     sys.stdout.flush()
     assert json.loads(raw.getvalue()) == {"a": "ü", "b": "\ud800"}
-
-
-def test_progress_is_a_line_at_its_end_or_a_bar_that_leaves_nothing_behind(capsys, monkeypatch):
-    with show.progress() as update:
-        for done in range(1, 4):
-            update("[red]plain", done, 3)
-        update("hcqr", 1, 3)
-    assert capsys.readouterr() == ("", "[red]plain: 3 of 3\n")
-    file = io.StringIO()
-    monkeypatch.setattr(show, "err", Console(file=file, force_terminal=True, width=60))
-    with show.progress() as update:
-        update("[red]plain", 1, 3, "half [b]way")
-        update("[red]plain", 3, 3)
-    assert "[red]plain" in file.getvalue()
-    assert "half [b]way" in file.getvalue()
-    assert file.getvalue().endswith("\r\x1b[2K\x1b[?25h\r")  # the line is gone and the cursor is back
 
 
 def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, collection, questions, artifact, server):

@@ -91,15 +91,18 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert f"{compiled.sentence}; a stronger LM may change that" in text
     assert "closed book and oracle evidence met 5 further questions" in text
-    assert all(one.sentence in text for one in compiled.comparisons)
+    assert all(f"{one.test.wins} : {one.test.losses}" in text for one in compiled.comparisons)
+    assert all(one.sentence not in text for one in compiled.comparisons)
     changed = {
         "dead_knobs": ("rrf_k",),
         "failed": {"trial 9": "no question could be scored", "trial 8": "no question could be scored"},
         "nothing": {"demos_2": "nothing to show"},
     }
-    show_compiled(replace(compiled, verdict="gain", sentence="So it is", **changed), world.splits, workspace)
+    gain = replace(compiled, verdict="gain", sentence="So it is", **changed)
+    show_compiled(gain, world.splits, workspace, verbose=True)
     text = " ".join(capsys.readouterr().out.split())
     assert "So it is" in text
+    assert all(one.sentence in text for one in compiled.comparisons)
     assert "a stronger LM" not in text
     assert "no difference on any dev question: rrf_k" in text
     assert "out, no question could be scored: trial 9, trial 8" in text

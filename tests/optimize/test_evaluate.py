@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from dataclasses import replace
 
 import dspy
@@ -13,7 +14,7 @@ from querywright.data.types import Label, Question
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.models.usage import Cost
+from querywright.models.usage import Cost, loading
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.judging import judged_metrics
@@ -327,3 +328,14 @@ def test_means_rates_and_latency_are_of_the_questions_that_went_through():
     assert (timed.latency(0.5), timed.latency(0.95), timed.latency(1.0)) == (10.0, 19.0, 20.0)
     assert timed.to_json()["latency"] == {"p50": 10.0, "p95": 19.0}
     assert math.isnan(Evaluation("none", (late,), 1.0).latency(0.5))
+
+
+def test_the_loading_of_a_model_is_nobodys_latency(world, make_lm):
+    def searches(query, k):
+        with loading("a model"):
+            time.sleep(0.5)
+        return []
+
+    program = make_program("plain", searches, reader="multiple_choice")
+    result = evaluate(program, world.questions[:2], lm=make_lm(), name="plain")
+    assert result.latency(0.95) <= result.seconds - 0.5

@@ -145,9 +145,8 @@ def builds(monkeypatch):
 
 
 def test_it_is_built_once_for_the_same_passages(three, build, builds):
-    told = []
-    old, again = (BM25Retriever("three", home=three, progress=lambda *done: told.append(done)) for _ in range(2))
-    assert (builds, told) == ([3], [(0, 3), (3, 3)])
+    old, again = (BM25Retriever("three", home=three) for _ in range(2))
+    assert builds == [3]
     assert old.search(["salt", "cuff"], 3) == again.search(["salt", "cuff"], 3)
     build(three, "three", [Passage("d", "arm arm")])
     new = BM25Retriever("three", home=three)

@@ -68,7 +68,7 @@ def verify_command(
     from querywright.optimize.artifacts.verify import passed, verify
 
     asked = {"lm": lm.for_artifact(artifact, output.home), "writer_lm": writer.beside(lm)}
-    with progress() as update:
+    with progress("reading the artifact") as update:
         checks = verify(artifact, **asked, home=output.home, digest=digest, progress=update)
     is_well = passed(checks)
     emit(output.as_json, {"ok": is_well, "checks": [asdict(one) for one in checks]}, lambda: _show_checks(checks))

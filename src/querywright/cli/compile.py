@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_folder
-from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
 from querywright.cli.tracking import tracking
 from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
@@ -47,6 +47,7 @@ def compile_command(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
     log: opt.Log = None,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
@@ -77,7 +78,8 @@ def compile_command(
     judging.beside(lm)
     check_folder(save_to, "--out")
     compile_and_show(
-        technique, data.source, save_to, output, log, lm=lambda: lm.open(output.home, run.threads), **searched.needed,
+        technique, data.source, save_to, output, log, verbose=verbose, lm=lambda: lm.open(output.home, run.threads),
+        **searched.needed,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
@@ -89,13 +91,21 @@ def compile_command(
 
 
 def compile_and_show(
-    technique: str, questions: Any, save_to: Path, output: opt.Output, log: str | None = None, **given: Any
+    technique: str,
+    questions: Any,
+    save_to: Path,
+    output: opt.Output,
+    log: str | None = None,
+    *,
+    verbose: bool = False,
+    **given: Any,
 ) -> Workspace:
     """Compile, save, show and log; what was found is also shown when it could not be saved. Gives where it was done."""
     from querywright.api import compile as compiled
 
-    logged, failed = tracking(log), None
-    with progress() as update:
+    logged = tracking(log)
+    failed: QuerywrightError | None = None
+    with progress("opening collection and models") as update:
         tuned = compiled(technique, questions, progress=update, tell=note, **given)
         try:
             tuned.save(save_to)
@@ -103,7 +113,7 @@ def compile_and_show(
             failed = error
 
     def shown() -> None:
-        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm)
+        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm, verbose=verbose)
         if failed is None:
             say(f"artifact: {save_to}")
 
@@ -114,14 +124,16 @@ def compile_and_show(
     return tuned.workspace
 
 
-def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writer: Any = None) -> None:
+def show_compiled(
+    compiled: Compiled, splits: Splits, workspace: Workspace, writer: Any = None, *, verbose: bool = False
+) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.labels import evidence_by
     from querywright.data.types import Label
     from querywright.named import of_grounded
     from querywright.optimize.results import AS_WRITTEN, by_judges
     from querywright.optimize.study.objectives import objective_named
-    from querywright.optimize.tables import pool_notes, table_rows
+    from querywright.optimize.tables import pool_notes
 
     objective = objective_named(compiled.settings.objectives[0])
     best = sorted(compiled.arms, key=lambda arm: -objective.value(arm.dev))[:SHOWN_ARMS]
@@ -150,37 +162,41 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, writ
         notes.append(f"no difference on any dev question: {', '.join(compiled.dead_knobs)}")
     notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]
     show_table(
-        f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, with the knobs "
-        "that differ from their defaults",
+        f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, knobs that differ",
         arms,
         notes=notes,
     )
     by = by_judges(compiled.judges).replace(",", " or", 1)
     budget = compiled.program.technique.knobs["max_passages"]
     notes = [
-        f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages and has the "
-        f"same reader, unless its name says otherwise; LM {workspace.lm.model}; {evidence_by(splits.test)}{by}; "
-        "p-values Holm-corrected, the reader check's by itself"
+        f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {workspace.lm.model}; "
+        f"{evidence_by(splits.test)}{by}"
     ]
     if compiled.reader_check:
         notes.append(f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
     notes += [
         *(one["standing"] for one in compiled.judges),
-        *(one.sentence for one in compiled.comparisons),
-        f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
-        f"{'none' if compiled.compiled.prompt == AS_WRITTEN else 'yes'}, reader "
-        f"{'yes' if compiled.reader_demos else 'none'}",
         *pool_notes(compiled.test, splits.test),
         *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
-        compiled.sentence + ("" if compiled.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."),
     ]
     if writer is not None:
         notes.append(f"{compiled.technique}: written by {writer.model}, read by {workspace.lm.model}")
-    rows = table_rows(compiled.test)
-    show_table(f"test, {len(splits.test)} questions", rows, notes=notes, breaks=("LM calls / question",))
-    stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} saved" for stage, cost in compiled.costs.items())
-    say(f"LM calls by stage: {stages}")
-    say(workspace.cost_line())
+    title = f"test, {len(splits.test)} questions"
+    show_scores(title, compiled.test, workspace, verbose=verbose, notes=notes)
+    show_verdicts(compiled.comparisons, verbose=verbose, sentence=False)
+    say(
+        f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
+        f"{'none' if compiled.compiled.prompt == AS_WRITTEN else 'yes'}, reader "
+        f"{'yes' if compiled.reader_demos else 'none'}"
+    )
+    advice = "" if compiled.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."
+    say(f"{compiled.sentence}{advice}", style="bold")
+    stages = "; ".join(
+        f"{stage} {cost.calls} made, {cost.saved} from the store" for stage, cost in compiled.costs.items()
+    )
+    for line in (f"LM calls by stage: {stages}" if verbose else "", workspace.cost_line()):
+        if line:
+            say(line)
 
 
 def _per_cent(value: float) -> str:

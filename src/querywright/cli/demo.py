@@ -127,7 +127,7 @@ def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
 def _compared(arms: Any, questions: list[Question], workspace: Workspace, run: opt.Threads, *, lm: Any) -> Any:
     from querywright.api import compare
 
-    with progress() as update:
+    with progress("comparing") as update:
         return compare(
             list(arms), questions, lm=lm, retriever="sample", reader=None, metrics=("decision_useful",),
             max_passages=BUDGET, references=False, threads=run.threads, home=workspace.home, progress=update,

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file, check_folder
-from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
 from querywright.cli.tracking import tracking
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
@@ -41,6 +41,7 @@ class Given:
     judging: opt.Judging = field(default_factory=opt.Judging)
     deadline: opt.Deadline = None
     log: opt.Log = None
+    verbose: opt.Verbose = False
 
 
 def evaluate_command(arm: opt.Arms = (), /, *, given: Given, rows: opt.File | None = None) -> None:
@@ -55,7 +56,7 @@ def evaluate_command(arm: opt.Arms = (), /, *, given: Given, rows: opt.File | No
     """
     if rows is not None:
         check_file(rows, "--rows")
-    Bench.open([*map(_arm, arm)], given).run(rows)
+    _run([*map(_arm, arm)], given, rows)
 
 
 def compare_command(
@@ -79,16 +80,13 @@ def compare_command(
         save_to: Where results and report are written.
         baseline: What every arm is held against; added if it is not named.
     """
-    from querywright.data.splits import data_hash
-    from querywright.optimize.results import same_questions, taken_up
+    from querywright.optimize.results import taken_up
 
     check_folder(save_to, "--out", SUMMARY, "folder of results")
     baseline, *named = map(_arm, (baseline, *arm))
     named = named if baseline in named else [baseline, *named]
     named = taken_up(save_to / SUMMARY, named, {**opt.chosen(given), "baseline": baseline})
-    bench = Bench.open(named, given)
-    same_questions(save_to / SUMMARY, data_hash(bench.ready.questions))
-    bench.run(save_to, dict(zip(named, bench.ready.programs, strict=True))[baseline])
+    _run(named, given, save_to, baseline)
 
 
 @dataclass(slots=True)
@@ -125,10 +123,9 @@ class Bench:
             raise InputError("only the judge coverage holds answers against --guidelines; give --judge coverage too")
         return cls(given, ready, guidelines, named, logged)
 
-    def run(self, kept: Path | None, baseline: str | None = None) -> None:
-        """Run the arms, print what they gave and keep it: the rows in a file or, beside a baseline, all in a folder."""
-        compared = self.compare(baseline)
-        notes, files = self.notes(compared), {}
+    def keep(self, compared: Compared, kept: Path | None, baseline: str | None) -> None:
+        """Print what the arms gave and keep it: the rows in a file or, beside a baseline, all in a folder."""
+        notes, files = self.notes(compared, diagnosed=baseline is not None), {}
         if baseline is not None and kept is not None:
             files = self.write(kept, compared, notes)
         found = {**compared.to_json(), "notes": notes, "files": files}
@@ -143,32 +140,33 @@ class Bench:
         name = Path(self.given.data.source).name if baseline is None or kept is None else kept.name
         self.logged(compared, name=name, params=self.facts(), kept=[files[SUMMARY]] if files else [])
 
-    def compare(self, baseline: str | None) -> Compared:
+    def compare(self, baseline: str | None, folder: Path | None, update: Progress) -> Compared:
         """Run the arms, beside a baseline with closed book and oracle evidence; guidelines are written first."""
         from querywright.optimize.comparison import compare
+        from querywright.optimize.live import Control
 
         ready = self.ready
-        with progress() as update:
-            if self.guidelines is not None:
-                self.guidelines.update(self._frozen(update))
-            return compare(
-                ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline,
-                references=baseline is not None, metrics=ready.metrics, **self.given.work.run.at(ready.workspace),
-                deadline=self.given.deadline, progress=update,
-            )  # fmt: skip
+        if self.guidelines is not None:
+            self.guidelines.update(self._frozen(update))
+        return compare(
+            ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=baseline is not None,
+            metrics=ready.metrics, **self.given.work.run.at(ready.workspace), deadline=self.given.deadline,
+            progress=update, control=Control(folder, ready.make, note),
+        )  # fmt: skip
 
-    def notes(self, compared: Compared) -> list[str]:
+    def notes(self, compared: Compared, *, diagnosed: bool) -> list[str]:
         """What is said below a table of results."""
         from querywright.optimize.comparison import RIGHT
         from querywright.optimize.tables import pool_notes
 
         ready, lm, found = self.ready, self.ready.workspace.lm, compared.arms
-        lines = [*compared.notes, f"LM {lm.model}; mean in per cent with its 95 % interval"]
+        asked = "" if not any(one.cost.asked for one in found) else f"LM {lm.model}; "
+        lines = [*compared.notes, f"{asked}mean in per cent with its 95 % interval"]
         for name, arms in ready.writers.items():
             lines.append(f"{', '.join(arms)}: written by {name}, read by {lm.model}")
         lines += [*ready.notes, *pool_notes(found, compared.questions)]
         read = any(metric in one.metrics for one in found for metric in RIGHT)
-        if compared.references and not read:
+        if diagnosed and not read:
             lines.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
         lines += [f"{name} is not scored: it needs {lacking}" for name, lacking in ready.lacks.items()]
         tried = dict.fromkeys(name for one in found for row in one.rows for name in row.scores)
@@ -198,34 +196,28 @@ class Bench:
         from querywright.optimize.tables import question_rows, write_table
 
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        baseline = dict(zip(self.ready.programs, self.named, strict=True))[compared.baseline]
-        options = {**opt.chosen(self.given), "baseline": baseline}
-        made = {**options, "arms": [*self.named], "questions": data_hash(self.ready.questions)}
+        named = dict(zip(self.ready.programs, self.named, strict=True))
+        arms = [named.get(one.name, one.name) for one in compared.arms]  # further ones may have come in meanwhile
+        options = {**opt.chosen(self.given), "baseline": named[compared.baseline]}
+        made = {**options, "arms": arms, "questions": data_hash(self.ready.questions)}
         found = {**compared.to_json(), "notes": notes, "made": made}
         summary = json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)
         write_file(folder / SUMMARY, f"{summary}\n")
         write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
         title = f"{Path(self.given.data.source).name}: {len(compared.questions)} questions"
-        command = opt.typed("compare", *self.named, **options, out=str(folder))
+        command = opt.typed("compare", *arms, **options, out=str(folder))
         compared.report(folder / REPORT, title=title, facts=self.facts(), notes=notes, command=command)
         return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
 
     def show(self, compared: Compared, notes: Sequence[str]) -> None:
-        """Print tables and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
+        """Print scores and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
         from querywright.optimize.diagnosis import MEANING, decision_rows, lost_rows
-        from querywright.optimize.tables import table_rows
 
-        held = f", held against {compared.baseline}" if compared.references else ""
-        show_table(
-            f"{self.given.data.source}: {len(compared.questions)} questions{held}",
-            table_rows([*compared.arms, *compared.references]),
-            notes=[
-                *compared.notes,
-                "; ".join(one for one in notes if one not in compared.notes),
-                *(one.sentence for one in compared.comparisons),
-            ],
-            breaks=("LM calls / question",),
-        )
+        title = f"{self.given.data.source}: {len(compared.questions)} questions"
+        notes = [*compared.notes, "; ".join(one for one in notes if one not in compared.notes)]
+        verbose = self.given.verbose
+        show_scores(title, [*compared.arms, *compared.references], self.ready.workspace, verbose=verbose, notes=notes)
+        show_verdicts(compared.comparisons, verbose=verbose)
         by = f", {compared.labelled_by}" if compared.labelled_by else ""
         if compared.references and compared.diagnosis is not None:
             rows = lost_rows(compared.diagnosis)
@@ -233,7 +225,8 @@ class Bench:
             show_table(f"Where answers are lost{by}", rows, notes=meanings)
         if compared.references and compared.decisions:
             show_table(f"What the passages did to the decisions{by}", decision_rows(compared.decisions))
-        say(self.ready.workspace.cost_line())
+        if cost := self.ready.workspace.cost_line():
+            say(cost)
 
     def _frozen(self, progress: Progress) -> Guidelines:
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
@@ -260,6 +253,22 @@ class Bench:
         )
         frozen.save(file)
         return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
+
+
+def _run(named: Sequence[str], given: Given, kept: Path | None, baseline: str | None = None) -> None:
+    """Open and run arms, print what they gave and keep it, beside a baseline in a folder."""
+    from querywright.data.splits import data_hash
+    from querywright.optimize.results import same_questions
+
+    folder = None if baseline is None else kept
+    told = {"command": "evaluate" if baseline is None else "compare", "folder": folder}
+    with progress("opening questions, collection and models", **told) as update:
+        bench = Bench.open(named, given)
+        if folder is not None:
+            same_questions(folder / SUMMARY, data_hash(bench.ready.questions))
+        held = None if baseline is None else dict(zip(named, bench.ready.programs, strict=True))[baseline]
+        compared = bench.compare(held, folder, update)
+    bench.keep(compared, kept, baseline)
 
 
 def _arm(name: str) -> str:

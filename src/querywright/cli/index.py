@@ -104,7 +104,7 @@ def build(
     """Build a collection, with progress; gives what ``build_collection`` reports."""
     from querywright.retrieval.index import build_collection
 
-    with progress() as update:
+    with progress("comparing with what is there") as update:
         return build_collection(
             collection, passages, embedder=output.embedder(embedder), home=output.folder, prune=prune,
             progress=lambda done, total: update("embedding", done, total),

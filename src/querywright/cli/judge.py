@@ -148,7 +148,7 @@ def label_command(
         reranker=helpers.reranker, writer_lm=helpers.writer.beside(work.lm), reading=data.given, tell=note,
     )  # fmt: skip
     lm = judging.open(ready.workspace, work.lm)
-    with progress() as update:
+    with progress("searching") as update:
         given = {**work.run.at(ready.workspace), "progress": update}
         pool, failed = pool_passages(ready.programs, ready.questions, lm=ready.workspace.lm, depth=depth, **given)
         found = label_pool(
@@ -215,7 +215,7 @@ def calibrate_command(
         check_file(judge_file(save_to), "--out", parents=True)
     held, judged = cases.read(judge, cases.per_question)
     workspace = work.open()
-    with progress() as update:
+    with progress("judging") as update:
         found = calibrate(held, judged, lm=workspace.lm, **work.run.at(workspace), seed=cases.seed, progress=update)
     file = None if save_to is None else save_judge(save_to, held, found)
     emit(work.output.as_json, found.to_json(), lambda: _show_calibration(cases.source, found, workspace, file))
@@ -247,7 +247,7 @@ def compile_judge_command(
     check_file(judge_file(save_to), "--out", parents=True)
     taught, judged = cases.read(judge)
     workspace = work.open()
-    with progress() as update:
+    with progress("judging") as update:
         made = compile_judge(
             taught, judged, lm=workspace.lm, per_question=cases.per_question, **work.run.at(workspace), seed=cases.seed,
             progress=update,

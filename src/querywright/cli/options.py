@@ -70,6 +70,9 @@ Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
 Reader = Annotated[Name, checked("named:check_reader")]
 KNOWN_JUDGE = checked("optimize.judge_files:resolve_judge")
 JudgeName = Annotated[Name, KNOWN_JUDGE]
+Verbose = Annotated[
+    bool, Parameter(show_default=False, group="Output", help="Print all columns, and a sentence a comparison.")
+]
 Questions = Annotated[
     str,
     Parameter(

@@ -91,7 +91,7 @@ def build(
         )  # fmt: skip
         runner = in_ray(names, workers=workers or WORKERS, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
-    with progress() as update, contextlib.redirect_stdout(sys.stderr):
+    with progress("opening the collection") as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
             collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
             runner=runner, **work.run.at(workspace), limit=limit, prune=prune, home=workspace.home, progress=update,
@@ -166,7 +166,7 @@ def fill(
     from querywright.optimize.question_fill import fill as fill_in
 
     workspace = work.open()
-    with progress() as update:
+    with progress("opening the collection") as update:
         report = fill_in(
             collection, lm=workspace.lm, embedder=work.output.embedder(embedder), home=workspace.home,
             threshold=threshold, percentile=percentile, most=most, complete=complete, cut=cut, **work.run.at(workspace),
@@ -225,7 +225,7 @@ def import_(
     """
     from querywright.retrieval.question_files import import_questions
 
-    with progress() as update:
+    with progress("reading questions") as update:
         report = import_questions(
             collection, file, embedder=output.embedder(embedder), prune=prune, home=output.folder,
             progress=lambda done, total: update("embedding", done, total),
@@ -342,7 +342,7 @@ def _make_set(
         judge.beside(work.lm)
     workspace = work.open()
     judging = None if judge is None else judge.open(workspace, work.lm)
-    with progress() as update:
+    with progress("opening the collection") as update:
         made = make_testset(
             kind, collection, lm=workspace.lm, judge_lm=judging, **asked, **work.run.at(workspace), home=workspace.home,
             progress=update,

@@ -233,7 +233,7 @@ def train_command(
     )
     work = training.work or output.folder / "rewriters" / save_to.absolute().name
     try:
-        with progress(QUIET_SECONDS) as update:
+        with progress("opening base and data") as update:
             trained = train(settings, given, out=save_to, work=work, progress=_with_looks(update, work))
     except KeyboardInterrupt:
         note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
@@ -286,7 +286,7 @@ def collect_command(
     splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
     workspace = lm.open(output.home)
     given = rewrites.given(workspace, asked, splits, search)
-    with progress() as update:
+    with progress("collecting") as update:
         found = collect(settings, given, progress=update)
     write_pairs(save_to, found.pairs)
     told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
@@ -358,7 +358,7 @@ def evaluate_command(
     writers = {lm.lm or "embedded": None, rewriter.name: opt.LMOptions(f"rewriter:{path}").beside(workspace)}
     arms: list[Any] = []
     comparisons: list[Any] = []
-    with progress() as update:
+    with progress("opening the collection") as update:
         for engine in dict.fromkeys(engines):
             retriever = workspace.retriever(collection, search.embedder, engine)
             plain = NO_REWRITING if len(set(engines)) == 1 else f"{NO_REWRITING}, {engine}"
@@ -436,7 +436,6 @@ def _show_trained(trained: Trained) -> None:
             f"{name}, {len(found.arms[0].rows)} questions",
             table_rows(found.arms),
             notes=[one.sentence for one in found.comparisons if one.metric == card["metric"]],
-            breaks=("LM calls / question",),
         )
         if standing["warning"]:
             say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "loss" else "bold")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -18,16 +16,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+if TYPE_CHECKING:
+    from querywright.progress import Bar
+
 out = Console()
 err = Console(stderr=True)
 
 Rows = Sequence[Mapping[str, str]]
 
-TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder")
+TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder", "metric")
 """Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
 
-NARROWEST_TEXT = 26
-SHORTEST_HEAD = 10
+NARROWEST_TEXT = 18
+SQUEEZES = ((26, 10), (18, 10), (18, 8), (12, 8))
+"""Narrowest columns of words and shortest heads of numbers, tried in turn until a table fits the terminal."""
+NOTHING = {"", "-", "0", "0 %", "0.0", "- / -"}
+"""A column that holds nothing else is left out."""
 LONGEST_VALUE = 2000
 """Characters of one value that ``show_facts`` prints."""
 HANG = 8
@@ -91,46 +95,93 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Collection[str] = ()) -> None:
+def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
     """A table, one mapping a row, its columns in the order of the first.
 
-    Where it is wider than the terminal it becomes several tables with the same first column, divided at the columns
-    ``breaks`` first; a number is never cut or wrapped.
+    A column that is empty or zero throughout is left out. Where it is wider than the terminal, with narrow columns
+    too, it becomes several tables with the same first column; a number is never cut or wrapped.
     """
     say(title, style="bold")
-    for columns in fit(rows, out.width, breaks):
-        out.print(_table(rows, columns))
+    rows = _filled(rows)
+    for columns in fit(rows, out.width):
+        out.print(_table(rows, columns, _sizes(rows, out.width)))
         out.print()
     for line in notes:
         say(line)
 
 
-def fit(rows: Rows, width: int, breaks: Collection[str] = ()) -> list[list[str]]:
+def show_scores(
+    title: str, arms: Sequence[Any], workspace: Any = None, *, verbose: bool, notes: Sequence[str] = ()
+) -> None:
+    """A table of what arms scored; unless it is verbose, without what only a closer look asks for, or has no room."""
+    from querywright.optimize.tables import replayed, table_rows
+
+    recorded = workspace is not None and workspace.lm.model.startswith("recording:")
+    said = ["answers are replayed from the recording: no latency is shown"] if recorded else [replayed(arms)]
+    asked = any(one.cost.asked for one in arms)
+    rows: Rows = _filled(table_rows(arms, brief=not verbose, timed=not recorded))
+    for name in () if verbose else ("p50 / p95 s", "calls a question", "invalid", "fallbacks", "unjudged"):
+        if len(fit(rows, out.width)) > 1:
+            rows = [{other: text for other, text in row.items() if other != name} for row in rows]
+    show_table(title, rows, notes=[*notes, *filter(None, said if asked else [])])
+
+
+def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
+    """One table of what comparisons show, and one sentence; a sentence each where it is verbose."""
+    from querywright.optimize.significance import verdict_rows, verdict_sentence
+
+    if not comparisons:
+        return
+    title = f"held against {comparisons[0].other}: difference in points with its 95 % interval, p by Holm"
+    show_table(title, verdict_rows(comparisons))
+    for line in (one.sentence for one in comparisons) if verbose else ():
+        say(line)
+    if sentence:
+        say(verdict_sentence(comparisons), style="bold")
+
+
+def _filled(rows: Rows) -> Rows:
+    """The rows without the columns that are empty or zero throughout."""
+    kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
+    return [{name: row[name] for name in kept} for row in rows]
+
+
+def fit(rows: Rows, width: int) -> list[list[str]]:
     """The columns of each table, so that every one of them fits into ``width``; the first column is in all."""
     names = list(rows[0]) if rows else []
-    sizes = {name: _size(rows, name) for name in names}
+    sizes = _sizes(rows, width)
     if sum(sizes.values()) + GAP * (len(names) - 1) <= width:
         return [names] if names else []
     tables: list[list[str]] = [names[:1]]
     for name in names[1:]:
         taken = sum(sizes[other] + GAP for other in tables[-1])
-        if len(tables[-1]) > 1 and (name in breaks or taken + sizes[name] > width):
+        if len(tables[-1]) > 1 and taken + sizes[name] > width:
             tables.append(names[:1])
         tables[-1].append(name)
     return tables
 
 
-def _size(rows: Rows, name: str) -> int:
-    widest = max(cell_len(clean(row[name])) for row in rows)
-    if name in TEXT_COLUMNS:
-        return max(len(name), min(widest, NARROWEST_TEXT))
-    return max(widest, min(len(name), SHORTEST_HEAD), *(len(word) for word in name.split()))
+def _sizes(rows: Rows, width: int) -> dict[str, int]:
+    """Least width of each column: squeezed no more than it takes for all to stand side by side, or most."""
+
+    def size(name: str, words: int, head: int) -> int:
+        widest = max(cell_len(clean(row[name])) for row in rows)
+        if name in TEXT_COLUMNS:
+            return max(len(name), min(widest, words))
+        return max(widest, min(len(name), head), *(len(word) for word in name.split()))
+
+    sizes: dict[str, int] = {}
+    for squeeze in SQUEEZES if rows else ():
+        sizes = {name: size(name, *squeeze) for name in rows[0]}
+        if sum(sizes.values()) + GAP * (len(sizes) - 1) <= width:
+            break
+    return sizes
 
 
-def _table(rows: Rows, columns: Sequence[str]) -> Table:
+def _table(rows: Rows, columns: Sequence[str], sizes: Mapping[str, int]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for name in columns:
-        size = _size(rows, name)
+        size = sizes[name]
         if name in TEXT_COLUMNS:
             table.add_column(Text(name), min_width=size, overflow="fold")
         else:
@@ -175,36 +226,8 @@ def _finite(data: Any) -> Any:
     return data
 
 
-@contextlib.contextmanager
-def progress(every: float = math.inf) -> Iterator[Callable[..., None]]:
-    """A bar a piece of work, on standard error, and what is said beside it.
+def progress(what: str, **given: Any) -> Bar:
+    """The bar of a command, which says what is done first; ``given`` is as ``Bar`` has it."""
+    from querywright.progress import Bar
 
-    Where that is no terminal there is a line at the end of each piece, and one at most every so many seconds.
-    """
-    if not err.is_terminal:
-        told: dict[str, tuple[int, float]] = {}
-
-        def tell(what: str, done: int, total: int, said: str = "") -> None:
-            now = time.monotonic()
-            before, at = told.get(what, (done - 1, now))  # work that is taken up again is partly done already
-            late = what in told and now - at >= every
-            if done != before and (done == total or late):
-                note(f"{what}: {done} of {total}" + (f"; {said}" if said else ""))
-                at = now
-            told[what] = done, at
-
-        yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    described, beside = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[said]"))
-    columns = (described, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), beside)
-    with Progress(*columns, console=err, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def update(what: str, done: int, total: int, said: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(clean(what), total=total, said=clean(said))
-            bars.update(tasks[what], completed=done, total=total, visible=done < total, said=clean(said))
-
-        yield update
+    return Bar(what, console=err, **given)

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
 from querywright.cli.tracking import tracking
 from querywright.errors import InputError
 from querywright.workspace import Workspace
@@ -31,9 +31,6 @@ DETAILS = (
     *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
     *("dead_knobs", "costs", "judges", "seeds", "command"),
 )
-QUIET_SECONDS = 5.0
-"""Between two lines on progress where standard error is no terminal."""
-
 study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
 Minutes = Annotated[float, Parameter(metavar="N", validator=Number(gte=0.01))]
@@ -62,6 +59,7 @@ class WorkerOptions(StorageOptions):
 
     workers: opt.Count = 1
     log: opt.Log = None
+    verbose: opt.Verbose = False
 
 
 @Parameter(name="*", group="Budget")
@@ -275,13 +273,12 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
 
     logged = tracking(run.log)
     command = _command("run", file, "--out", folder, "--workers", run.workers)
-    with _resumable(folder, run.storage), progress(QUIET_SECONDS) as update:
+    with _resumable(folder, run.storage), progress("opening", command="study", folder=folder) as update:
         found = start(
-            workers=run.workers, home=output.home, storage=run.storage, command=command,
-            progress=lambda snapshot: update("trials", *standing(snapshot)),
+            workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update, tell=note
         )  # fmt: skip
     write_report(found, folder / REPORT)
-    show_study(found, folder, as_json=output.as_json)
+    show_study(found, folder, as_json=output.as_json, verbose=run.verbose)
     logged(found, name=found.spec.name, kept=[folder / "artifacts"])
 
 
@@ -311,19 +308,6 @@ def _measured(checked: CheckedStudy, workspace: Workspace, writer: Any) -> float
     writer = writer if technique_class(name).LM_STAGES else None
     program = make_program(name, retriever, reader=checked.space.readers[0], writer_lm=writer)
     return measure(workspace.lm, program, checked.splits.dev[0])
-
-
-def standing(snapshot: Snapshot) -> tuple[int, int, str]:
-    """Trials that ended, trials planned, and how it stands."""
-    from querywright.optimize.study.status import status
-
-    found = status(snapshot)
-    calls = found["spent"]["calls"]
-    limit = "" if calls["limit"] is None else f" of at most {calls['limit']}"
-    made = f"LM calls {calls['made']} made{limit}, {found['spent']['saved']} saved"
-    trials = found["trials"]
-    said = "; ".join(part for part in (_best(found), made, _left(found)) if part)
-    return trials["planned"] - trials["left"], trials["planned"], said
 
 
 def _best(found: Mapping[str, Any]) -> str:
@@ -356,10 +340,9 @@ def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
     return {**status(snapshot), **details, "test": test, "files": dict(files)}
 
 
-def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
+def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool = False) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
-    from querywright.optimize.study.status import aims, best_rows, evaluations, ranked
-    from querywright.optimize.tables import table_rows
+    from querywright.optimize.study.status import aims, best_rows, comparisons_of, evaluations, ranked
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
     objectives, outcome = aims(snapshot.spec), snapshot.outcome or {}
@@ -367,16 +350,14 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
     def shown() -> None:
         rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
         if rows:
-            show_table(f"dev, best {len(rows)} arms, with the knobs that differ from their defaults", rows)
+            show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
         met = evaluations(outcome)
         if met:
-            notes = ["met once; mean in per cent with its 95 % interval; p-values Holm-corrected", *_verdicts(outcome)]
-            notes += [one["standing"] for one in outcome.get("judges", ())]
-            title = f"test, {len(met[0].rows)} questions"
-            show_table(title, table_rows(met), notes=notes, breaks=("LM calls / question",))
-        else:
-            for line in _verdicts(outcome):
-                say(line)
+            notes = ["met once; per cent with 95 % interval", *(one["standing"] for one in outcome.get("judges", ()))]
+            show_scores(f"test, {len(met[0].rows)} questions", met, verbose=verbose, notes=notes)
+            show_verdicts(comparisons_of(outcome), verbose=verbose, sentence=False)
+        for line in _verdicts(outcome):
+            say(line)
         say(_cost(snapshot))
         note(f"report: {files['report']}; programs: {files['artifacts']}")
 
@@ -385,7 +366,7 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
 
 def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
     """What came of a study, in sentences."""
-    said = [str(one["sentence"]) for one in outcome.get("comparisons") or ()]
+    said: list[str] = []
     if outcome.get("recommended"):
         said.append(f"recommended: {outcome['recommended']} (chosen on dev)")
     last = outcome.get("reader_prompts") or {}

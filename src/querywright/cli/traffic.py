@@ -168,7 +168,7 @@ def _asked_now(
     from querywright.watching.drift import recorded_now
 
     ask = program if reads else program.retrieve
-    with metered() as meter, progress() as update:
+    with metered() as meter, progress("opening the program") as update:
         found = recorded_now(ask, questions, artifact=program.id, threads=threads, progress=update)
     return found, meter.total
 

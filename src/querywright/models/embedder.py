@@ -33,6 +33,7 @@ from querywright.errors import InputError, ModelError
 from querywright.models.onnx_bert import OnnxBert
 from querywright.models.openmp import limit_spinning, quietly
 from querywright.models.store import Store, open_store
+from querywright.models.usage import loading
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -181,6 +182,10 @@ class Embedder:
         missing = [text for text in texts if text not in rows]
         if not missing:
             return rows
+        if self._model is None:
+            with loading(self.id), self._lock:
+                if self._model is None:
+                    self._model = self._load()
         made: Future[dict[str, Vectors]] = Future()
         self._waiting[side].append((missing, made))
         with self._lock:
@@ -234,8 +239,6 @@ class Embedder:
             self.store.put_many(self._kind(side), {_key(text): row.astype("<f4").tobytes() for text, row in rows})
 
     def _embed(self, texts: list[str], side: Side) -> Vectors:
-        if self._model is None:
-            self._model = self._load()
         call = self._model.encode
         if self.prompts:
             call = partial(getattr(self._model, f"encode_{side}"), prompt=self.prompts[side])

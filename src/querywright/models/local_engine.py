@@ -18,7 +18,7 @@ from dspy.utils.exceptions import LMInvalidRequestError
 from querywright.models.constrained_decoding import Schema
 from querywright.models.engine_errors import LMModelError
 from querywright.models.response_parsing import system_text
-from querywright.models.usage import waiting
+from querywright.models.usage import loading, waiting
 
 MAX_TOKENS = 512
 """Tokens of an answer, where a request does not say."""
@@ -73,16 +73,23 @@ class LocalEngine(ABC):
                 f"the model {self.identity} was loaded before this process was forked and cannot be used in it; "
                 "start processes with the method 'spawn', or make the LM in each process"
             )
+        if self._model is None:
+            with loading(self.identity), self._lock:
+                self._loaded()
         with ExitStack() as turn:
             with waiting():
                 turn.enter_context(self._lock)
             turn.enter_context(waiting(ended=True))
-            if self._model is None:
-                self._model = self._load()
-                if not self._pid:  # once: who waits keeps the lock
-                    atexit.register(_drain, weakref.ref(self))
-                self._pid = os.getpid()
-            return self._answer(self._model, request, schema)
+            return self._answer(self._loaded(), request, schema)
+
+    def _loaded(self) -> Any:
+        """The model; the lock is held."""
+        if self._model is None:
+            self._model = self._load()
+            if not self._pid:  # once: who waits keeps the lock
+                atexit.register(_drain, weakref.ref(self))
+            self._pid = os.getpid()
+        return self._model
 
     def close(self) -> None:
         """Free the model; the next request loads it again."""

@@ -100,9 +100,13 @@ class Ledger:
 
     Attributes:
         unread: The last answer that could not be read; None where there was none, or it was one of another process.
+        loading: The model that is being loaded; empty where none is.
+        loaded: Seconds in which models were loaded, summed over the threads that waited for that.
     """
 
     unread: Unread | None = None
+    loading: str = ""
+    loaded: float = 0.0
     _total: Cost = field(default_factory=Cost)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waits: int = 0
@@ -156,6 +160,21 @@ def waiting(*, ended: bool = False) -> Iterator[None]:
         for meter in _meters.get():
             stack.enter_context(meter._counted(not ended, ended))
         yield
+
+
+@contextlib.contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Enters the ``with`` block as the loading of a model: nobody's latency, and nobody's deadline."""
+    began, meters = time.monotonic(), _meters.get()
+    for meter in meters:
+        meter.loading = what
+    try:
+        with waiting():
+            yield
+    finally:
+        for meter in meters:
+            with meter._lock:
+                meter.loading, meter.loaded = "", meter.loaded + time.monotonic() - began
 
 
 @contextlib.contextmanager

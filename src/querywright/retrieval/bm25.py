@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.files import json_digest
-from querywright.models.embedder import Progress
 from querywright.models.store import open_store
+from querywright.models.usage import loading
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import (
     PASSAGES,
@@ -45,7 +45,6 @@ from querywright.retrieval.words import TOKENISER, query_terms, terms
 K1, B = 1.5, 0.75
 METHOD = "lucene"
 KIND = "bm25"
-PROGRESS_EVERY = 1000
 
 
 class BM25Retriever(HeldPassages):
@@ -63,7 +62,6 @@ class BM25Retriever(HeldPassages):
         k1: Saturation of a word that is repeated in a passage, 0 or more. Default 1.5.
         b: Share of a passage's length that is made up for, 0 to 1. Default 0.75.
         beside: A retriever that has the collection open, whose passages are shared in memory. Default None.
-        progress: Called with (passages read, passages in all) while the index is built. Default None.
 
     Raises:
         InputError: When ``k1``, ``b`` or ``where`` is out of range.
@@ -85,7 +83,6 @@ class BM25Retriever(HeldPassages):
         k1: float = K1,
         b: float = B,
         beside: ChromaRetriever | None = None,
-        progress: Progress | None = None,
     ) -> None:
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
@@ -101,7 +98,7 @@ class BM25Retriever(HeldPassages):
                 self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
         self.k1, self.b = float(k1), float(b)
         self._rows = list(self._passages.values())
-        self._index = self._opened_index(home, progress)
+        self._index = self._opened_index(home)
         self._allowed = np.array([passes(one.metadata) for one in self._rows], dtype=bool)
 
     @property
@@ -146,14 +143,15 @@ class BM25Retriever(HeldPassages):
         """What is scored, one a passage in their order, and its content hash."""
         return self.manifest.content_hash, self._rows
 
-    def _opened_index(self, home: Path | None, progress: Progress | None) -> _Index:
+    def _opened_index(self, home: Path | None) -> _Index:
         """The index, from the store or built."""
         content, passages = self._scored(home)
         content = json_digest([content, TOKENISER, METHOD, version("bm25s"), self.k1, self.b])
         key, store = json_digest([type(self).__name__, self.name]), open_store(home)  # one a collection: the last used
         index = _Index.read(store.get(KIND, key), content)
         if index is None:
-            index = _built(passages, self.k1, self.b, progress)
+            with loading(f"the BM25 index of {self.name}"):
+                index = _built(passages, self.k1, self.b)
             store.delete_many(KIND, [key])
             store.put(KIND, key, index.to_bytes(content))
         return index
@@ -169,7 +167,7 @@ class ExpandedRetriever(BM25Retriever):
 
     Args:
         name: The collection of the passages.
-        home, where, k1, b, progress: As ``BM25Retriever`` has them.
+        home, where, k1, b: As ``BM25Retriever`` has them.
 
     Raises:
         InputError: When ``k1``, ``b`` or ``where`` is out of range.
@@ -231,23 +229,17 @@ class _Index:
         return None
 
 
-def _built(passages: Sequence[Passage], k1: float, b: float, progress: Progress | None) -> _Index:
+def _built(passages: Sequence[Passage], k1: float, b: float) -> _Index:
     logger = logging.getLogger("bm25s")
     level = logger.level
     import bm25s
 
     logger.setLevel(level)  # importing it sets DEBUG, which is the application's to decide
     vocabulary = {"": 0}  # no word is empty: a collection without any word has a vocabulary too
-    rows: list[list[int]] = []
-    for number, passage in enumerate(passages):
-        if progress is not None and number % PROGRESS_EVERY == 0:
-            progress(number, len(passages))
-        rows.append([vocabulary.setdefault(word, len(vocabulary)) for word in terms(passage.content)])
+    rows = [[vocabulary.setdefault(word, len(vocabulary)) for word in terms(one.content)] for one in passages]
     model = bm25s.BM25(k1=k1, b=b, method=METHOD, backend="numpy", csc_backend="numpy")
     with np.errstate(divide="ignore", invalid="ignore"):  # the mean length is 0 where no passage has a word
         model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
-    if progress is not None:
-        progress(len(passages), len(passages))
     return _Index(vocabulary, *(np.asarray(model.scores[name]) for name in ("indptr", "indices", "data")))
 
 

@@ -186,7 +186,7 @@ class ChromaRetriever(_Dense, HeldPassages):
         embedder: TextEmbedder | str | None = None,
         home: Path | None = None,
         prune: bool = False,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> Self:
         """Builds a collection and opens it; the same passages again cost nothing.
 
@@ -198,7 +198,7 @@ class ChromaRetriever(_Dense, HeldPassages):
             embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
             prune: Whether passages of other ids that are in it are removed. Default False, as of ``querywright index``.
-            progress: Called with (passages embedded, passages in all) while it works. Default None.
+            progress: True for a bar, or called with (passages embedded, passages in all) while it works. Default None.
 
         Raises:
             DataError: What is wrong with the passages, all of it at once.

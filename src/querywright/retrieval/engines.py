@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from querywright.data.types import Passage
 from querywright.errors import InputError, unknown
-from querywright.models.embedder import EMBEDDED_ID, Progress, TextEmbedder
+from querywright.models.embedder import EMBEDDED_ID, TextEmbedder
 from querywright.retrieval.addresses import is_address, open_collection
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
 from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever, dense_fingerprint, passages_of
@@ -46,7 +46,6 @@ def open_retriever(
     embedder: TextEmbedder | None = None,
     home: Path | None = None,
     where: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
 ) -> CollectionRetriever:
     """Open a published collection, or one of Chroma that was made elsewhere.
 
@@ -58,7 +57,6 @@ def open_retriever(
         embedder: The one that the collection was built with; ``bm25`` and ``expanded`` do without.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over metadata. Default: every passage.
-        progress: Called with (passages read, passages in all) while a BM25 index is built. Default None.
 
     Raises:
         InputError: When there is no such engine, or it needs an embedder and none is given.
@@ -74,9 +72,9 @@ def open_retriever(
         named = None if embedder is None or embedder.id == EMBEDDED_ID else embedder
         return ForeignChromaRetriever(name, embedder=named, home=home, where=where)
     if check_engine(engine) == "bm25":
-        return BM25Retriever(name, home=home, where=where, progress=progress)
+        return BM25Retriever(name, home=home, where=where)
     if engine == "expanded":
-        return ExpandedRetriever(name, home=home, where=where, progress=progress)
+        return ExpandedRetriever(name, home=home, where=where)
     if embedder is None:
         raise InputError(f"the engine {engine} needs the embedder that the collection was built with; give embedder=")
     if engine == "questions":
@@ -84,7 +82,7 @@ def open_retriever(
     dense = ChromaRetriever(name, embedder=embedder, home=home, where=where)
     if engine == "dense":
         return dense
-    return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense, progress=progress)])
+    return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense)])
 
 
 def passages_in(name: str, home: Path | None = None) -> dict[str, Passage]:

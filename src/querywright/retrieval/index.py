@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import sync
 from querywright.home import home as working_folder
 from querywright.models.embedder import Embedder, Progress, TextEmbedder, with_store
+from querywright.progress import shown
 from querywright.retrieval.chroma_index import FOLDER, NEIGHBOURS, ChromaIndex, open_index, write_index
 from querywright.retrieval.collection import (
     MANIFEST,
@@ -86,7 +88,7 @@ def build_collection(
     embedder: TextEmbedder,
     home: Path | None = None,
     prune: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> IndexReport:
     """Adds passages to a collection, which is made when it is not there.
 
@@ -99,7 +101,7 @@ def build_collection(
         embedder: Embeds their ``content``. Another one than before embeds the whole collection again.
         home: The working folder. Default: ``querywright.home.home()``.
         prune: Whether passages that are not named here are removed. Default False.
-        progress: Called with (passages embedded, passages in all) while it works. Default None.
+        progress: True for a bar, or called with (passages embedded, passages in all) while it works. Default None.
 
     Raises:
         DataError: When a passage cannot be stored or one id has two contents; all problems at once, before
@@ -118,7 +120,9 @@ def build_collection(
     home = working_folder(home)
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with building(folder, name):
+    with shown(progress is True, "comparing with what is there") as bar, building(folder, name):
+        mine = None if bar is None else partial(bar, "embedding")
+        told: Progress | None = mine if isinstance(progress, bool) else progress
         for path in folder.glob("tmp-*"):  # what a build that was killed has left
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
@@ -129,7 +133,7 @@ def build_collection(
         content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
         if manifest is None or not _is_current(folder, manifest, content, merged, stored):
-            manifest = _build(folder, merged, content, stored, progress)
+            manifest = _build(folder, merged, content, stored, told)
             cached = len({one.content for one in merged.values()}) - stored.n_embedded + embedded
         sweep(folder, manifest)
         return IndexReport(

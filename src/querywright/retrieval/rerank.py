@@ -18,6 +18,7 @@ from querywright.data.types import Passage
 from querywright.errors import ModelError
 from querywright.models.embedder import folder_id
 from querywright.models.openmp import limit_spinning, quietly
+from querywright.models.usage import loading
 from querywright.retrieval.types import Shared
 
 BATCH_SIZE = 32
@@ -104,6 +105,9 @@ class CrossEncoderReranker(Shared):
         if not distinct:
             return []
         pairs = [(_clean(query), text) for text in distinct]
+        if self._model is None:
+            with loading(self._id):
+                self.load()
         with self._lock:
             answer = self._loaded().predict(pairs, batch_size=BATCH_SIZE, show_progress_bar=False)
         if answer.shape != (len(pairs),):

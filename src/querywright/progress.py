@@ -1,0 +1,272 @@
+"""How far work is, on standard error: drawn in a terminal or a notebook, elsewhere a plain line now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from querywright.files import write_file
+from querywright.models.usage import Ledger, metered
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Table
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of the whole is done, and how much there is."""
+
+LIVE = "live.json"
+"""How far a run is, in its folder, for whoever watches it."""
+
+TICK_SECONDS = 0.25
+FIRST_SECONDS, EVERY_SECONDS = 2.0, 15.0
+"""Where nothing can be drawn: a line once work takes so long, and then one at most every so many seconds."""
+
+PACE_SECONDS = 60.0
+"""What is left is told from the pace of so long: what the store knows already goes by faster."""
+
+MOST_DRAWN = 12
+"""Arms that are drawn: where there are more, those under way and the best."""
+
+
+class LiveArm(TypedDict):
+    """An arm under way: questions met of those there are, and its score so far (0 to 1) with its interval, or None.
+
+    Its state is ``waiting``, ``running``, ``stopped`` or ``done``.
+    """
+
+    name: str
+    state: str
+    done: int
+    total: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+def part(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """Progress of a part of a larger whole, of which so much was done before; None where nobody is told."""
+    return None if progress is None else lambda what, done, _: progress(what, before + done, total)
+
+
+@contextlib.contextmanager
+def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
+    """As it was asked for, inside the ``with`` block: True is a bar, a callable is called, else nobody is told."""
+    if progress is True:
+        with Bar(what) as bar:
+            yield bar
+    else:
+        yield progress or None
+
+
+class Bar:
+    """What is under way, how far, how long yet, how every arm stands, LM calls and money; all of one piece of work.
+
+    A ``Progress`` that is drawn from its first moment. When an error or Ctrl-C ends it, the arms so far are printed.
+
+    Args:
+        what: What is done first.
+        console: Where to. Default: standard error.
+        command: Named in ``live.json``.
+        folder: Where ``live.json`` is written, once a second. Default None, nowhere.
+    """
+
+    def __init__(
+        self, what: str, *, console: Console | None = None, command: str = "", folder: Path | None = None
+    ) -> None:
+        from rich.console import Console
+
+        self.console, self._command, self._folder = console or Console(stderr=True), command, folder
+        self.what, self.done, self.total, self.said = what, 0, 0, ""
+        self.metric, self.arms = "", list[LiveArm]()
+        self._standing: Callable[[], tuple[str, list[LiveArm]]] = lambda: (self.metric, self.arms)
+        self._spending: Callable[[], str] | None = None
+        self.spent = Ledger()
+        self._began, self._told, self._written = time.monotonic(), 0.0, -math.inf
+        self._pace: deque[tuple[float, int]] = deque()
+        self._stop, self._opened = threading.Event(), ExitStack()
+        self._draw: Callable[[], object] = self._line_now_and_then
+
+    def __enter__(self) -> Bar:
+        """Draw it."""
+        self._opened.enter_context(metered(self.spent))
+        if self.console.is_jupyter:
+            import IPython.display
+
+            display: Any = IPython.display.display
+            handle = display(self._page(), raw=True, display_id=True)
+            self._draw = lambda: handle.update(self._page(), raw=True)
+        elif self.console.is_terminal:
+            from rich.live import Live
+
+            given: dict[str, Any] = {"auto_refresh": False, "transient": True}
+            live = self._opened.enter_context(Live(self, console=self.console, **given))
+            self._draw = live.refresh
+        thread = threading.Thread(target=self._tick, daemon=True, name="querywright-progress")
+        self._opened.callback(thread.join, 2)
+        self._opened.callback(self._stop.set)
+        thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Leave nothing of it; of work that was ended, how its arms stood."""
+        self._opened.close()
+        self._write("done" if kind is None else "stopped")
+        if self.console.is_jupyter:
+            self._draw()
+        if kind is not None and any(arm["done"] for arm in self.arms):
+            self.console.print(f"so far, {self.metric} in per cent:", self.table(), markup=False)
+
+    def __call__(self, what: str, done: int, total: int, said: str | None = None) -> None:
+        """So much of the whole is done; what was said last stands in place of the cost."""
+        if total != self.total or done < self.done:
+            self._pace.clear()
+        ends = done == total and (done, total) != (self.done, self.total)
+        self.what, self.done, self.total, self.said = what, done, total, self.said if said is None else said
+        now = time.monotonic()
+        if not self._pace or now - self._pace[-1][0] > 1 or ends:
+            self._pace.append((now, done))
+            while now - self._pace[0][0] > PACE_SECONDS:
+                self._pace.popleft()
+        if ends and self._draw == self._line_now_and_then:
+            self._line()
+
+    def stand(self, told: Callable[[], tuple[str, list[LiveArm]]], spent: Callable[[], str] | None = None) -> None:
+        """Show how arms stand: the metric and the arms, and what was spent by others too, asked for once a second."""
+        self._standing, self._spending = told, spent
+
+    def _tick(self) -> None:
+        while not self._stop.wait(TICK_SECONDS):
+            if time.monotonic() - self._written >= 1:
+                self._write("running")
+            self._draw()
+
+    def _write(self, state: str) -> None:
+        self.metric, self.arms = self._standing()
+        if self._spending is not None and state == "running":
+            self.said = self._spending()
+        self._written = time.monotonic()
+        if self._folder is None or not self.arms:
+            return
+        now, total = time.time(), self.spent.total
+        began = round(now - (time.monotonic() - self._began), 3)
+        told = {
+            "command": self._command, "state": state, "started": began, "updated": round(now, 3),
+            "metric": self.metric, "done": self.done, "total": self.total, "calls": total.calls,
+            "usd": round(total.dollars, 6) or None, "arms": self.arms,
+        }  # fmt: skip
+        with contextlib.suppress(OSError):  # the run says so where it writes its results
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(self._folder / LIVE, json.dumps(told, ensure_ascii=False) + "\n")
+
+    def _line_now_and_then(self) -> None:
+        since, wait = (self._told, EVERY_SECONDS) if self._told else (self._began, FIRST_SECONDS)
+        if time.monotonic() - since >= wait:
+            self._line()
+
+    def _line(self) -> None:
+        self._told = time.monotonic()
+        far = f": {self.done} of {self.total}" if self.total else ""
+        told = "; ".join(filter(None, [self._left(), *self._facts()]))
+        self.console.print(f"{self._now()}{far}{told and '; ' + told}", soft_wrap=True, markup=False, highlight=False)
+
+    def _now(self) -> str:
+        """What is under way; a model that is loaded meanwhile holds up all else."""
+        what = f"loading {self.spent.loading}" if self.spent.loading else self.what
+        return " ".join("".join(one if one.isprintable() else " " for one in what).split())
+
+    def _left(self) -> str:
+        if len(self._pace) < 2 or self.done >= self.total:
+            return ""
+        (since, before), (now, done) = self._pace[0], self._pace[-1]
+        if done <= before:
+            return ""
+        seconds = (self.total - done) * (now - since) / (done - before)
+        minutes = seconds / 60
+        return f"{minutes / 60:.1f} h left" if minutes > 90 else f"{minutes:.0f} min left" if minutes > 2 else (
+            f"{seconds:.0f} s left"
+        )  # fmt: skip
+
+    def _facts(self) -> list[str]:
+        """How the best arm stands, and what all cost."""
+        scored = [(arm["mean"], arm) for arm in self.arms if arm["mean"] is not None]
+        best = max(scored, key=lambda one: one[0])[1] if scored else None
+        leader = "" if best is None else f"{self.metric} {_score(best)}"
+        if best is not None and len(self.arms) > 1:
+            leader = f"best so far {best['name']}, {leader}"
+        if self.said:
+            return [one for one in (leader, self.said) if one]
+        total = self.spent.total
+        calls = f"{total.calls} LM calls" if total.asked else ""
+        saved = f"{total.saved} answers from the store" if total.saved else ""
+        return [one for one in (leader, calls, saved, f"${total.dollars:.4f}" if total.dollars else "") if one]
+
+    def table(self) -> Table:
+        """How the arms stand."""
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        table.add_column("arm", no_wrap=True, overflow="ellipsis", max_width=max(16, self.console.width - 46))
+        for name in ("questions", self.metric):
+            table.add_column(Text(name), no_wrap=True, justify="right", min_width=max(14, len(name)))
+        table.add_column("state", no_wrap=True, min_width=7)
+        drawn = self.arms
+        if len(drawn) > MOST_DRAWN:
+            best = sorted(drawn, key=lambda arm: -(arm["mean"] if arm["mean"] is not None else -math.inf))
+            kept = [arm["name"] for arm in best if arm["state"] == "running"] + [arm["name"] for arm in best]
+            drawn = [arm for arm in best if arm["name"] in kept[:MOST_DRAWN]]
+        for arm in drawn:
+            cells = arm["name"], f"{arm['done']}/{arm['total']}", _score(arm), arm["state"]
+            table.add_row(*map(Text, cells))
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        """The table of arms, the bar, and a line of facts."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        if len(self.arms) > 1:
+            yield self.table()
+        seconds = int(time.monotonic() - self._began)
+        drawn = Table.grid(padding=(0, 1))
+        drawn.add_column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - 54))
+        for _column in range(4):
+            drawn.add_column(no_wrap=True)
+        waits = not self.total or bool(self.spent.loading)
+        drawn.add_row(
+            Text(self._now()), ProgressBar(total=self.total or 1, completed=self.done, width=20, pulse=waits),
+            f"{self.done}/{self.total}" if self.total else "", f"{seconds // 60}:{seconds % 60:02d}", self._left(),
+        )  # fmt: skip
+        yield drawn
+        if facts := self._facts():
+            yield Text("; ".join(facts), style="dim")
+
+    def _page(self) -> dict[str, str]:
+        """As a notebook draws it."""
+        import io
+
+        from rich.console import Console
+
+        page = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False)
+        page.print(self)
+        html = page.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
+        return {"text/plain": page.export_text(), "text/html": html}
+
+
+def _score(arm: LiveArm) -> str:
+    if arm["mean"] is None:
+        return "-"
+    low, high = arm["low"], arm["high"]
+    between = "" if low is None or high is None else f" [{100 * low:.0f}, {100 * high:.0f}]"
+    return f"{100 * arm['mean']:.1f}{between}"

@@ -1,0 +1,115 @@
+"""How far work is: in a terminal, in a notebook, where nothing can be drawn, and in the file of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+
+import pytest
+from rich.console import Console
+
+from querywright import progress as module
+from querywright.models.usage import Cost, Ledger, loading
+from querywright.progress import Bar, part, shown
+
+
+def arm(name, state="running", done=3, mean=0.5):
+    low, high = (None, None) if mean is None else (mean - 0.1, mean + 0.1)
+    return {"name": name, "state": state, "done": done, "total": 6, "mean": mean, "low": low, "high": high}
+
+
+@pytest.fixture
+def plain():
+    return Console(file=io.StringIO(), width=80)
+
+
+@pytest.fixture
+def terminal():
+    return Console(file=io.StringIO(), force_terminal=True, width=80)
+
+
+def test_where_nothing_can_be_drawn_work_says_now_and_then_what_is_under_way(plain, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
+    said = plain.file.getvalue
+    with Bar("opening the collection", console=plain) as bar:
+        wait(lambda: "opening the collection\n" in said())
+        with loading("the model [b]"):
+            wait(lambda: "loading the model [b]\n" in said())
+        bar.stand(lambda: ("recall", [arm("plain"), arm("hyde", mean=0.75)]))
+        Ledger().add(Cost(calls=7, saved=2, dollars=0.5))
+        bar("hyde", 3, 6)
+        facts = "best so far hyde, recall 75.0 [65, 85]; 7 LM calls; 2 answers from the store; $0.5000"
+        wait(lambda: f"hyde: 3 of 6; {facts}\n" in said())
+        bar("hyde", 6, 6, "dev 0.7")
+    assert said().endswith("hyde: 6 of 6; best so far hyde, recall 75.0 [65, 85]; dev 0.7\n")
+
+
+def test_short_work_says_nothing_but_its_end(plain):
+    with Bar("opening", console=plain) as bar:
+        for done in range(1, 4):
+            bar("[red]plain", done, 3)
+    assert plain.file.getvalue() == "[red]plain: 3 of 3\n"
+
+
+def test_a_terminal_shows_every_arm_within_its_width_and_nothing_is_left(terminal):
+    with Bar("opening", console=terminal) as bar:
+        bar.stand(lambda: ("decision_useful", [arm("plain"), arm("a" * 90, "waiting", 0, None)]))
+        bar._write("running")
+        bar("[red]plain, of a name that is long" + " and longer" * 9, 1, 3)
+        bar._draw()
+    text = terminal.file.getvalue()
+    assert "[red]plain, of a" in text
+    assert "50.0 [40, 60]" in text
+    assert "1/3" in text
+    assert text.endswith("\x1b[?25h\r" + "\x1b[1A\x1b[2K" * 6)  # the cursor is back and the lines are gone
+    drawn = Console(file=io.StringIO(), width=80)
+    drawn.print(bar)
+    assert max(map(len, drawn.file.getvalue().splitlines())) <= 80
+    assert bar._page()["text/plain"].splitlines()[0].split() == ["arm", "questions", "decision_useful", "state"]
+
+
+def test_of_work_that_is_ended_the_arms_so_far_are_printed_and_the_file_says_so(plain, tmp_path):
+    bar = Bar("x", console=plain, command="compare", folder=tmp_path / "run")
+    with contextlib.suppress(KeyboardInterrupt), bar:
+        bar.stand(lambda: ("recall", [arm("plain"), arm("hyde", "waiting", 0, None)]))
+        bar("plain", 3, 12)
+        raise KeyboardInterrupt
+    assert "so far, recall in per cent:" in plain.file.getvalue()
+    assert "plain" in plain.file.getvalue()
+    told = json.loads((tmp_path / "run" / "live.json").read_text("utf-8"))
+    assert told.pop("started") <= told.pop("updated")
+    assert told == {
+        "command": "compare", "state": "stopped", "metric": "recall", "done": 3, "total": 12, "calls": 0, "usd": None,
+        "arms": [arm("plain"), arm("hyde", "waiting", 0, None)],
+    }  # fmt: skip
+
+
+def test_of_many_arms_those_under_way_and_the_best_are_drawn(plain):
+    with Bar("x", console=plain) as bar:
+        bar.stand(lambda: ("m", [arm(f"arm {n}", "done", mean=n / 30) for n in range(20)] + [arm("now", mean=None)]))
+        bar._write("running")
+    plain.print(bar.table())
+    names = [line[:7].strip() for line in plain.file.getvalue().splitlines()[2:]]
+    assert names == [*(f"arm {n}" for n in range(19, 8, -1)), "now"]
+
+
+def test_a_part_tells_of_the_whole_and_a_callable_is_called():
+    told = []
+    with shown(lambda *what: told.append(what), "x") as update:
+        part(update, 6, 18)("plain", 2, 6)
+    assert told == [("plain", 8, 18)]
+    assert part(None, 6, 18) is None
+    with shown(None, "x") as none, shown(True, "x") as bar:
+        assert none is None
+        assert isinstance(bar, Bar)
+
+
+def wait(until):
+    end = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.01)
