@@ -239,13 +239,10 @@ def test_all_mistakes_of_a_line_are_told_at_once(wrong, questions):
     ):
         assert f"{given!r} (did you mean {meant}?)" in told  # fmt: skip
     says(told, "Did you mean --threads?", 'Invalid value "0" for --limit')
-    assert all(line.startswith("error: ") for line in told.splitlines()[:-1])
     lacking = wrong("compile")
     assert lacking.startswith("error: TECHNIQUE must be given")
-    assert re.findall("error: (.*)", wrong("compile", "hcqr")) == [
-        f"{one} must be given" for one in ("--data", "--collection", "--out")
-    ]
-    assert "must be given" not in wrong("compile", "hcqr", "--colection", "tiny")  # it may be what was meant
+    assert re.findall(r"error: (\S+) must be given", wrong("compile", "hcqr")) == ["--data", "--collection", "--out"]
+    says(wrong("compile", "hcqr", "--colection", "tiny"), "Did you mean --collection?", "--data must be given")
 
 
 def test_a_message_speaks_of_options(wrong, questions, collection, server):

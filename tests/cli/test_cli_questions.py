@@ -111,7 +111,7 @@ def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server):
     ("arguments", "message"),
     [
         (("questions", "build", "a" * 54), "has 54 characters; one with questions has at most 53"),
-        (("questions", "build", "nothing"), "there is no collection 'nothing' (known: tiny)"),
+        (("questions", "build", "nothing"), "there is no collection 'nothing' in "),
         (("questions", "build", "tiny", "--num-questions", "101"), "num_questions must be from 1 to 100, but got 101"),
         (("questions", "build", "tiny", "--judge-api-base", "http://x"), "name it with --judge-lm"),
         (("questions", "build", "tiny", "--engine", "spark"), "unknown engine 'spark'; questions are written on"),
