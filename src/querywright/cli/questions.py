@@ -351,7 +351,8 @@ def _make_set(
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
-        note(f"{card['kept']} questions, not {made.wanted}: there is no more, see dropped", style="yellow")
+        why = "the others were dropped" if kind == "make" else "the index gives no more"
+        note(f"{card['kept']} questions, not {made.wanted}: {why}", style="yellow")
 
     emit(work.output.as_json, card, cost=workspace.cost_line())
     note(f"questions: {save_to}; card: {card_file(save_to)}")
