@@ -202,7 +202,7 @@ def test_a_redirect_takes_neither_question_nor_key_elsewhere(attack, remote, cha
     other = chat_server(GOOD)
     lm, _ = remote({"status": status, "headers": {"Location": f"{other.url}/chat/completions"}})
     failed = failure(lm, ear=ear)
-    told = isinstance(failed, LMError) and f"HTTP {status}" in str(failed) and "--api-base" in str(failed)
+    told = isinstance(failed, LMError) and f"HTTP {status}" in str(failed) and "api_base=" in str(failed)
     attack.tried("a redirect is not followed", (told, other.count) == (True, 0), failed)
     attack.tried("no key is shown", KEY not in repr(failed) + str(failed), failed)
 

@@ -149,7 +149,7 @@ def test_other_arms_join_those_of_the_folder_and_all_are_corrected_together(comp
         (("--limit", "6", "--max-passages", "2"), "other settings (max_passages as it comes, not 2)"),
         (("--limit", "6", "--baseline", "plain@bm25"), "other settings (baseline plain, not plain@bm25)"),
         (("--limit", "6"), "a comparison on other questions"),
-        (("--limit", "6"), "does not say how it was made"),
+        (("--limit", "6"), "does not say how its comparison was made"),
     ],
 )
 def test_a_folder_is_never_overwritten_by_another_comparison(compared, server, questions, more, said):

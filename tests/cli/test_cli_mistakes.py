@@ -81,7 +81,7 @@ def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collecti
     says(wrong(*compares, "--out", "new", "--judge", long), "unknown judge")
     says(wrong("evaluate", "plain", "--data", questions, "--rows", long, *fixed), "give a shorter --rows")
     says(wrong("evaluate", "plain", "--data", long, *fixed), "no such file")
-    says(wrong("index", "new", long), "no such file")
+    says(wrong("index", "new", long), "too long for the name of a file")
     says(wrong("ask", QUESTION, "--artifact", long, *server.lm), "there is no artifact")
     says(wrong("ask", QUESTION, "--technique", "plain", "--embedder", long, *fixed), "the one given is")
     assert not server.requests
@@ -241,7 +241,7 @@ def test_all_mistakes_of_a_line_are_told_at_once(wrong, questions):
     says(told, "Did you mean --threads?", 'Invalid value "0" for --limit')
     lacking = wrong("compile")
     assert lacking.startswith("error: TECHNIQUE must be given")
-    assert re.findall(r"error: (\S+) must be given", wrong("compile", "hcqr")) == ["--data", "--collection", "--out"]
+    assert re.findall(r"error: (\S+) must be given", wrong("compile", "hcqr")) == ["--data", "--out"]
     says(wrong("compile", "hcqr", "--colection", "tiny"), "Did you mean --collection?", "--data must be given")
 
 

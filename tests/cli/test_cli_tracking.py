@@ -21,6 +21,7 @@ def logged(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")  # another test may have named its own
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
 
     def runs():

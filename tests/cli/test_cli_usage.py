@@ -78,7 +78,6 @@ def test_help_imports_nothing_heavy():
         ("study nonsense", 'Unknown command "nonsense"'),
         ("index", "COLLECTION"),
         ("ask", "QUESTION"),
-        ("compile hcqr --data sample --out x", "--collection"),
         ("evaluate --data sample --threads 0", "--threads"),
         ("evaluate --data sample --threads two", "--threads"),
         ("evaluate --data sample --limit 0", "--limit"),

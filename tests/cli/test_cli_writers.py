@@ -110,14 +110,14 @@ def test_a_limit_of_calls_is_that_of_lm_and_rewriter_together(
 def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
     ok: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], tmp_path: Path
 ) -> None:
-    command = ("compare", "rrr", "--data", questions, "--out", "out", "--collection", collection, "--limit", "2")
+    command = ("compare", "rrr", "--data", questions, "--collection", collection, "--limit", "2")
     other, calls = small_rewriter(tmp_path / "other", seed=1), []
     for path in (trained.path, trained.path, other.path):
         asked.clear()
-        ok(*command, "--writer-lm", path, *server.lm)
+        ok(*command, "--writer-lm", path, "--out", f"out-{path.name}", *server.lm)
         calls.append(len(asked))
     assert calls == [2, 0, 2]
-    assert other.identity in (Path("out") / "report.html").read_text()
+    assert other.identity in (Path("out-other") / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_splits_of_beir(beir, problems):
     assert [question.id for question in read_questions(beir, split="dev")] == ["q2"]
     (problem,) = problems(beir)
     assert "several files of qrels in this folder, dev.tsv, test.tsv" in problem
-    assert "--split: ['dev', 'test']" in problem
+    assert "split=: ['dev', 'test']" in problem
     assert "no file of the split 'train'" in problems(beir, split="train")[0]
     (beir / "qrels" / "dev.tsv").rename(beir / "qrels.tsv")
     (beir / "qrels" / "test.tsv").unlink()

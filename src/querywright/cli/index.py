@@ -66,7 +66,7 @@ def index(
     if not is_read:
         found = read_passages(passages, **data.given)
     else:
-        with progress() as update:
+        with progress("reading") as update:
             documents = read_into(collection, source, output.folder, progress=update, **sizes)
         found = documents.passages
     if workers is not None:
@@ -91,7 +91,7 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
     from querywright.models.store import open_store
     from querywright.optimize.question_ray import embed_in_ray
 
-    with progress() as update, contextlib.redirect_stdout(sys.stderr):  # Ray tells on standard output who died
+    with progress("embedding") as update, contextlib.redirect_stdout(sys.stderr):  # Ray tells on standard output who died
         embed_in_ray(
             passages, embedder, open_store(output.folder), workers=workers,
             progress=lambda done, total: update("embedding", done, total),

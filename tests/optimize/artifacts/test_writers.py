@@ -95,7 +95,7 @@ def test_an_artifact_names_its_rewriter_and_finds_it_in_the_working_folder(
     assert named == {"name": "mine", "checksum": trained.checksum}
     assert card(artifact)["writer"] == f"mine@{trained.checksum[:12]}"
     assert not [path for path in artifact.iterdir() if str(tmp_path) in path.read_text()]
-    with pytest.raises(ArtifactError, match=r"compiled with the rewriter mine@.* does not have; give.*--writer-lm"):
+    with pytest.raises(ArtifactError, match=r"compiled with the rewriter mine@.* does not have; give.*writer_lm="):
         load(artifact, lm=make_lm(), home=home)
     with pytest.raises(ModelError, match=r"must be a dspy\.LM or the name of one.* but got 7"):
         load(artifact, lm=make_lm(), home=home, writer_lm=7)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_a_packed_artifact_brings_its_rewriter_along(
     loaded = load(tmp_path / "there", lm=make_lm(), home=tmp_path / "elsewhere")
     assert loaded.program.technique.writer_lm.model == trained.identity
     open_store(tmp_path / "elsewhere").close()
-    with pytest.raises(InputError, match="names no rewriter; leave --writer-lm out"):
+    with pytest.raises(InputError, match="names no rewriter; leave writer_lm= out"):
         pack(saved[1], tmp_path / "plain.qw", home=saved[0], writer_lm=tmp_path)
     other = small_rewriter(tmp_path / "other", seed=1)
     with pytest.raises(ArtifactError, match=r"is other@.*, but mine@.* was named"):
