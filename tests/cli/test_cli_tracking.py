@@ -22,6 +22,7 @@ def logged(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")  # another test may have named its own
+    mlflow.set_experiment(experiment_id="0")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
 
     def runs():

@@ -91,7 +91,10 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
     from querywright.models.store import open_store
     from querywright.optimize.question_ray import embed_in_ray
 
-    with progress("embedding") as update, contextlib.redirect_stdout(sys.stderr):  # Ray tells on standard output who died
+    with (
+        progress("embedding") as update,
+        contextlib.redirect_stdout(sys.stderr),
+    ):  # Ray tells on standard output who died
         embed_in_ray(
             passages, embedder, open_store(output.folder), workers=workers,
             progress=lambda done, total: update("embedding", done, total),
