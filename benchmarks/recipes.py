@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from querywright.models.openmp import limit_spinning
 
 ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "embedded-rewriter"
 TECHNIQUE = "rrr"
@@ -207,7 +206,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options = parser().parse_args(arguments)
     if min(options.train, options.dev, options.steps) < 1 or options.samples < 4 or options.samples % 2:
         raise SystemExit("--train, --dev and --steps take 1 or more, and --samples 4 or more, an even number")
-    limit_spinning()  # before torch is loaded, which shares its threads with llama.cpp
     out = sys.stderr if options.json else sys.stdout
     say = partial(print, file=out, flush=True)
     say(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before the run")

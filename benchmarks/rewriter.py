@@ -36,7 +36,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from querywright.models.openmp import limit_spinning
 
 ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "embedded-rewriter"
 PLAIN, FROZEN, LLAMA, TRANSFORMERS = "plain", "frozen", "llama.cpp", "transformers"
@@ -421,7 +420,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options = parser().parse_args(arguments)
     if options.batch_rounds and options.prompts < SIZES[-1]:
         raise SystemExit(f"--prompts takes {SIZES[-1]} or more, the largest batch; --batch-rounds 0 does without")
-    limit_spinning()  # before torch is loaded, which shares its threads with llama.cpp
     say = _aside if options.json else _out
     load = os.getloadavg()[0]
     say(f"{os.cpu_count()} processors, load {load:.1f} before the run")

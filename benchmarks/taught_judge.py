@@ -25,7 +25,6 @@ from typing import Any
 from querywright.data.judged import Case, Judged
 from querywright.data.types import Passage, Question
 from querywright.metrics.judges import AnswerabilityJudge
-from querywright.models.openmp import limit_spinning
 
 LONGEST_REASON = 150
 NOTHING = "The passage does not say it."
@@ -178,7 +177,6 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure and print."""
     options = parser().parse_args(arguments)
-    limit_spinning()  # before torch is loaded, which shares its threads with llama.cpp
     say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         report = measure(options, options.work or Path(folder), say)

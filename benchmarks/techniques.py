@@ -212,7 +212,6 @@ def run_library(bench: Bench, name: str, embedder: TimedEmbedder) -> Result:
     def run(questions: Sequence[Question]) -> int:
         return sum(not answer for answer in answers([question.question for question in questions]))
 
-    _use_torch_threads(os.cpu_count() or 1)  # as torch has it; querywright sets it for the whole process
     run(bench.material.questions[:1])
     cold = _timed(bench, embedder, lambda: run(bench.questions))
     cached = _timed(bench, embedder, lambda: run(bench.questions), cached=True)
@@ -278,12 +277,6 @@ def _seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def _use_torch_threads(count: int) -> None:
-    import torch
-
-    torch.set_num_threads(count)
 
 
 def _one_by_one() -> TimedEmbedder:

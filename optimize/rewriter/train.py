@@ -22,7 +22,6 @@ from querywright.data.splits import Splits, data_hash
 from querywright.errors import InputError
 from querywright.files import locked, write_file
 from querywright.models.hf import EMBEDDED, load_base
-from querywright.models.openmp import limit_spinning
 from querywright.models.rewriters import RewriterBase, describe_base, write_rewriter
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Progress, evaluate
@@ -91,7 +90,6 @@ def train(settings: TrainSettings, given: Given, *, out: Path, work: Path, progr
     if given.study is not None and COLLECT in settings.stages:
         with study_programs(given.study, settings.technique, given):  # refused before the base is loaded
             pass
-    limit_spinning()  # torch is loaded before llama.cpp here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     busy = InputError(
         f"another process trains in {work.name!r}; wait until it has ended, or give another folder (--work)"

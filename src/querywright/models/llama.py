@@ -16,7 +16,6 @@ from dspy.utils.exceptions import LMInvalidRequestError, LMProviderError
 from querywright.models.constrained_decoding import Form
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.gguf_files import broken_up, read_vocabulary
-from querywright.models.openmp import limit_spinning
 
 # Makes a run of tokens less likely the longer the run it would repeat (DRY, "do not repeat yourself"). Runs of up to 12
 # are free: a name in the question has to be written as it stands there.
@@ -37,7 +36,6 @@ class Llama:
     """
 
     def __init__(self, path: Path, *, context: int, threads: int, adapter: Path | None = None) -> None:
-        limit_spinning()
         xllamacpp: Any = importlib.import_module("xllamacpp")
 
         vocabulary = read_vocabulary(path)  # reads the whole header, and so finds a damaged one first

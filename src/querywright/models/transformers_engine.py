@@ -18,7 +18,6 @@ from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
 from querywright.models.local_engine import LEAST_ROOM, MAX_TOKENS, LocalEngine, messages_of
-from querywright.models.openmp import limit_spinning
 from querywright.models.response_parsing import as_json, text_response
 from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, find_base
 
@@ -76,7 +75,6 @@ class TransformersEngine(LocalEngine):
 
     def _precision(self) -> tuple[str, str]:
         """Where it runs, and in which numbers."""
-        limit_spinning()
         import torch
 
         device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")

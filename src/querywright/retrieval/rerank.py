@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from querywright.data.types import Passage
 from querywright.errors import ModelError
 from querywright.models.embedder import folder_id
-from querywright.models.openmp import limit_spinning, quietly
+from querywright.models.hf import quietly
 from querywright.models.usage import loading
 from querywright.retrieval.types import Shared
 
@@ -126,7 +126,6 @@ class CrossEncoderReranker(Shared):
     def _loaded(self) -> Any:
         """The model; the lock is held."""
         if self._model is None:
-            limit_spinning()
             from sentence_transformers import CrossEncoder
 
             try:
