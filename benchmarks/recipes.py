@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-
 ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "embedded-rewriter"
 TECHNIQUE = "rrr"
 RECIPES = ("ours", "seed", "paper")

@@ -36,7 +36,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-
 ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "embedded-rewriter"
 PLAIN, FROZEN, LLAMA, TRANSFORMERS = "plain", "frozen", "llama.cpp", "transformers"
 SIZES = (1, 8, 32)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from querywright.pool import bounded_map
 from querywright.programs.knn_demos import shown
 
 T = TypeVar("T")
@@ -162,41 +160,30 @@ class Together(Step["list[T]"]):
         self.steps = tuple(steps)
 
     def run(self) -> list[T]:
-        """In this thread and others; once one has failed no further one is begun.
+        """In threads; once one has failed no further one is begun.
 
         The others end with the process: a call that hangs holds up neither it nor Ctrl-C.
         """
         traces: list[list[Any]] = [[] for _ in self.steps]
-        futures: list[Future[T]] = [Future() for _ in self.steps]
-        contexts = [contextvars.copy_context() for _ in self.steps]
-        todo = deque(zip(futures, contexts, self.steps, traces, strict=True))
+        failed = threading.Event()
 
-        def traced(step: Step[T], trace: list[Any]) -> T:
-            with _tracing(trace):
-                return step.run()
+        def traced(pair: tuple[Step[T], list[Any]]) -> T | None:
+            step, trace = pair
+            if failed.is_set():
+                return None  # the error is what is raised
+            try:
+                with _tracing(trace):
+                    return step.run()
+            except BaseException:
+                failed.set()
+                raise
 
-        def work() -> None:
-            with contextlib.suppress(IndexError):  # of the queue: a step's own errors are kept in its future
-                while True:
-                    future, context, step, trace = todo.popleft()
-                    try:
-                        result = context.run(traced, step, trace)
-                    except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
-                        todo.clear()
-                        future.set_exception(error)
-                    else:
-                        future.set_result(result)
+        def check(_: int, result: object) -> None:
+            if isinstance(result, Exception):
+                raise result
 
-        try:
-            for _ in range(min(len(self.steps), MOST_THREADS) - 1):
-                # The name is that of threads whose answers are waited for when a run's budget is spent.
-                threading.Thread(target=work, daemon=True, name="querywright-pool").start()
-            work()
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            failed = [future for future in futures if future in done and future.exception() is not None]
-            results = [future.result() for future in failed or futures]
-        finally:
-            todo.clear()
+        pairs = list(zip(self.steps, traces, strict=True))
+        results: list[Any] = bounded_map(traced, pairs, threads=MOST_THREADS, on_done=check)
         _add_to_trace(traces)
         return results
 

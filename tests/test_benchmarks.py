@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from querywright.data import load_sample
-
 pytestmark = pytest.mark.slow
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = (
-    "by_hand", "contest", "hostile", "load", "loopback", "measured", "peers", "questions", "study",
+    "by_hand", "contest", "load", "loopback", "measured", "peers", "questions", "study",
     "techniques", "trials",
 )  # fmt: skip
 
@@ -25,7 +23,6 @@ NAMES = (
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import hostile
     import load
     import questions
     import study
@@ -33,7 +30,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     import trials
 
     yield SimpleNamespace(
-        hostile=hostile, load=load, questions=questions, study=study, techniques=techniques, trials=trials,
+        load=load, questions=questions, study=study, techniques=techniques, trials=trials,
     )  # fmt: skip
     for name in NAMES:
         sys.modules.pop(name, None)
@@ -105,18 +102,6 @@ def test_a_technique_runs_through_the_benchmark(
     assert result.name in benchmarks.techniques.line(result, 4)
 
 
-def test_attacks_are_counted_against_the_same_question_without_them(benchmarks: SimpleNamespace) -> None:
-    hostile = benchmarks.hostile
-    passage = load_sample().passages[0]
-    for attack in hostile.ATTACKS:
-        text = hostile.attacked(passage, attack, "ENTAILED").text
-        assert text.startswith(passage.text)
-        assert "ENTAILED" in text.removeprefix(passage.text)
-    counted = hostile.result("judge", "order", [(False, True), (False, False), (True, True), (True, False)])
-    assert (counted.n, counted.before, counted.after, counted.moved) == (4, 2, 2, 1)
-    assert counted.low < 0.5 < counted.high
-
-
 def test_stored_questions_lead_to_the_passage_of_a_question(benchmarks: SimpleNamespace, tmp_path: Path) -> None:
     bench = benchmarks.questions.build(tmp_path, 42, 4)
     assert (bench.plain.count, bench.index.count) == (42, 11)  # ten passages of four questions, one of two
@@ -143,14 +128,6 @@ def test_trials_over_numbers_ask_once_and_loops_by_hand_as_often_as_their_cache_
     assert report["big"]["questions"] == 12
     assert 1 <= len(report["big"]["seconds"]) <= 3
     assert "always four queries" in capsys.readouterr().out
-
-
-def test_the_time_of_trials_is_set_beside_that_of_their_calls(studies: Callable[..., Any]) -> None:
-    found = studies("overhead")["overhead"]
-    assert set(found) == {"plain", "rag_fusion"}
-    assert found["plain"]["calls"] == 3 * found["plain"]["trials"]
-    for one in found.values():
-        assert one["without client"] <= one["share"] <= 1
 
 
 def test_searches_are_compared_at_equal_calls(studies: Callable[..., Any]) -> None:

@@ -32,13 +32,6 @@ def test_accuracy_given_a_label_is_held_against_the_same_questions():
     assert (useful.n, useful.unscored, math.isnan(useful.arm.value)) == (0, 0, True)
 
 
-def test_the_papers_table():
-    # 125 questions given ENTAILED with 118 right and 108 closed book are 94.4 and 86.4 per cent.
-    arm, other = by_id([1] * 118 + [0] * 7), by_id([1] * 108 + [0] * 17)
-    row = accuracy_by_label(arm, dict.fromkeys(arm, "ENTAILED"), other)[E]  # type: ignore[arg-type]
-    assert (round(row.arm.value, 3), round(row.other.value, 3)) == (0.944, 0.864)
-
-
 def test_label_shares_pool_all_passages():
     assert label_shares({"a": [E, U, N, N], "b": [N, None], "c": [None], "d": []}) == LabelShares(
         {E: 0.2, U: 0.2, N: 0.6}, n=5

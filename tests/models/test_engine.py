@@ -15,7 +15,6 @@ from dspy.utils.exceptions import (
     LMServerError,
     LMStreamAssemblyError,
     LMTimeoutError,
-    LMUnexpectedError,
     LMUnsupportedFeatureError,
 )
 
@@ -256,15 +255,6 @@ def test_every_attempt_of_every_lm_is_paid_and_answers_that_are_kept_are_not(sto
     failing = guard(LMServerError("a"), LMServerError("b"), "yes", budget=(attempts := Budget(None, "attempts")))
     failing.complete(request())
     assert attempts.spent == (3, 12, 0)
-
-
-def test_errors_of_engines_become_dspys():
-    engine = guard(lm15.RateLimitError("slow"), ZeroDivisionError("bug"), limits=Limits(max_attempts=1))
-    with pytest.raises(LMRateLimitError):
-        engine.complete(request())
-    with pytest.raises(LMUnexpectedError, match="bug"):
-        engine.complete(request())
-    assert engine.ledger.total.failures == 2
 
 
 def test_a_store_that_cannot_be_used_is_an_error_of_ours(store, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from querywright.errors import InputError
 from querywright.models.circuit_breaker import Limits
-from querywright.models.flow import FEW, MOST, Flow
+from querywright.models.flow import MOST, Flow
 from querywright.models.lm import engine_of
 from querywright.pool import bounded_map
 
@@ -88,11 +88,3 @@ def test_long_answers_are_no_slow_ones():
     for tokens in (10, 400, 10, 400):
         _answer(flow, lambda calls: (16 + tokens) / 100, tokens, rounds=20)  # noqa: B023 - called at once
     assert flow.limit == MOST
-
-
-def test_slowness_alone_leads_to_no_fewer_than_at_first():
-    flow = Flow()
-    _answer(flow, lambda calls: 1.0, 10, rounds=10)
-    _answer(flow, lambda calls: 1.0 * calls, 10, rounds=50)
-    assert flow.limit >= FEW
-    assert flow.limit < 16

@@ -11,7 +11,6 @@ from querywright.models.lm import resolve_lm
 from querywright.models.recording import read_recording, write_recording
 from querywright.models.store import Store
 from querywright.optimize.dspy_context import asking
-from querywright.programs import make_program
 
 QUESTION, OPTIONS = "Which part wears first?", ["Pads", "Rotor"]
 SECRET = "sk-never-to-be-written"
@@ -125,26 +124,6 @@ def test_what_is_no_recording_is_refused_by_name(recorded, damage):
 def test_a_missing_recording_is_said(tmp_path):
     with pytest.raises(InputError, match=r"nowhere.*No such file"):
         resolve_lm(f"recording:{tmp_path / 'nowhere.jsonl.gz'}")
-
-
-def test_a_whole_program_runs_from_a_recording(chat_server, tmp_path):
-    passages = [{"id": name, "text": f"{name} wear."} for name in OPTIONS]
-    plan = {"reasoning": "Pads", "queries": ["brake pads wear"], "passage": "Pads wear first."}
-    answers = (plan, {"decided_by": "what wears", "chosen": [2]}, {"answer": "Rotor"})
-    server = chat_server(*map(json.dumps, answers))
-    store = Store(tmp_path / "store.sqlite")
-    program = make_program("rrs", lambda query, k: passages[:k], reader="multiple_choice")
-
-    def ask(lm):
-        with asking(lm):
-            return program(QUESTION, OPTIONS)
-
-    first = ask(resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store))
-    write_recording(tmp_path / "program.jsonl.gz", store)
-    again = ask(resolve_lm(f"recording:{tmp_path / 'program.jsonl.gz'}"))
-    assert first.answer == again.answer == "Rotor"
-    assert [one.id for one in again.passages] == ["Rotor"]
-    assert server.count == 3
 
 
 def test_an_answer_may_hold_any_character(chat_server, tmp_path, ask):

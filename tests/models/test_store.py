@@ -241,16 +241,6 @@ def test_what_is_not_to_be_kept_is_given_and_forgotten(store):
     assert store.get_or_compute("lm", "key", lambda: b"never made") == b"whole"
 
 
-def test_what_cannot_be_written_is_held_until_it_can(store, monkeypatch, caplog):
-    with monkeypatch.context() as full:
-        full.setattr(store, "put_many", lambda *_: (_ for _ in ()).throw(QuerywrightError("disk full")))
-        assert store.get_or_compute("lm", "a", lambda: b"first") == b"first"
-        assert store.get_or_compute("lm", "a", lambda: b"again") == b"first"
-    assert (store.count("lm"), "disk full" in caplog.text) == (0, True)
-    store.get_or_compute("lm", "b", lambda: b"")
-    assert store.get_many("lm", ["a", "b"]) == {"a": b"first", "b": b""}
-
-
 def test_threads_with_other_keys_do_not_wait(store):
     both = threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import threading
@@ -17,6 +16,7 @@ from dspy import lm15
 
 from querywright.data.types import Passage
 from querywright.models.adapter import PromptAdapter
+from querywright.models.engine import AsyncLMEngine
 from querywright.programs import TECHNIQUES
 from querywright.retrieval.generated_questions import (
     COMPLETE,
@@ -91,19 +91,6 @@ class ScriptedEngine:
         return iter(lm15.response_to_events(self.complete(request)))
 
     def close(self) -> None:
-        pass
-
-
-class AsyncScriptedEngine:
-    """The asynchronous face of a ``ScriptedEngine``."""
-
-    def __init__(self, engine: ScriptedEngine) -> None:
-        self.engine = engine
-
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        return await asyncio.to_thread(self.engine.complete, request)
-
-    async def aclose(self) -> None:
         pass
 
 
@@ -191,7 +178,7 @@ def scripted() -> Callable[..., dspy.LM]:
 
     def make(*steps: Step) -> dspy.LM:
         engine = ScriptedEngine(steps)
-        return dspy.LM("scripted", engine=engine, async_engine=AsyncScriptedEngine(engine), cache=False, num_retries=0)
+        return dspy.LM("scripted", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0)
 
     return make
 

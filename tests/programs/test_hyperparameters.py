@@ -3,11 +3,10 @@ from __future__ import annotations
 import copy
 import math
 
-import dspy
 import pytest
 
 from querywright.errors import TechniqueError
-from querywright.programs import HCQR, Knob, Knobs, make_program
+from querywright.programs import Knob, Knobs
 
 WHOLE = Knob("top_k", 5, "passages", low=1, high=50)
 NUMBER = Knob("weight", 0.5, "weight", low=0, high=4)
@@ -121,27 +120,3 @@ def test_a_state_that_does_not_fit_is_refused(change, message):
         knobs.load_state(state)
     assert message in str(caught.value)
     assert knobs["weight"] == 1.5
-
-
-def test_with_knobs_gives_a_copy(retriever):
-    technique = HCQR(retriever, top_k=7)
-    other = technique.with_knobs(n_queries=2)
-    assert (technique.knobs["n_queries"], other.knobs["n_queries"], other.knobs["top_k"]) == (3, 2, 7)
-    with pytest.raises(TechniqueError, match="n_queries must be a whole number from 1 to 3, but got 4"):
-        technique.with_knobs(n_queries=4)
-
-
-def test_dspy_sees_the_knobs_beside_the_prompts_and_they_survive_an_optimizer(retriever, scripted, asking):
-    program = make_program("hcqr", retriever, reader="multiple_choice", top_k=7, fusion="rrf")
-    prompts = ["technique.form_hypothesis", "technique.write_queries", "reader.predict"]
-    assert [name for name, _ in program.named_parameters()] == ["technique.knobs", *prompts, "showing"]
-    options = ["Aspirin", "Insulin"]
-    train = [dspy.Example(question=f"Case {n}?", options=options).with_inputs("question", "options") for n in range(3)]
-    optimizer = dspy.BootstrapFewShot(
-        metric=lambda example, prediction, trace=None: True, max_bootstrapped_demos=2, max_labeled_demos=0
-    )
-    with asking(scripted()):
-        compiled = optimizer.compile(student=program, trainset=train)
-        assert compiled(question="Which drug?", options=options).answer in options
-    assert (compiled.technique.knobs, compiled.technique.retriever) == (program.technique.knobs, retriever)
-    assert [len(predictor.demos) for predictor in compiled.predictors()] == [2, 2, 2]

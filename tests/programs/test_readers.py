@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import dspy
@@ -14,7 +13,6 @@ from querywright.data.declined import DECLINED
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.metrics.answers import choice_accuracy
-from querywright.models.adapter import PromptAdapter
 from querywright.programs import (
     RAG,
     READERS,
@@ -242,17 +240,6 @@ def test_a_passage_cannot_speak_for_another_or_for_the_reader(read):
     assert lines[1].startswith("[1] Note (3): Of no use. question: What else? passage_numbers: 1, 2 support: 1,2,3 (2)")
     assert lines[1].endswith("(14)")
     assert ('"passage_numbers":' in user, "[[ ##" in user) == (False, False)
-
-
-def test_grounded_gives_the_same_in_an_event_loop(scripted, passages):
-    for step in (sentence(numbers=[2, 7]), "Insulin, I think."):
-        one, other = scripted(step), scripted(step)
-        given = {"question": QUESTION, "options": OPTIONS, "passages": passages[:3]}
-        with dspy.context(lm=one, adapter=PromptAdapter()):
-            made = GroundedReader()(**given)
-        with dspy.context(lm=other, adapter=PromptAdapter()):
-            assert asyncio.run(GroundedReader().acall(**given)).toDict() == made.toDict()
-        assert one.engine.asked == other.engine.asked
 
 
 def test_a_program_says_what_its_answer_rests_on_where_its_reader_does(scripted, asking, retriever):
