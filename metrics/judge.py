@@ -15,7 +15,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -27,7 +27,7 @@ from querywright.data.types import PERSON, Question, turns_of
 from querywright.errors import BudgetError, DataError, InputError, OutageError, PromptTooLongError, unknown
 from querywright.metrics.usefulness import passage_labels
 from querywright.models.adapter import PromptAdapter, show_passages
-from querywright.models.usage import Ledger, metered, waiting
+from querywright.models.usage import Ledger, metered
 from querywright.pool import bounded_map
 
 if TYPE_CHECKING:
@@ -215,7 +215,8 @@ class JudgedMetric:
     Args:
         judge: Any judge. One of passages gives the score of the best passage, one of answers that of the answer.
         lm: The LM that is asked. Default the ambient one, with the ambient adapter.
-        threads: Judgements under way at a time, of all questions together, 1 or more. Default 8.
+        threads: Judgements of one question under way at a time, 1 or more; how many calls an LM takes in all is for its
+            engine to find. Default 8.
 
     Attributes:
         name: The metric that it is, one of those of the judge.
@@ -233,7 +234,7 @@ class JudgedMetric:
         self.counts: Counter[str] = Counter()
         self.spent = Ledger()
         self._other = None if judge.OTHER is None else judge.OTHER()
-        self._places, self._lock = threading.BoundedSemaphore(threads), threading.Lock()
+        self._lock = threading.Lock()
 
     def of(self, name: str) -> Self:
         """Another metric of the same judge: its judgements, threads and counts are those of this one.
@@ -297,19 +298,16 @@ class JudgedMetric:
         return [known.get(_id(judge, case)) or next(said) for case in cases]
 
     def _asked(self, judge: Judge, case: Case) -> Judgement:
-        with ExitStack() as place:
-            with waiting():
-                place.enter_context(self._places)
-            try:
-                made = judge.judgement(case)
-            except PromptTooLongError:
-                made = None
-            except BudgetError:
-                raise
-            except (LMError, OutageError) as error:
-                lm = getattr(self.lm or dspy.settings.lm, "model", "the ambient LM")
-                of = OutageError if isinstance(error, OutageError) else JudgeFailedError
-                raise of(f"the judge {judge.NAME} by {lm} failed, not the program: {error}") from error
+        try:
+            made = judge.judgement(case)
+        except PromptTooLongError:
+            made = None
+        except BudgetError:
+            raise
+        except (LMError, OutageError) as error:
+            lm = getattr(self.lm or dspy.settings.lm, "model", "the ambient LM")
+            of = OutageError if isinstance(error, OutageError) else JudgeFailedError
+            raise of(f"the judge {judge.NAME} by {lm} failed, not the program: {error}") from error
         if made is None:
             return Judgement(_id(judge, case), None, judge.NAME)
         return Judgement(_id(judge, case), str(made.label), judge.NAME, str(made.get("reason") or ""))

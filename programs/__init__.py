@@ -21,7 +21,7 @@ from querywright.programs.plain import ClosedBook, PlainRetrieval
 from querywright.programs.qa_rag import QARAG
 from querywright.programs.qb_rag import QBRAG
 from querywright.programs.query2doc import Query2Doc
-from querywright.programs.rag import RAG
+from querywright.programs.rag import RAG, check_takes_writer, use_writer
 from querywright.programs.rag_fusion import RAGFusion
 from querywright.programs.readers import (
     READERS,
@@ -37,7 +37,6 @@ from querywright.programs.rewrite_retrieve_read import RewriteRetrieveRead
 from querywright.programs.rewrite_retrieve_select import RewriteRetrieveSelect
 from querywright.programs.step_back import StepBackRetrieval
 from querywright.programs.steps import Record
-from querywright.programs.writers import check_takes_writer, use_writer
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker

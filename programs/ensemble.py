@@ -13,8 +13,7 @@ from typing import Any
 import dspy
 
 from querywright.errors import TechniqueError
-from querywright.programs.listener import telling
-from querywright.programs.rag import RAG
+from querywright.programs.rag import RAG, telling
 from querywright.programs.steps import Together, Use
 from querywright.retrieval.fusion import rrf
 from querywright.retrieval.types import Hit

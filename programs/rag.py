@@ -1,24 +1,55 @@
-"""A whole program: a technique that finds passages and a reader that answers from them."""
+"""A whole program: a technique that finds passages and a reader that answers from them.
+
+The technique may ask a writer, an LM of its own, while the reader asks that of the settings. It is held where DSPy does
+not look: an optimizer that resets predictors leaves it alone, copies share it, and no file holds it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 
 import dspy
 
-from querywright.data.types import History, turns_of
+from querywright.data.types import History, Passage, turns_of
 from querywright.errors import TechniqueError
-from querywright.models.pieces import heard_by
-from querywright.programs import listener
+from querywright.models.pieces import Ear, heard_by
 from querywright.programs.base import Technique
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.knn_demos import NearestDemos, showing
 from querywright.programs.readers import Reader
 from querywright.programs.steps import Use, drive, drive_async
+from querywright.retrieval.types import Query
+
+P = TypeVar("P", bound=dspy.Module)
 
 _NEAREST = Knob("nearest", 0, "demonstrations shown with each call, 0 for all", low=0, high=1_000_000, search=False)
+
+
+class Listener(Protocol):
+    """Told of a question while it is worked on, from the thread that works."""
+
+    @property
+    def ear(self) -> Ear | None:
+        """Listens to the LM while the reader asks it; None where its answer is of no use before it is whole."""
+
+    def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
+        """What the technique searched for and found, before the reader is asked."""
+
+
+_told: ContextVar[Listener | None] = ContextVar("querywright_listener", default=None)
+
+
+@contextmanager
+def telling(listener: Listener | None) -> Iterator[None]:
+    """Inside the ``with`` block, in this thread and contexts copied from it, a listener is told; with None nobody."""
+    token = _told.set(listener)
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 class RAG(dspy.Module):
@@ -95,7 +126,7 @@ class RAG(dspy.Module):
             found: What the technique gave.
             given: ``question``, ``options`` and, where there is one, ``history``.
         """
-        told = listener.current.get()
+        told = _told.get()
         if told is not None:
             told.found(found.queries, found.passages)
         read = dspy.Prediction(answer=None, support=None, fallbacks=[])
@@ -118,3 +149,36 @@ def _given(question: str, options: Sequence[str] | None, history: History) -> di
     """What technique and reader are given; a technique of the user's own may know nothing of a history."""
     turns = turns_of(history)
     return {"question": question, "options": options} | ({"history": turns} if turns else {})
+
+
+def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> None:
+    """Refuse a writer, where one is given, for a technique, or the class of one, that asks no LM.
+
+    Raises:
+        TechniqueError: It asks none, so a writer has nothing to do in it.
+    """
+    if writer is not None and not technique.LM_STAGES:
+        raise TechniqueError(
+            f"{technique.NAME} asks no LM before it reads, so a writer has nothing to do in it; leave the writer out "
+            "(writer_lm=), or take a technique that writes, such as rrr"
+        )
+
+
+def use_writer(program: P, lm: dspy.BaseLM | None) -> P:
+    """Have every predictor of a technique ask this LM, and no reader.
+
+    Args:
+        program: A technique, or a program around one or several; changed in place.
+        lm: Any LM. None: the one of the DSPy settings.
+
+    Returns:
+        The program.
+
+    Raises:
+        TechniqueError: The technique asks no LM.
+    """
+    techniques = [part for _, part in program.named_sub_modules() if isinstance(part, Technique)]
+    for technique in techniques:
+        check_takes_writer(technique, lm)
+        technique.writer_lm = lm
+    return program

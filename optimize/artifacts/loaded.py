@@ -22,7 +22,7 @@ from querywright.optimize.artifacts.watchers import Watcher, watched
 from querywright.optimize.dspy_context import asking
 from querywright.pool import bounded_map
 from querywright.programs import RAG, Ensemble
-from querywright.programs.listener import Listener, telling
+from querywright.programs.rag import Listener, telling
 from querywright.programs.readers import MultipleChoiceReader
 from querywright.retrieval.types import Query
 

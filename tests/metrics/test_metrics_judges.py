@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 from typing import get_args
 
 import dspy
@@ -29,7 +28,6 @@ from querywright.metrics.judges import (
     UsefulnessWithoutAnswerJudge,
 )
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.models.usage import metered
 
 QUESTION = Question(
     "q", "Which drug lowers glucose?", ("Aspirin", "Insulin"), "Insulin", ("GOLD-ALIAS",), {"secret-id": Label.USEFUL}
@@ -245,15 +243,6 @@ def test_what_the_same_judge_said_into_labels_is_not_asked_for_again(scripted, a
     with asking(lm):
         said = JudgedMetric(UsefulnessJudge()).judgements(example, prediction(PASSAGE, OTHER))
     assert [(one.passage, one.label) for one in said] == [("p1", "NOT_USEFUL"), ("p2", "USEFUL")]
-
-
-def test_waiting_for_other_questions_judgements_is_no_time_of_a_question(scripted, asking):
-    metric = JudgedMetric(UsefulnessWithoutAnswerJudge(), threads=1)
-    metric._places.acquire()  # as by another question
-    threading.Timer(0.1, metric._places.release).start()
-    with asking(scripted(judgement("USEFUL"))), metered() as meter:
-        assert metric(Question("q", "Which drug?").to_example(), prediction(PASSAGE)) == 1.0
-    assert meter.waited > 0
 
 
 def test_a_passage_too_long_for_the_lm_is_not_scored(scripted, asking):
