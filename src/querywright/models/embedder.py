@@ -109,12 +109,11 @@ class Embedder:
             self._dimension = int(self.encode([" "]).shape[1])  # whose vector the store has from then on
         return self._dimension
 
-    def encode(self, texts: Sequence[str], *, progress: Progress | None = None, side: Side = "document") -> Vectors:
+    def encode(self, texts: Sequence[str], *, side: Side = "document") -> Vectors:
         """Embeds texts: those in the store are read, the distinct others are embedded and written to it.
 
         Args:
             texts: Any number of texts, also empty ones.
-            progress: Called with (texts done, texts in all) after each chunk of at most 1024. Default None.
             side: What the texts are; it makes no difference to a model with one side. Default ``document``.
 
         Returns:
@@ -130,8 +129,6 @@ class Embedder:
         rows: dict[str, Vectors] = {}
         for start in range(0, len(distinct), CHUNK):
             rows |= self._rows(distinct[start : start + CHUNK], side)
-            if progress is not None:
-                progress(min(start + CHUNK, len(distinct)), len(distinct))
         return np.stack([rows[text] for text in clean]) if clean else np.empty((0, self.dimension), dtype=np.float32)
 
     def encode_query(self, texts: Sequence[str]) -> Vectors:

@@ -56,17 +56,11 @@ def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
 
 
 class TransformersEngine(LocalEngine):
-    """A rewriter through transformers.
+    """A rewriter through transformers, on a GPU where there is one."""
 
-    Args:
-        rewriter: As ``read_rewriter`` gives it.
-        device: As torch names it. Default None: a GPU where there is one.
-    """
-
-    def __init__(self, rewriter: Rewriter, *, device: str | None = None) -> None:
+    def __init__(self, rewriter: Rewriter) -> None:
         super().__init__(rewriter.identity)
         self.rewriter = rewriter
-        self._device = device
 
     @property
     def answers_identity(self) -> str:
@@ -77,7 +71,7 @@ class TransformersEngine(LocalEngine):
         """Where it runs, and in which numbers."""
         import torch
 
-        device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
         half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
         return device, "bfloat16" if half else "float32"
 

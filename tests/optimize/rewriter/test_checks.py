@@ -84,13 +84,9 @@ ASKED: dict[str, Any] = {"teacher": READER, "reader": "short_answer", "reader_lm
     [
         ({}, {"pairs": LEARNT[:4]}, "needs 17 pairs or more, but --pairs has 4: 13 more needed"),
         ({}, {"splits": SPLITS._replace(dev=[])}, "there is no dev question: 1 more is needed"),
-        ({"stages": ("collect",)}, {}, "nothing to collect rewrites from for the base 'embedded'"),
-        ({"stages": ("warmup", "warmup")}, {}, "each stage once"),
         ({"dtype": "bf16"}, {}, "no dtype 'bf16'"),
-        ({"technique": "plain"}, {}, "plain writes nothing with an LM"),
         ({"metric": "accuracy"}, {}, "accuracy needs a reader"),
         ({"technique": "step_back", "stages": STAGES}, {"teacher": "evidence"}, "but not step_back"),
-        ({"stages": STAGES, "recipe": SEED}, {"teacher": READER}, "seed rewards answers and needs a reader"),
         ({"stages": STAGES}, ASKED | {"splits": without("evidence", "train")}, "none of the 16 train questions"),
         ({"stages": STAGES, "recipe": SEED}, ASKED | {"splits": without("answer", "dev")}, "none of the 4 dev"),
         ({"stages": STAGES, "metric": "hit"}, ASKED | {"splits": without("answer", "train")}, "hit needs right answ"),
