@@ -20,10 +20,17 @@ TINY = runpy.run_path(str(ROOT / "tests" / "optimize" / "rewriter" / "tiny.py"))
 class HashedModel:
     """Vectors that depend on the text and mean nothing, in the place of the embedded model."""
 
+    id, dimension = "hashed", 384
+
     def encode(self, texts: Sequence[str], **_: object) -> NDArray[np.float32]:
         rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
         vectors = np.tile(np.array(rows, dtype=np.float32) - 127.5, 48)
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+@pytest.fixture
+def hashed() -> type[HashedModel]:
+    return HashedModel
 
 
 @pytest.fixture(scope="module")

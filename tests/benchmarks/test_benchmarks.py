@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 pytestmark = pytest.mark.slow
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = (
     "by_hand", "contest", "load", "loopback", "measured", "peers", "questions", "study",
     "techniques", "trials",
@@ -36,28 +33,12 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         sys.modules.pop(name, None)
 
 
-class Hashed:
-    """An embedder whose vectors depend on the text and mean nothing."""
-
-    id, dimension = "hashed", 8
-
-    def encode(self, texts: Sequence[str], /) -> NDArray[np.float32]:
-        rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
-        vectors = np.array(rows, dtype=np.float32) - 127.5
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
-
-
-class HashedModel:
-    """The same in the place of the embedded model."""
-
-    def encode(self, texts: Sequence[str], **_: object) -> NDArray[np.float32]:
-        return np.tile(Hashed().encode(texts), 48)
-
-
 @pytest.fixture
-def studies(benchmarks: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+def studies(
+    benchmarks: SimpleNamespace, hashed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Any]:
     """Runs parts of the benchmark of studies at a tiny size, with an embedder that has no model."""
-    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: HashedModel)
+    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: hashed)
     monkeypatch.setenv(benchmarks.trials.KEY, "x")
     small = {
         "latency": 0.01, "threads": 2, "questions": 6, "trials": 6, "passages": 40, "data": tmp_path,
@@ -83,10 +64,10 @@ def studies(benchmarks: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_pa
     ],
 )
 def test_a_technique_runs_through_the_benchmark(
-    benchmarks: SimpleNamespace, name: str, reader: str | None, stages: int, calls: int, texts: int
+    benchmarks: SimpleNamespace, hashed: Any, name: str, reader: str | None, stages: int, calls: int, texts: int
 ) -> None:
     with benchmarks.techniques.bench(
-        latency=0.01, questions=4, concurrency=3, passages=12, data=None, embedder=Hashed()
+        latency=0.01, questions=4, concurrency=3, passages=12, data=None, embedder=hashed()
     ) as ready:
         result = benchmarks.techniques.run_technique(ready, name, reader=reader)
     assert result.stages == stages
