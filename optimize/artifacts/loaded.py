@@ -244,9 +244,9 @@ class LoadedProgram:
             await asyncio.gather(task, return_exceptions=True)
 
     def __repr__(self) -> str:
-        return (
-            f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
-        )
+        searched = getattr(self.program.technique.retriever, "name", self.manifest.collection)
+        reader = self.program.reader and self.program.reader.NAME
+        return f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={searched!r}, {reader=})"
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
