@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -43,41 +43,16 @@ TEST_ARMS = 6
 _MADE_UP = (Passage("made-up", "filler " * 85),)
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A part of a study: what it takes at most, and how that was counted; dollars are None where no price is known."""
-
-    name: str
-    how: str
-    calls: int
-    tokens: int
-    dollars: float | None
-
-    def row(self) -> dict[str, str]:
-        """A row of a table."""
-        dollars = "unknown" if self.dollars is None else f"{self.dollars:.2f}"
-        return {"stage": self.name, "LM calls": f"{self.calls:,}", "tokens": f"{self.tokens:,}", "dollars": dollars}
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a study takes at most, the last stage being all of them, and what the figures rest on, in sentences."""
-
-    stages: tuple[Stage, ...]
-    assumptions: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The estimate as a JSON object."""
-        *stages, total = [asdict(stage) for stage in self.stages]
-        return {**total, "stages": stages, "assumptions": list(self.assumptions)}
-
-
 def estimate(
     spec: StudySpec, space: Space, splits: Splits, lm: Any, *, writers: Sequence[Any] = (), passages: Sequence[Passage]
-) -> Estimate:
+) -> dict[str, Any]:
     """What a study that was checked takes at most, trials times questions times calls a question; nothing is asked.
 
     Passages are some of the collection, as prompts show them.
+
+    Returns:
+        ``calls``, ``tokens`` and ``dollars`` (None where no price is known) in all; the ``stages``, each with these, a
+        ``name`` and ``how`` its calls were counted; and the ``assumptions``, in sentences.
     """
     cap = int(lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") or ANSWER_TOKENS)
     reader, asked = space.readers[0], splits.dev[:QUESTIONS]
@@ -85,13 +60,13 @@ def estimate(
     each = math.ceil(max(longest for _, longest in seen.values()) / CHARACTERS_A_TOKEN) + cap
     prices = [_price(one, each, cap) for one in (lm, *writers)]
     price = None if None in prices else max(filter(None, prices), default=0.0)
-    stages = [
-        Stage(name, how, calls, calls * each, 0.0 if not calls else None if price is None else calls * price)
-        for name, calls, how in _counted(spec, space, splits, {name: calls for name, (calls, _) in seen.items()})
-    ]
-    total = sum(stage.calls for stage in stages)
-    dollars = None if any(stage.dollars is None for stage in stages) else sum(stage.dollars or 0.0 for stage in stages)
-    stages.append(Stage("in all, at most", "", total, total * each, dollars))
+
+    def taken(calls: int) -> dict[str, Any]:
+        dollars = 0.0 if not calls else None if price is None else calls * price
+        return {"calls": calls, "tokens": calls * each, "dollars": dollars}
+
+    counted = _counted(spec, space, splits, {name: calls for name, (calls, _) in seen.items()})
+    stages = [{"name": name, "how": how, **taken(calls)} for name, calls, how in counted]
     assumed = [
         "an upper bound: every trial asks as much as the costliest technique with its largest values, and nothing is "
         "stored; a prompt that was answered is not asked again, so most studies take far less",
@@ -103,7 +78,7 @@ def estimate(
     if writers:
         named = " and ".join(one.model for one in writers)
         assumed.append(f"each call is as dear as the dearest: {named} write, {lm.model} reads")
-    return Estimate(tuple(stages), tuple(assumed))
+    return {**taken(sum(calls for _, calls, _ in counted)), "stages": stages, "assumptions": assumed}
 
 
 def _counted(spec: StudySpec, space: Space, splits: Splits, asks: dict[str, int]) -> list[tuple[str, int, str]]:

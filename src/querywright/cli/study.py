@@ -120,15 +120,19 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
         questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
         show_table(
             f"{spec.name}: {spec.trials} trials; questions: {questions}",
-            [stage.row() for stage in found.stages],
+            [
+                {"stage": one["name"], "LM calls": f"{one['calls']:,}", "tokens": f"{one['tokens']:,}"}
+                | {"dollars": "unknown" if one["dollars"] is None else f"{one['dollars']:.2f}"}
+                for one in (*found["stages"], {**found, "name": "in all, at most"})
+            ],
             notes=[
-                *(f"{stage.name}: {stage.how}" for stage in found.stages if stage.how),
-                *(f"assumed: {one}" for one in found.assumptions),
+                *(f"{one['name']}: {one['how']}" for one in found["stages"]),
+                *(f"assumed: {one}" for one in found["assumptions"]),
             ],
         )
         say(f"{file.name} is in order")
 
-    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, **found.to_json()}, shown)
+    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, **found}, shown)
 
 
 @study_app.command(name="run")
