@@ -137,7 +137,8 @@ def _dry_run(
     space: TechniqueSpace, asked: Sequence[Question], shown: Sequence[Passage], reader: str | None
 ) -> tuple[int, int]:
     """LM calls of a technique for a question and its longest prompt, its values as written and at their largest."""
-    name, starts = space.name, [dict(space.given)]
+    name: str = space.name
+    starts: list[dict[str, Any]] = [dict(space.given)]
     starts.append({**space.given, **{key: domain.highest for key, domain in space.domains.items()}})
     if technique_class(name).ENGINE is not None and not technique_class(name).LM_STAGES:
         # It asks nothing, and what it finds is read as what no rewriting finds.
