@@ -28,13 +28,13 @@ from querywright.files import write_file
 from querywright.metrics.statistics import PairedTest, paired_exact_test
 from querywright.models.budget import Budget
 from querywright.models.store import open_store
-from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.prompts import Variant, make_variant, with_variant
 from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.select import choose
+from querywright.optimize.study.space import Domain
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.storage import StudyStorage, open_storage
 from querywright.optimize.study.trial import Worker

@@ -100,9 +100,16 @@ class Work:
         return _examples(self.train, self.number("order") if place is None else f"{self.number('sets')}:{place}")
 
     def learn_and_choose(self) -> tuple[list[Any], list[Any]]:
-        """Training questions to learn from, in an order that follows from the seed, and to choose on."""
-        learn, choose = halves(self.train, float(self.arguments["validation"]), self.seed)
-        return _examples(learn, self.number("order")), [one.to_example() for one in choose]
+        """Training questions to learn from, in an order that follows from the seed, and to choose on, one at least.
+
+        Raises:
+            InputError: There is only one question.
+        """
+        if len(self.train) < 2:
+            raise InputError(f"{len(self.train)} training question cannot be split in two; give 2 or more")
+        ordered = split_questions(self.train, train=1.0, dev=0.0, seed=self.seed).train
+        kept = learnt_from(len(ordered), float(self.arguments["validation"]))
+        return _examples(ordered[:kept], self.number("order")), [one.to_example() for one in ordered[kept:]]
 
     def accepts(self, example: Any, prediction: Any, trace: Any = None) -> float:
         """1.0 if a run is good enough to be shown as a demonstration."""
@@ -265,19 +272,6 @@ class _Watch(BaseCallback):
                 self._failures.add("a training question", error)
             except Exception as stop:  # noqa: BLE001 - it is raised where nothing swallows it
                 self.stopped = self.stopped or stop
-
-
-def halves(train: Sequence[Question], share: float, seed: int) -> tuple[list[Question], list[Question]]:
-    """Questions to learn from and a share to choose on, one at least in each part, whatever the order of the questions.
-
-    Raises:
-        InputError: There is only one question.
-    """
-    if len(train) < 2:
-        raise InputError(f"{len(train)} training question cannot be split in two; give 2 or more")
-    ordered = split_questions(train, train=1.0, dev=0.0, seed=seed).train
-    kept = learnt_from(len(ordered), share)
-    return ordered[:kept], ordered[kept:]
 
 
 def learnt_from(n_train: int, share: float) -> int:

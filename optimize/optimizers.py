@@ -30,6 +30,9 @@ _DEMOS = Knob("max_bootstrapped_demos", 2, "demonstrations of each predictor", l
 _CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are tried", low=1, high=64)
 _TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
 
+_SUMMED_UP = 5
+"""Training questions that MIPROv2 has summed up at a time."""
+
 _OURS = {_THRESHOLD.name, _VALIDATION.name}
 """Arguments that are looked at here, not by DSPy's class."""
 
@@ -237,9 +240,8 @@ def copro(work: Work) -> RAG:
 def _mipro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     learn, choose = _choosing(n, given)
     sets = max(1, given["num_candidates"] - 1)
-    full = given["num_trials"] // given["minibatch_full_eval_steps"] + 2 if given["minibatch"] else 0
-    runs = sets * learn + (1 + given["num_trials"] + full) * choose
-    summary = (2 + learn // given["view_data_batch_size"]) if given["data_aware_proposer"] else 0
+    runs = sets * learn + (1 + given["num_trials"]) * choose
+    summary = (2 + learn // _SUMMED_UP) if given["data_aware_proposer"] else 0
     each = 3 if given["program_aware_proposer"] else 1
     return Bound(runs, summary + each * max(3, given["num_candidates"]) * predictors)
 
@@ -250,35 +252,19 @@ def _mipro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("num_trials", 6, "combinations that are tried", low=1, high=200),
     _DEMOS,
     _LABELLED,
-    Knob("minibatch", False, "whether a combination is tried on some questions only, at first"),
-    Knob("minibatch_size", 35, "how many these are", low=1, high=1000),
-    Knob("minibatch_full_eval_steps", 5, "combinations between two runs over all", low=1, high=100),
     Knob("program_aware_proposer", False, "whether the source code of the program is shown"),
     Knob("data_aware_proposer", True, "whether the training questions are summed up"),
     Knob("tip_aware_proposer", True, "whether a tip is given on how to write"),
     Knob("fewshot_aware_proposer", True, "whether demonstrations are shown"),
-    Knob("view_data_batch_size", 5, "questions summed up at a time", low=1, high=50),
     _TEMPERATURE,
     _THRESHOLD,
     _VALIDATION,
 )
 def mipro(work: Work) -> RAG:
     """DSPy's ``MIPROv2``: instructions and demonstrations chosen together; nothing is written to a disk."""
-    _, choose = _choosing(len(work.train), work.arguments)
-    batch = min(int(work.arguments["minibatch_size"]), choose)
-    minibatch = bool(work.arguments["minibatch"]) and batch < choose
-    return _compiled(
-        work,
-        dspy.MIPROv2,
-        work.scores_or_accepts,
-        auto=None,
-        seed=work.number("mipro"),
-        num_threads=work.threads,
-        track_stats=False,
-        log_dir=None,
-        minibatch=minibatch,
-        minibatch_size=batch,
-    )
+    quietly = {"track_stats": False, "log_dir": None, "num_threads": work.threads}
+    asked = {"auto": None, "minibatch": False, "view_data_batch_size": _SUMMED_UP, "seed": work.number("mipro")}
+    return _compiled(work, dspy.MIPROv2, work.scores_or_accepts, **asked, **quietly)
 
 
 def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
@@ -293,14 +279,14 @@ def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("num_candidates", 3, "programs that are tried in a step", low=2, high=20),
     Knob("max_steps", 2, "steps", low=1, high=50),
     Knob("max_demos", 2, "demonstrations of each predictor", low=0, high=32),
-    Knob("demo_input_field_maxlen", 20_000, "characters of a demonstration's input", low=1, high=100_000),
     Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
     Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
 )
 def simba(work: Work) -> RAG:
     """DSPy's ``SIMBA``: rules and demonstrations from runs of the same question that went better and worse."""
     batch = min(int(work.arguments["bsize"]), len(work.train))
-    return _compiled(work, dspy.SIMBA, work.score, bsize=batch, num_threads=work.threads, seed=work.number("simba"))
+    more: dict[str, Any] = {"bsize": batch, "demo_input_field_maxlen": 20_000, "num_threads": work.threads}
+    return _compiled(work, dspy.SIMBA, work.score, seed=work.number("simba"), **more)
 
 
 def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
@@ -316,10 +302,6 @@ def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("reflection_minibatch_size", 3, "questions that an instruction is written from", low=1, high=50),
     Knob("candidate_selection_strategy", "pareto", "what is built on", choices=("pareto", "current_best")),
     Knob("component_selector", "round_robin", "which predictors change", choices=("round_robin", "all")),
-    Knob("use_merge", False, "whether two good programs are put together"),
-    Knob("max_merge_invocations", 5, "how often", low=0, high=100),
-    Knob("skip_perfect_score", True, "whether questions that went well are passed over"),
-    Knob("add_format_failure_as_feedback", False, "whether unreadable answers are shown as well"),
     Knob("temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0),
     Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
     _VALIDATION,
@@ -328,7 +310,7 @@ def gepa(work: Work) -> RAG:
     """DSPy's ``GEPA``: instructions written from feedback in words; nothing is written to a disk."""
     learn, _ = _choosing(len(work.train), work.arguments)
     batch = min(int(work.arguments["reflection_minibatch_size"]), learn)
-    quietly = {"log_dir": None, "track_stats": False, "warn_on_score_mismatch": False}
+    quietly = {"log_dir": None, "track_stats": False, "warn_on_score_mismatch": False, "use_merge": False}
     settings = {"num_threads": work.threads, "seed": work.number("gepa"), "reflection_minibatch_size": batch}
     return _compiled(work, _AskingGEPA, work.feedback or feedback_metric(work.metric), **settings, **quietly)
 

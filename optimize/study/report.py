@@ -139,8 +139,11 @@ def study_html(snapshot: Snapshot) -> str:
             row | _told(sum((one.spent for one in of_technique(trials, row["technique"])), Cost()))
             for row in technique_rows(snapshot, aim)
         ],
-        trials=trials,
-        measured=spec.objectives,
+        trials=[_trial_row(one, spec.objectives) for one in trials],
+        dead=[
+            {"technique": one["technique"], "knob": one["knob"], "values tried": ", ".join(map(str, one["values"]))}
+            for one in outcome.get("dead_knobs") or ()
+        ],
         spent=snapshot.spent,
         stages=[{"stage": name, **_told(cost)} for name, cost in stages.items() if cost.asked],
         chosen=prompt if prompt in (outcome.get("prompts") or {}) else None,
@@ -151,7 +154,7 @@ def study_html(snapshot: Snapshot) -> str:
             **{name: metadata.version(name) for name in ("optuna", "dspy")},
         },
         spec=json.dumps(spec.to_json(), ensure_ascii=False, indent=2),
-        **{one.__name__: one for one in (arm_name, changed_knobs, changes, interval, shown, value_text)},
+        **{one.__name__: one for one in (arm_name, changes, interval, shown, value_text)},
     )
 
 
@@ -164,6 +167,22 @@ def changes(before: str, after: str) -> list[tuple[str, str]]:
 def _told(cost: Cost) -> dict[str, str]:
     """What was spent, in columns of a table."""
     return {"LM calls made": str(cost.calls), "saved": str(cost.saved), "tokens": str(cost.tokens)}
+
+
+def _trial_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
+    """All of a trial, for the table of all trials."""
+    same = "-" if one.same_as is None else f"the same arm as trial {one.same_as}"
+    return {
+        "trial": str(one.number),
+        "arm": arm_name(one.arm),
+        "state": f"{one.state}{', late' if one.late else ''}",
+        **{name: f"{one.values[name]:.4g}" if name in one.values else "-" for name in objectives},
+        "questions": str(len(one.dev.rows) or "-"),
+        "LM calls": f"{one.spent.calls} made, {one.spent.saved} saved",
+        "seconds": f"{one.ended - one.began:.1f}" if one.began and one.ended else "-",
+        "knobs": changed_knobs(one.arm),
+        "why": one.message or same,
+    }
 
 
 def _questions(

@@ -17,7 +17,7 @@ from llama_index.core.base.base_retriever import BaseRetriever as LlamaRetriever
 from llama_index.core.schema import QueryBundle
 
 from querywright.adapters import haystack, langchain, llama_index
-from querywright.errors import TechniqueError
+from querywright.errors import InputError, TechniqueError
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
@@ -100,6 +100,12 @@ def test_a_step_that_is_given_its_question_in_chunks_asks_the_whole(program):
     for parts in (list(runnable.transform(iter(chunks))), asyncio.run(collect())):
         total = reduce(add, parts)
         assert (total["question"], total["answer"]) == (QUESTION, OPTIONS[1])
+
+
+@pytest.mark.parametrize("given", [None, 3, ["a"], {"options": ["a", "b"]}, {"question": 3}])
+def test_what_is_no_question_is_refused(program, given):
+    with pytest.raises(InputError, match="give a question, or"):
+        langchain.as_runnable(program).invoke(given)
 
 
 def pieces(text, *, whole=True):

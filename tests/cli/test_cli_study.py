@@ -86,9 +86,6 @@ def test_check_says_what_a_study_takes(ok, cli, study, server):
     assert data["calls"] > 0
     assert data["questions"] == {"train": 4, "dev": 6, "test": 4}
     assert server.requests == []
-    measured = ok("study", "check", file, "--measure", "--json")
-    assert measured.data["minutes"] > 0
-    assert 0 < len(server.requests) <= 3
 
 
 def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone(cli, study, tmp_path):

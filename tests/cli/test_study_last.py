@@ -117,16 +117,6 @@ def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(ok, two_read
 
 
 @pytest.mark.slow
-def test_reader_prompts_that_read_no_better_are_not_kept(cli, study_file, tmp_path):
-    out = tmp_path / "out"
-    assert cli("study", "run", study_file(prompts=LAST), "--out", out).status == 0
-    outcome = snapshot(out).outcome
-    assert outcome["reader_prompts"]["name"] == "as written"
-    assert set(outcome["reader_prompts"]["tried"]) == {"as written", "shown"}
-    assert not [one["arm"] for one in outcome["test"] if "reader as written" in one["arm"]]
-
-
-@pytest.mark.slow
 def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study_file, server, tmp_path):
     whole = tmp_path / "whole"
     cli("study", "run", study_file(name="whole", prompts=LAST), "--out", whole)

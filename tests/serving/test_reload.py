@@ -51,26 +51,6 @@ def test_where_one_cannot_be_loaded_all_go_on_as_they_were(run, make, scripted):
     assert server.ask().json()["version"] == "a" * 12
 
 
-def test_who_asks_while_one_is_under_way_shares_the_next(run, make, scripted):
-    go, loads = threading.Event(), []
-
-    def load(name, before):
-        loads.append(name)
-        go.wait(10)
-        return make(scripted, mark="b")
-
-    server = run(load=load)
-    assert 'reloads_total{result="failed"} 0.0' in server.client.get("/metrics").text
-    with ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(server.client.post, "/reload")]
-        server.wait_for(lambda: bool(loads))
-        asked += [pool.submit(server.client.post, "/reload") for _ in range(5)]
-        server.wait_for(lambda: server.metric("in_flight") == 7)  # and the one that asks for it
-        go.set()
-        assert [one.result().status_code for one in asked] == [200] * 6
-    assert len(loads) == 2
-
-
 # Real artifacts.
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from statistics import NormalDist
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +22,6 @@ from querywright.watching.drift import (
     FELL_BACK,
     LEAST,
     PASSAGES,
-    detectable,
     distinct,
     far,
     newcombe,
@@ -107,16 +105,6 @@ def test_what_was_planted_is_found(exchange, change, name):
         assert ("look at the LM first" if shown(found) == {FAILED} else "compile again") in found.sentence
 
 
-@pytest.mark.slow
-def test_the_shift_that_is_told_is_found_four_times_in_five(exchange):
-    found = compared(exchange, 3, far=False)
-    assert "nothing shown: 120 distinct questions of traffic, 90 of the reference" in found.sentence
-    shift = 0.1 * 1.07 * detectable(120, 90, alpha=ALPHA / 5)
-    assert float(found.sentence.partition("best score that is ")[2].split()[0]) == pytest.approx(shift, rel=0.15)
-    lower = [compared(exchange, 5_000 + seed, far=False, score=0.6 - shift) for seed in range(100)]
-    assert 0.7 <= sum(BEST in shown(one) for one in lower) / len(lower) <= 0.9
-
-
 @pytest.mark.parametrize(("n", "m"), [(LEAST - 1, 90), (90, LEAST - 1), (0, 90)])
 def test_few_questions_tell_nothing(exchange, n, m):
     found = compared(exchange, 5, n=n, m=m, score=0.1, new=1.0)
@@ -170,13 +158,9 @@ def test_measures_by_hand():
     assert (one.value, one.reference, one.difference) == (3.0, 2.0, 1.0)
     welch = stats.ttest_ind(high, low, equal_var=False)
     assert (one.low, one.high) == pytest.approx(tuple(welch.confidence_interval()))
-    assert one.effect == pytest.approx((3 * 400 - 400) / 1600)  # of 1,600 pairs three quarters are larger
     yes = shares("y", [True] * 30 + [False] * 70, [True] * 10 + [False] * 90)
     assert yes.p == pytest.approx(stats.fisher_exact([[30, 70], [10, 90]]).pvalue)
-    assert yes.effect == pytest.approx(2 * math.asin(math.sqrt(0.3)) - 2 * math.asin(math.sqrt(0.1)))
     assert newcombe(56 / 70, 70, 48 / 80, 80) == pytest.approx((0.0524, 0.3339), abs=1e-4)  # Newcombe 1998, table II
-    z = NormalDist().inv_cdf
-    assert detectable(50, 50, alpha=0.05) == pytest.approx((z(0.975) + z(0.8)) * 0.2)
 
 
 def test_the_reference_is_asked_as_it_is():

@@ -86,20 +86,3 @@ def result(prediction: Any, make: Make) -> dict[str, Any]:
         "queries": [{"text": query.text, "role": query.role} for query in prediction.queries],
         "fallbacks": list(prediction.fallbacks),
     }
-
-
-def asked(given: Any) -> tuple[str, list[str] | None]:
-    """Question and options of what a framework passes along.
-
-    Args:
-        given: A question, or a mapping with ``question`` and, for a program that compares options, ``options``.
-
-    Raises:
-        InputError: It is neither.
-    """
-    if isinstance(given, str):
-        return given, None
-    if isinstance(given, Mapping) and isinstance(given.get("question"), str):
-        options = given.get("options")
-        return given["question"], None if options is None else list(options)
-    raise InputError(f'give a question, or {{"question": "...", "options": ["...", "..."]}}, but not {given!r}')

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
 from pydantic import field_validator
 
-from querywright.adapters.common import GivenProgram, asked, documents, missing, opened, result
+from querywright.adapters.common import GivenProgram, documents, missing, opened, result
 from querywright.data.types import Passage
+from querywright.errors import InputError
 from querywright.optimize.artifacts.loaded import Event, LoadedProgram
 
 try:
@@ -78,21 +79,21 @@ class QuerywrightRunnable(RunnableLambda[Any, dict[str, Any]]):
             yield part
 
     def _answer(self, given: Any) -> dict[str, Any]:
-        question, options = asked(given)
+        question, options = _asked(given)
         return {"question": question, **result(self.program(question, options), _document)}
 
     async def _aanswer(self, given: Any) -> dict[str, Any]:
-        question, options = asked(given)
+        question, options = _asked(given)
         return {"question": question, **result(await self.program.acall(question, options), _document)}
 
     def _parts(self, inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
-        question, options = asked(reduce(_added, inputs))
+        question, options = _asked(reduce(_added, inputs))
         yield AddableDict(question=question)
         for event in self.program.stream(question, options):
             yield _part(event)
 
     async def _aparts(self, inputs: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
-        question, options = asked(reduce(_added, [one async for one in inputs]))
+        question, options = _asked(reduce(_added, [one async for one in inputs]))
         yield AddableDict(question=question)
         async for event in self.program.astream(question, options):
             yield _part(event)
@@ -121,6 +122,16 @@ def as_runnable(program: GivenProgram) -> QuerywrightRunnable:
         ``question``, ``answer``, ``support``, ``documents``, ``queries`` and ``fallbacks``.
     """
     return QuerywrightRunnable(program)
+
+
+def _asked(given: Any) -> tuple[str, list[str] | None]:
+    """Question and options of what a chain passes along."""
+    if isinstance(given, str):
+        return given, None
+    if isinstance(given, Mapping) and isinstance(given.get("question"), str):
+        options = given.get("options")
+        return given["question"], None if options is None else list(options)
+    raise InputError(f'give a question, or {{"question": "...", "options": ["...", "..."]}}, but not {given!r}')
 
 
 def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:

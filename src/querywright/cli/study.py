@@ -19,10 +19,8 @@ from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
 from querywright.cli.tracking import tracking
 from querywright.errors import InputError
-from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.optimize.study.data import CheckedStudy
     from querywright.optimize.study.spec import StudySpec
     from querywright.optimize.study.types import Snapshot
 
@@ -92,14 +90,13 @@ class BudgetOptions:
 
 
 @study_app.command(name="check")
-def check_command(file: Path, /, *, measure: opt.Flag = False, output: opt.Output = opt.Output()) -> None:
+def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
     """Check a study and its data, and say what it takes at most, before anything is asked.
 
     Example: querywright study check study.yaml
 
     Args:
         file: The study: a YAML file.
-        measure: Time one question for real, to tell minutes; this asks the LM.
     """
     from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.estimate import estimate
@@ -113,10 +110,9 @@ def check_command(file: Path, /, *, measure: opt.Flag = False, output: opt.Outpu
     )
     workspace = asked.open(output.home)
     writers = open_writers(spec, workspace.lm)
-    seconds = _measured(checked, workspace, next(iter(writers.values()), None)) if measure else None
     found = estimate(
         spec, checked.space, checked.splits, workspace.lm, writers=[one for one in writers.values() if one is not None],
-        passages=checked.passages, seconds_per_call=seconds,
+        passages=checked.passages,
     )  # fmt: skip
     sizes = {name: len(part) for name, part in checked.splits._asdict().items()}
 
@@ -124,15 +120,19 @@ def check_command(file: Path, /, *, measure: opt.Flag = False, output: opt.Outpu
         questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
         show_table(
             f"{spec.name}: {spec.trials} trials; questions: {questions}",
-            [stage.row() for stage in found.stages],
+            [
+                {"stage": one["name"], "LM calls": f"{one['calls']:,}", "tokens": f"{one['tokens']:,}"}
+                | {"dollars": "unknown" if one["dollars"] is None else f"{one['dollars']:.2f}"}
+                for one in (*found["stages"], {**found, "name": "in all, at most"})
+            ],
             notes=[
-                *(f"{stage.name}: {stage.how}" for stage in found.stages if stage.how),
-                *(f"assumed: {one}" for one in found.assumptions),
+                *(f"{one['name']}: {one['how']}" for one in found["stages"]),
+                *(f"assumed: {one}" for one in found["assumptions"]),
             ],
         )
         say(f"{file.name} is in order")
 
-    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, **found.to_json()}, shown)
+    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, **found}, shown)
 
 
 @study_app.command(name="run")
@@ -296,18 +296,6 @@ def _note_unlearnt(spec: StudySpec) -> None:
     writing = [name for name in spec.techniques if technique_class(name).LM_STAGES]
     for folder in (one.lm for one in spec.writers if os.path.isdir(one.lm)):
         tell_unlearnt(read_rewriter(folder), writing, note)
-
-
-def _measured(checked: CheckedStudy, workspace: Workspace, writer: Any) -> float | None:
-    """Seconds of one LM call, from one dev question through the first technique that was named."""
-    from querywright.optimize.study.estimate import measure
-    from querywright.programs import make_program, technique_class
-
-    name = next((one for one in checked.spec.techniques if one != "plain"), "plain")
-    retriever = workspace.retriever(checked.spec.collection, checked.spec.embedder, checked.space[name].engine)
-    writer = writer if technique_class(name).LM_STAGES else None
-    program = make_program(name, retriever, reader=checked.space.readers[0], writer_lm=writer)
-    return measure(workspace.lm, program, checked.splits.dev[0])
 
 
 def _best(found: Mapping[str, Any]) -> str:

@@ -61,7 +61,6 @@ class Programs:
         self._metrics = metrics
         self._log_questions = log_questions
         self._reloading = asyncio.Lock()
-        self._next: asyncio.Task[list[dict[str, str]]] | None = None
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
@@ -74,17 +73,8 @@ class Programs:
         return found
 
     async def reload(self) -> list[dict[str, str]]:
-        """Load every artifact again and put all of them in the places of those before, or none.
-
-        Who asks while one is under way waits for the next one, together with all others who do.
-        """
-        if self._next is None:
-            self._next = asyncio.create_task(self._in_turn())
-        return await asyncio.shield(self._next)
-
-    async def _in_turn(self) -> list[dict[str, str]]:
+        """Load every artifact again and put all of them in the places of those before, or none; one after another."""
         async with self._reloading:
-            self._next = None  # who asks from now on may ask for a later state
             before = dict(self._served)
             try:
                 if self._load is None:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from statistics import NormalDist, fmean, pstdev
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +39,6 @@ BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED = (
 )
 
 _DRAWS = 999  # of a permutation test: the smallest p-value is 0.001, which six tests at once leave below 0.05
-_DETOUR = 1.07  # how much larger a shift Anderson-Darling needs than the t-test; measured, on normal values
 # A question that nobody waited for, or that could not be asked so (as a blank one), says nothing of the program. A
 # plain InputError does: a retriever or a reranker gave what is no answer.
 _SAYS_NOTHING = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "TechniqueError"})
@@ -55,7 +54,6 @@ class Measure:
     Args:
         kind: ``score`` (a mean) or ``share`` (of questions).
         low: Lower end of the difference's 95 % interval.
-        effect: Size of the difference beside the spread: Cliff's delta of scores, in [-1, 1]; Cohen's h of shares.
         p: Probability of such a difference if there were none; ``p_holm`` is corrected for all that was tested.
         note: Why it was not tested.
     """
@@ -68,7 +66,6 @@ class Measure:
     reference: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    effect: float = math.nan
     p: float = math.nan
     method: str = ""
     note: str = ""
@@ -201,15 +198,7 @@ def _verdict(measures: Sequence[Measure], ours: Sequence[Exchange], theirs: Sequ
         if {one.name for one in shown} == {FAILED}:
             remedy = "look at the LM first, compiling again mends no failures"
         return "drift", f"drift shown: {'; '.join(map(_fact, shown))} ({sides}): {remedy}"
-    tested = [one for one in measures if not math.isnan(one.p)]
-    best = next((one for one in tested if one.name == BEST), None)
-    if best is None:
-        return "none", f"nothing shown: {sides}"
-    # What would have been found, so that nothing shown is not taken for nothing there.
-    spread = pstdev(_best([one for one in (*ours, *theirs) if one.error is None]))
-    shift = _DETOUR * spread * detectable(best.n, best.n_reference, alpha=ALPHA / len(tested))
-    found = f"a best score that is {shift:.3f} lower or higher would have been found four times in five"
-    return "none", f"nothing shown: {sides}; {found}"
+    return "none", f"nothing shown: {sides}"
 
 
 def _fact(one: Measure) -> str:
@@ -228,7 +217,7 @@ def scores(name: str, traffic: Sequence[float], reference: Sequence[float], *, s
     if min(n, m) < LEAST:
         return replace(made, note=_lacking(n, m))
     if len({*traffic, *reference}) == 1:
-        return replace(made, low=0.0, high=0.0, effect=0.0, note="all of them are equal")
+        return replace(made, low=0.0, high=0.0, note="all of them are equal")
     from scipy import stats
 
     with warnings.catch_warnings():  # where all of one side are equal
@@ -236,10 +225,7 @@ def scores(name: str, traffic: Sequence[float], reference: Sequence[float], *, s
         low, high = stats.ttest_ind(traffic, reference, equal_var=False).confidence_interval(CONFIDENCE)
     drawn = stats.PermutationMethod(n_resamples=_DRAWS, rng=np.random.default_rng(seed))
     found: Any = stats.anderson_ksamp([traffic, reference], variant="right", method=drawn)
-    # Cliff's delta: how much more often a value of the traffic is the larger one of a pair.
-    delta = 2 * float(stats.mannwhitneyu(traffic, reference).statistic) / (n * m) - 1
-    p = float(found.pvalue)
-    return replace(made, low=float(low), high=float(high), effect=delta, p=p, method="Anderson-Darling")
+    return replace(made, low=float(low), high=float(high), p=float(found.pvalue), method="Anderson-Darling")
 
 
 def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Measure:
@@ -295,8 +281,7 @@ def _share(name: str, n: int, m: int, value: float, reference: float, **told: An
     if min(n, m) < LEAST:
         return replace(made, note=_lacking(n, m))
     low, high = newcombe(value, n, reference, m)
-    effect = 2 * math.asin(math.sqrt(value)) - 2 * math.asin(math.sqrt(reference))
-    return replace(made, low=low, high=high, effect=effect, **told)
+    return replace(made, low=low, high=high, **told)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -315,12 +300,6 @@ def newcombe(a: float, n: int, b: float, m: int) -> tuple[float, float]:
     """
     (low_a, high_a), (low_b, high_b) = (wilson_interval(s, k, confidence=CONFIDENCE) for s, k in ((a, n), (b, m)))
     return a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
-
-
-def detectable(n: int, m: int, *, alpha: float) -> float:
-    """The shift of a mean, in standard deviations, that is found four times in five."""
-    normal = NormalDist()
-    return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(0.8)) * math.sqrt(1 / n + 1 / m)
 
 
 def recorded_now(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import socket
 import sqlite3
 import traceback
@@ -15,8 +14,6 @@ import sqlalchemy
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.study.engine import _workers_beside
 from querywright.optimize.study.storage import open_storage, plain_failures
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def test_a_study_is_there_when_it_is_opened_again_and_is_not_made_by_looking(open_study):
@@ -61,23 +58,12 @@ def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_sai
         opened()
 
 
-def hold_sqlite(folder, ready, end):
+def test_sqlite_is_for_one_process_and_a_second_is_told_what_to_do(tmp_path):
+    folder = tmp_path / "a {b} %41 ?c=d #e"
     with open_storage("sqlite", folder, "s") as storage:
         storage.study(["maximize"]).ask()
-        ready.set()
-        end.wait(60)
-
-
-@pytest.mark.slow
-def test_sqlite_is_for_one_process_and_a_second_is_told_what_to_do(tmp_path):
-    folder, ready, end = tmp_path / "a {b} %41 ?c=d #e", SPAWN.Event(), SPAWN.Event()
-    process = SPAWN.Process(target=hold_sqlite, args=(folder, ready, end))
-    process.start()
-    ready.wait(60)
-    with pytest.raises(InputError, match=r"serves one process.*--storage journal"):
-        open_storage("sqlite", folder, "s")
-    process.kill()
-    process.join()
+        with pytest.raises(InputError, match=r"serves one process.*--storage journal"):
+            open_storage("sqlite", folder, "s")
     with open_storage("sqlite", folder, "s") as storage:
         assert len(storage.study(["maximize"]).trials) == 1
 
