@@ -380,9 +380,9 @@ def compile(
     settings = settings or CompileSettings(objective="auto")
     try:
         settings = replace(settings, **changes)
-    except TypeError as error:
+    except TypeError:
         known = ", ".join(CompileSettings.__dataclass_fields__)
-        raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from error
+        raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from None
     if not isinstance(technique, str):
         raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
     kind = technique_class(technique)

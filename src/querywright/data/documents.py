@@ -275,7 +275,7 @@ def _html(data: bytes) -> _Text:
     converter = MarkdownConverter(
         heading_style=ATX, strip=["a", "img", "title"], escape_underscores=False, escape_asterisks=False
     )
-    text = converter.convert_soup(soup.find("main") or soup.find(role="main") or soup.body or soup)
+    text = converter.convert_soup(soup.find("main") or soup.find(role="main") or soup.body or soup).strip()
     return _Text(text, title, tuple(_headings(text)), lost=lost)
 
 
