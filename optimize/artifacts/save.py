@@ -67,10 +67,8 @@ def save_program(
         if row.failure is None
     ]
     searched, reranker = program.technique.searched, program.technique.reranker
-    source = opened(searched)
     return write_artifact(
-        path, program, lm=lm.model, embedder=source.embedder, collection=source.collection, engine=source.engine,
-        where=source.where, reranker=None if reranker is None else reranker.id,
+        path, program, lm=lm.model, **opened(searched), reranker=None if reranker is None else reranker.id,
         fingerprint=searched.fingerprint, created=today(), made=made, golden=golden, card=card,
     )  # fmt: skip
 

@@ -76,7 +76,7 @@ class QuestionIndex(HeldPassages):
 
     Args:
         name: The collection of the passages.
-        embedder: The embedder that both were built with.
+        embedder: The embedder that both were built with. Default: the one that the collection names.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
         answers: By question the ids of further passages that answer it, for ``filled`` matching; what is not of
@@ -95,17 +95,17 @@ class QuestionIndex(HeldPassages):
         self,
         name: str,
         *,
-        embedder: TextEmbedder,
+        embedder: TextEmbedder | None = None,
         home: Path | None = None,
         where: Mapping[str, Any] | None = None,
         answers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
-        self.embedder = embedder
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
         """Searches the same passages without their questions."""
+        self.embedder = self.plain.embedder
         self._passages = {passage.id: passage for passage in self.plain.passages()}
-        self._questions = open_questions(name, embedder, home)
+        self._questions = open_questions(name, self.embedder, home)
         self._texts = {question.id: question.text for question in self._questions.passages()}
         live = live_questions(name, list(self._questions.passages()), self._passages)
         self._own = {question.id: str(question.metadata["passage"]) for question in live}
@@ -115,7 +115,7 @@ class QuestionIndex(HeldPassages):
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
-        self._embedder = with_store(embedder, home)
+        self._embedder = with_store(self.embedder, home)
         self._lock = threading.Lock()
         further = sorted((question, list(found)) for question, found in (self._answers or {}).items())
         parts = ["questions", self.plain.fingerprint, self._questions.fingerprint, further]
