@@ -24,7 +24,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -404,24 +404,13 @@ def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
     rows = [one.to_json() | ({"parent": parents[one.id]} if parents else {}) for one in made.questions]
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = write_file(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
-    told = (
-        "kind",
-        "collection",
-        "seed",
-        "wanted",
-        "available",
-        "skipped",
-        "asked",
-        "dropped",
-        "lm",
-        "judge",
-        "prompts",
-    )
-    card = {"synthetic": True, "date": datetime.now(UTC).date().isoformat()}
-    card |= {name: getattr(made, name) for name in told} | {
+    told = {one.name: getattr(made, one.name) for one in fields(made) if one.name not in ("questions", "parents")}
+    card = {
+        "synthetic": True,
+        "date": datetime.now(UTC).date().isoformat(),
+        **told,
         "kept": len(rows),
         "jointly": sum(one.jointly for one in made.questions),
-        "index": dict(made.index),
         "cautions": made.cautions,
         "sha256": digest,
     }

@@ -22,7 +22,7 @@ from querywright.retrieval.generated_questions import (
     COMPLETE,
     fill_command,
     live_questions,
-    open_questions,
+    questions_name,
     stored_answers,
 )
 from querywright.retrieval.question_match import (
@@ -105,7 +105,7 @@ class QuestionIndex(HeldPassages):
         """Searches the same passages without their questions."""
         self.embedder = self.plain.embedder
         self._passages = {passage.id: passage for passage in self.plain.passages()}
-        self._questions = open_questions(name, self.embedder, home)
+        self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
         self._texts = {question.id: question.text for question in self._questions.passages()}
         live = live_questions(name, list(self._questions.passages()), self._passages)
         self._own = {question.id: str(question.metadata["passage"]) for question in live}
