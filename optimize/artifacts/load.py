@@ -135,7 +135,8 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
 def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
     """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not."""
     if isinstance(given, dspy.BaseLM):
-        return _with_async_face(given)
+        # One with an engine of ours can be asked in an event loop, too.
+        return as_lm(given) if isinstance(getattr(given, "engine", None), LMEngine) else given
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
     return resolve_lm(given or own_lm(manifest.lm, "lm"), store=open_store(home))
@@ -172,11 +173,6 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
             f"allow it to artifacts with the environment variable {ALLOWED}={name} (patterns with commas, as openai/*)"
         )
     return name
-
-
-def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """An LM with an engine of ours can be asked in an event loop, too; any other is given back as it is."""
-    return as_lm(lm) if isinstance(getattr(lm, "engine", None), LMEngine) else lm
 
 
 def writer_of(
