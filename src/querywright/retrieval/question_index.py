@@ -79,8 +79,6 @@ class QuestionIndex(HeldPassages):
         embedder: The embedder that both were built with. Default: the one that the collection names.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
-        answers: By question the ids of further passages that answer it, for ``filled`` matching; what is not of
-            the collection is passed over. Default: what ``querywright questions fill`` has stored, if it was run.
 
     Raises:
         CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
@@ -98,7 +96,6 @@ class QuestionIndex(HeldPassages):
         embedder: TextEmbedder | None = None,
         home: Path | None = None,
         where: Mapping[str, Any] | None = None,
-        answers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
@@ -110,7 +107,7 @@ class QuestionIndex(HeldPassages):
         live = live_questions(name, list(self._questions.passages()), self._passages)
         self._own = {question.id: str(question.metadata["passage"]) for question in live}
         self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
+        self._answers = stored_answers(name, self._own, self._passages, home)
         self._allowed = self.plain.allowed
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
