@@ -73,11 +73,10 @@ class RecordMaker:
         lm: dspy.LM,
         judge_lm: dspy.LM | None = None,
         writer: QuestionWriter | None = None,
-        judge: AnswerabilityJudge | None = None,
         threads: int = 4,
     ) -> None:
         self.lm, self.judge_lm, self.threads = lm, judge_lm or lm, threads
-        self.writer, self.judge = writer or QuestionWriter(), judge or AnswerabilityJudge()
+        self.writer, self.judge = writer or QuestionWriter(), AnswerabilityJudge()
         lms = [
             [engine_of(one).identity, one.kwargs.get("temperature"), one.kwargs.get("max_tokens")]
             for one in (self.lm, self.judge_lm)
@@ -192,7 +191,6 @@ def build_questions(
     embedder: TextEmbedder,
     judge_lm: dspy.LM | None = None,
     writer: QuestionWriter | None = None,
-    judge: AnswerabilityJudge | None = None,
     runner: Runner | None = None,
     threads: int = 4,
     max_failures: float = 0.05,
@@ -209,7 +207,6 @@ def build_questions(
         embedder: Embeds the kept questions; the one that the collection was built with.
         judge_lm: An LM made by ``resolve_lm``, which judges. Default: the one that writes.
         writer: Writes the questions. Default ``QuestionWriter()``.
-        judge: Judges them. Default ``AnswerabilityJudge()``.
         runner: What makes the records. Default: threads of this process.
         threads: LM calls under way at a time, 1 or more. Default 4.
         max_failures: Share of the passages that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
@@ -230,7 +227,7 @@ def build_questions(
     folder = questions_folder(collection, home)
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
-    maker = RecordMaker(lm, judge_lm, writer, judge, threads)
+    maker = RecordMaker(lm, judge_lm, writer, threads)
     settings, runner = maker.settings, runner or maker.in_threads
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK), metered() as meter:

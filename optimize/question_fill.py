@@ -19,7 +19,6 @@ import numpy as np
 from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
 from querywright.errors import CollectionError, InputError
-from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder, with_store
 from querywright.optimize.evaluate import Progress
@@ -100,7 +99,6 @@ def fill(
     *,
     lm: dspy.LM,
     embedder: TextEmbedder,
-    judge: Judge | None = None,
     home: Path | None = None,
     threshold: float | None = None,
     percentile: float | None = None,
@@ -122,7 +120,6 @@ def fill(
         collection: The collection whose questions were written.
         lm: The LM that judges, made by ``resolve_lm``.
         embedder: The one that the collection was built with.
-        judge: A judge of single passages without the right answer. Default: answerability as it comes.
         home: The working folder. Default: ``querywright.home.home()``.
         threshold: The least cosine similarity of a pair that is judged, -1 to 1. Default None.
         percentile: Only pairs above this percentile of similarity are judged, 0 to 100. Default None; with neither,
@@ -152,7 +149,7 @@ def fill(
         raise InputError(f"most must be 1 or more, but got {most}")
     if threshold is None and percentile is None:
         percentile = 0.0
-    judge = judge or AnswerabilityJudge()
+    judge = AnswerabilityJudge()
     folder = questions_folder(collection, home)
     passages = list(ChromaRetriever(collection, embedder=embedder, home=home).passages())
     with building(folder, questions_name(collection), LOCK) if folder.exists() else nullcontext():

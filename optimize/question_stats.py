@@ -33,20 +33,16 @@ from querywright.retrieval.generated_questions import (
 )
 
 SAMPLE = 1000
-"""Complete questions whose similarities are looked at; all where there are no more."""
+"""Complete questions whose similarities are looked at, drawn where there are more."""
 
 
-def question_stats(
-    collection: str, *, embedder: TextEmbedder, home: Path | None = None, size: int = SAMPLE, seed: int = 0
-) -> dict[str, Any]:
+def question_stats(collection: str, *, embedder: TextEmbedder, home: Path | None = None) -> dict[str, Any]:
     """The figures of a collection's questions, from their records.
 
     Args:
         collection: Name of the collection whose passages the questions are about.
         embedder: Embeds questions and passages; vectors that are stored are not computed again.
         home: The working folder. Default: ``querywright.home.home()``.
-        size: Complete questions whose similarities are looked at, drawn where there are more. Default 1000.
-        seed: Of the draw. Default 0.
 
     Returns:
         ``collection``; of passages how many there are (``passages``), have questions as they are now (``recorded``),
@@ -101,20 +97,20 @@ def question_stats(
         "bare": [id for id, texts in complete.items() if not texts],
         "coverage": sum(count > 0 for count in counts) / len(passages),
         "dropped": {why: count for why, count in sorted(dropped.items()) if count},
-        "similarities": _similarities(complete, passages, with_store(embedder, home), size, seed),
+        "similarities": _similarities(complete, passages, with_store(embedder, home)),
         "made": None if made is None else made.model_dump(),
     }
 
 
 def _similarities(
-    complete: Mapping[str, Sequence[str]], passages: Mapping[str, Passage], embedder: Embedder, size: int, seed: int
+    complete: Mapping[str, Sequence[str]], passages: Mapping[str, Passage], embedder: Embedder
 ) -> dict[str, float]:
     """Of passages drawn whole, so that there are pairs of one passage, until there are enough questions."""
     ids = [id for id, texts in complete.items() if texts]
     chosen: list[str] = []
     questions: list[str] = []
-    for place in np.random.default_rng(seed).permutation(len(ids)):
-        if len(questions) < size:
+    for place in np.random.default_rng(0).permutation(len(ids)):
+        if len(questions) < SAMPLE:
             chosen.append(ids[place])
             questions += complete[ids[place]]
     vectors, about = embedder.encode_query(questions), embedder.encode([passages[id].content for id in chosen])

@@ -24,7 +24,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,6 @@ from querywright.data.types import Label, Passage, Question
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
 from querywright.metrics.answers import contains_answer, hit, token_f1
-from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
 from querywright.optimize.dspy_context import asking
@@ -140,7 +139,6 @@ def make_testset(
     *,
     lm: dspy.LM,
     judge_lm: dspy.LM | None = None,
-    judge: Judge | None = None,
     number: int | None = None,
     two_passage: float = 0.5,
     embedder: TextEmbedder | None = None,
@@ -163,8 +161,6 @@ def make_testset(
         lm: An LM made by ``resolve_lm`` that writes, best another one than an index was written with.
         judge_lm: The LM that judges new questions, and reads those of ``make``. Default ``lm``, which then judges what
             it wrote.
-        judge: Judges whether a passage answers a new question; 1.0 of its scale is the whole answer. Default
-            ``AnswerabilityJudge``. ``make`` has none.
         number: Questions in the set, 1 or more; fewer where there are not so many. Default: as many as there are.
         two_passage: Share of the questions of ``make`` that take two passages, 0 to 1. Default 0.5.
         embedder: The collection's, by which pairs of ``make`` are near. Default: the one that it names.
@@ -204,7 +200,7 @@ def make_testset(
             (_pairs(collection, order[: PATIENCE * n_two], home=home, embedder=embedder), n_two),
         ]
     else:
-        candidates, ask, writer, skipped = _of_index(kind, collection, passages, home, lm, judge_lm or lm, judge)
+        candidates, ask, writer, skipped = _of_index(kind, collection, passages, home, lm, judge_lm or lm)
         order = sorted(candidates, key=lambda candidate: candidate.id)
         random.Random(seed).shuffle(order)
         parts = [(order, len(order) if number is None else number)]
@@ -256,8 +252,7 @@ def _onward(progress: Progress | None, before: int, most: int) -> Progress | Non
 
 
 def _of_index(
-    kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM,
-    judge: Judge | None,
+    kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM
 ) -> tuple[list[Passage], Callable[[Any], Asked], OneQuestion, dict[str, int]]:  # fmt: skip
     """What of an index of questions can be reworded or asked of, how, by whom, and what was left out before."""
     stored = published_questions(collection, home)
@@ -266,7 +261,7 @@ def _of_index(
     told: defaultdict[str, list[str]] = defaultdict(list)
     for question in live:
         told[str(question.metadata["passage"])].append(question.text)
-    judging, rephrasing, asking_anew = judge or AnswerabilityJudge(), RephraseQuestion(), AskAnother()
+    judging, rephrasing, asking_anew = AnswerabilityJudge(), RephraseQuestion(), AskAnother()
     writer: OneQuestion = rephrasing if kind == "rephrase" else asking_anew
     if kind == "rephrase":
         candidates = [one for one in live if one.metadata["label"] == COMPLETE]
@@ -302,7 +297,7 @@ def _of_index(
             return question, ""
         with asking(judge_lm):
             label = judging.label_of(Case(Question(passage.id, text), (passage,)))
-        return question, "unjudged" if label is None else "" if judging.score([label]) == 1.0 else "unanswerable"
+        return question, "unjudged" if label is None else "" if label == COMPLETE else "unanswerable"
 
     return candidates, ask, writer, skipped
 
@@ -404,24 +399,13 @@ def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
     rows = [one.to_json() | ({"parent": parents[one.id]} if parents else {}) for one in made.questions]
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = write_file(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
-    told = (
-        "kind",
-        "collection",
-        "seed",
-        "wanted",
-        "available",
-        "skipped",
-        "asked",
-        "dropped",
-        "lm",
-        "judge",
-        "prompts",
-    )
-    card = {"synthetic": True, "date": datetime.now(UTC).date().isoformat()}
-    card |= {name: getattr(made, name) for name in told} | {
+    told = {one.name: getattr(made, one.name) for one in fields(made) if one.name not in ("questions", "parents")}
+    card = {
+        "synthetic": True,
+        "date": datetime.now(UTC).date().isoformat(),
+        **told,
         "kept": len(rows),
         "jointly": sum(one.jointly for one in made.questions),
-        "index": dict(made.index),
         "cautions": made.cautions,
         "sha256": digest,
     }

@@ -13,7 +13,7 @@ import dspy
 
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
-from querywright.models.embedder import Embedder, embedder_of
+from querywright.models.embedder import Embedder
 from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, resolve_lm, writer_beside
 from querywright.models.recording import PACKAGED
@@ -24,7 +24,7 @@ from querywright.optimize.artifacts.watchers import Watcher
 from querywright.optimize.artifacts.writers import find_rewriter
 from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class, use_writer
-from querywright.retrieval.addresses import is_address, is_collection
+from querywright.retrieval.addresses import is_collection
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import collection_folder, no_collection, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
@@ -87,12 +87,19 @@ def load(
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     folder = None if home is None else Path(home)
-    if isinstance(retriever, str) or is_collection(retriever) or (where is not None and retriever is None):
-        found: Any = named_collection(retriever or manifest.collection, manifest, folder, where)
+    found: Any
+    if retriever is None and where is None:
+        found = collection_of(manifest, folder)
+    elif retriever is None and manifest.collection is None:
+        raise ArtifactError("the artifact names no collection that a filter could be of; give retriever=... as well")
+    elif retriever is None or isinstance(retriever, str) or is_collection(retriever):
+        admitted = manifest.where if where is None else where
+        name, engine = retriever or manifest.collection, manifest.engine or "dense"
+        found = open_retriever(name, engine=engine, home=folder, where=admitted)
     elif where is not None:
         raise InputError(f"a filter is for a collection, but got {retriever!r:.80}; give it to that: where=...")
     else:
-        found = collection_of(manifest, folder) if retriever is None else as_retriever(retriever)
+        found = as_retriever(retriever)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     reads = lm_of(manifest, lm, folder)
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))
@@ -128,7 +135,8 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
 def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
     """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not."""
     if isinstance(given, dspy.BaseLM):
-        return _with_async_face(given)
+        # One with an engine of ours can be asked in an event loop, too.
+        return as_lm(given) if isinstance(getattr(given, "engine", None), LMEngine) else given
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
     return resolve_lm(given or own_lm(manifest.lm, "lm"), store=open_store(home))
@@ -165,11 +173,6 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
             f"allow it to artifacts with the environment variable {ALLOWED}={name} (patterns with commas, as openai/*)"
         )
     return name
-
-
-def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """An LM with an engine of ours can be asked in an event loop, too; any other is given back as it is."""
-    return as_lm(lm) if isinstance(getattr(lm, "engine", None), LMEngine) else lm
 
 
 def writer_of(
@@ -214,61 +217,19 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
         raise CollectionError(
             f"the artifact needs it: {no_collection(manifest.collection, home)}, or give retriever=..."
         )
-    embedder = None
-    if manifest.engine not in LEXICAL:
-        name = str(manifest.embedder)
-        if published.embedder != name:  # before a model of that name is looked for
-            raise CollectionError(
-                f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
-                f"program was compiled with {name!r}; build the collection again with that embedder, or compile again"
-            )
-        embedder = embedder_of(name, store=open_store(home))
-        if embedder is None:
-            raise ArtifactError(
-                f"the collection was embedded by {name!r}, which cannot be had by its name alone; open it yourself and "
-                "give retriever=..."
-            )
-    return open_compiled_on(manifest, embedder, home)
-
-
-def named_collection(
-    name: Any, manifest: ArtifactManifest, home: Path | None, where: Mapping[str, Any] | None = None
-) -> CollectionRetriever:
-    """Another collection than an artifact's own, or other passages of that, searched as that was.
-
-    Args:
-        name: The collection; or one of ``chromadb``, or its place.
-        manifest: Of the artifact; one that was compiled on a retriever of the user's own is searched by vectors.
-        home: The working folder.
-        where: A filter over metadata. Default: the artifact's own.
-
-    Raises:
-        CollectionError: There is no such collection, or its embedder cannot be had by its name alone.
-    """
-    where = manifest.where if where is None else where
-    if name is None:
-        raise ArtifactError("the artifact names no collection that a filter could be of; give retriever=... as well")
-    if not isinstance(name, str) or is_address(name):
-        return open_retriever(name, engine=manifest.engine or "dense", home=home, where=where)
-    published = read_manifest(collection_folder(name, home))
-    if published is None:
-        raise no_collection(name, home)
-    embedder = embedder_of(published.embedder, store=open_store(home))
-    if embedder is None:
+    if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is looked for
         raise CollectionError(
-            f"the collection {name!r} was embedded by {published.embedder!r}, which cannot be had by its name alone; "
-            "open it yourself and give retriever=..."
+            f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
+            f"program was compiled with {manifest.embedder!r}; build the collection again with that embedder, or "
+            "compile again"
         )
-    return open_retriever(name, engine=manifest.engine or "dense", embedder=embedder, home=home, where=where)
+    return open_compiled_on(manifest, None, home)
 
 
 def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
     """Open the collection in a working folder, which has to be the one that an artifact was compiled on."""
-    assert manifest.engine is not None
-    needed = None if manifest.engine in LEXICAL else embedder
-    found = open_retriever(
-        str(manifest.collection), engine=manifest.engine, embedder=needed, home=home, where=manifest.where
-    )
+    name, engine = str(manifest.collection), str(manifest.engine)
+    found = open_retriever(name, engine=engine, embedder=embedder, home=home, where=manifest.where)
     check_compiled_on(manifest, found.fingerprint)
     return found
 

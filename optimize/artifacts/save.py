@@ -18,11 +18,11 @@ from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
 """What a card shows besides the metrics of the objective."""
+N_GOLDEN = 3
+"""Golden questions of a compilation, taken from dev."""
 
 
-def save_compiled(
-    path: str | Path, compiled: Compiled, splits: Splits, *, lm: Any, threads: int, n_golden: int = 3
-) -> ArtifactManifest:
+def save_compiled(path: str | Path, compiled: Compiled, splits: Splits, *, lm: Any, threads: int) -> ArtifactManifest:
     """Write the recommended program of a compilation as an artifact.
 
     Args:
@@ -31,7 +31,6 @@ def save_compiled(
         splits: The questions that it was made with.
         lm: The LM that it was made with.
         threads: Questions under way at a time while the golden answers are taken.
-        n_golden: Golden questions, taken from dev. Default 3.
     """
     made = compiled.to_json()
     made["data"] = {
@@ -41,7 +40,7 @@ def save_compiled(
     }
     created = today()
     text = card(Path(path).resolve().name, compiled, lm.model, created, made["data"])
-    asked = splits.dev[:n_golden]
+    asked = splits.dev[:N_GOLDEN]
     return save_program(path, compiled.program, lm=lm, asked=asked, threads=threads, made=made, card=text)
 
 
@@ -67,10 +66,8 @@ def save_program(
         if row.failure is None
     ]
     searched, reranker = program.technique.searched, program.technique.reranker
-    source = opened(searched)
     return write_artifact(
-        path, program, lm=lm.model, embedder=source.embedder, collection=source.collection, engine=source.engine,
-        where=source.where, reranker=None if reranker is None else reranker.id,
+        path, program, lm=lm.model, **opened(searched), reranker=None if reranker is None else reranker.id,
         fingerprint=searched.fingerprint, created=today(), made=made, golden=golden, card=card,
     )  # fmt: skip
 

@@ -64,7 +64,7 @@ def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, t
     assert {one.name for one in first.test} >= {"closed book", "no rewriting", "hcqr compiled", "oracle evidence"}
     assert all(not one.failures for one in first.test)
 
-    save_compiled(tmp_path / "artifact", first, splits, lm=lm, threads=2, n_golden=1)
+    save_compiled(tmp_path / "artifact", first, splits, lm=lm, threads=2)
     elsewhere = tmp_path / "elsewhere"  # without the store, so that the answers are made anew
     shutil.copytree(working_folder / "collections", elsewhere / "collections")
     (elsewhere / "models").symlink_to(working_folder / "models")

@@ -12,7 +12,6 @@ import pandas
 import pytest
 
 from querywright.data.types import Passage
-from querywright.metrics.judges import AnswerabilityJudge
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import MADE, RecordMaker, build_questions
 from querywright.programs.question_writer import QuestionWriter
@@ -198,9 +197,8 @@ def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm, 
     other, hotter = make_lm(engine()), make_lm(engine())
     other.engine.identity = "another"
     hotter.kwargs["temperature"] = 0.5
-    reworded, taught = QuestionWriter(), AnswerabilityJudge()
+    reworded = QuestionWriter()
     reworded.write_questions.signature = reworded.write_questions.signature.with_instructions("Ask.")
-    taught.label.demos = [dspy.Example(passage="p", question="q", reason="r", label="none")]
     digests = [
         RecordMaker(**{"lm": lm, **changes}).settings
         for changes in [
@@ -209,7 +207,6 @@ def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm, 
             {"writer": QuestionWriter(batch_size=4)},
             {"writer": QuestionWriter(temperature=0.5)},
             {"writer": reworded},
-            {"judge": taught},
             {"lm": other, "judge_lm": lm},
             {"judge_lm": other},
             {"judge_lm": hotter},

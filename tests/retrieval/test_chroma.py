@@ -19,7 +19,7 @@ from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
 from querywright.programs import TECHNIQUES
 from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever
-from querywright.retrieval.engines import Opened, opened
+from querywright.retrieval.engines import opened
 from querywright.retrieval.types import VectorRetriever
 
 PASSAGES = [
@@ -260,13 +260,13 @@ def own(tmp_path_factory, hashed):
 
     client = chromadb.PersistentClient(str(tmp_path_factory.mktemp("chroma")))
 
-    def make(space="cosine", texts=TEXTS):
+    def make(space="cosine"):
         settings = {"configuration": {"hnsw": {"space": space}}, "embedding_function": Function()}
-        table = client.get_or_create_collection(f"mine-{space}-{'texts' if texts else 'none'}", **settings)
+        table = client.get_or_create_collection(f"mine-{space}", **settings)
         if not table.count():
             told = [{"title": f"T{n}", "n": n} for n in range(len(TEXTS))]
             vectors = hashed().encode(list(TEXTS.values()))
-            table.add(ids=list(TEXTS), documents=list(texts.values()) or None, embeddings=vectors, metadatas=told)
+            table.add(ids=list(TEXTS), documents=list(TEXTS.values()), embeddings=vectors, metadatas=told)
         return table
 
     return make
@@ -289,7 +289,8 @@ def test_what_it_tells_of_itself_and_that_nothing_is_written(own):
     retriever = ChromaRetriever(table)
     assert isinstance(retriever, ForeignChromaRetriever)
     assert isinstance(retriever, VectorRetriever)
-    assert (retriever.count, retriever.kind, opened(retriever)) == (40, "dense", Opened())
+    assert (retriever.count, retriever.kind) == (40, "dense")
+    assert not any(opened(retriever).values())
     assert retriever.get(["d03", "d01"]) == [
         Passage(f"d0{n}", f"fact number {n}", f"T{n}", {"n": n}) for n in (3, 1)
     ]  # fmt: skip
@@ -310,9 +311,8 @@ def test_wrong_use_of_a_collection_of_ones_own_is_told(own):
     for ask, message in (
         (lambda: ChromaRetriever(7), r"or a collection of chromadb .* but got int: 7"),
         (lambda: retriever.search("one", 3), "list of queries"),
-        (lambda: retriever.get(["d01", "none"]), "not in the collection 'mine-cosine-texts': 'none'"),
+        (lambda: retriever.get(["d01", "none"]), "not in the collection 'mine-cosine': 'none'"),
         (lambda: ChromaRetriever(own(), where={"n": {"$near": 3}}).search(["a"], 3), "Chroma refused the search"),
-        (lambda: ChromaRetriever(own(texts={})).search(["a"], 1), "has no documents, which are what is read"),
     ):
         with pytest.raises(InputError, match=message):
             ask()

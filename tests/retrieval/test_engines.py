@@ -13,7 +13,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.engines import ENGINES, LEXICAL, Opened, check_engine, open_retriever, opened
+from querywright.retrieval.engines import ENGINES, LEXICAL, check_engine, open_retriever, opened
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
@@ -120,11 +120,11 @@ def test_an_engine_that_there_is_not(weather, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_only_lexical_engines_do_without_the_embedder(weather, engine):
-    if engine in LEXICAL:
+def test_without_an_embedder_it_is_the_one_that_the_collection_names(weather, engine):
+    if engine in LEXICAL:  # which need none
         assert weather(engine, embedder=None).count == weather(engine, embedder=Compass("other")).count == 3
         return
-    with pytest.raises(InputError, match=f"the engine {engine} needs the embedder"):
+    with pytest.raises(CollectionError, match="the embedder 'compass', which cannot be had by its name alone"):
         weather(engine, embedder=None)
     with pytest.raises(CollectionError, match="was built with the embedder 'compass'"):
         weather(engine, embedder=Compass("other"))
@@ -132,15 +132,16 @@ def test_only_lexical_engines_do_without_the_embedder(weather, engine):
 
 def test_what_is_needed_to_open_a_retriever_again(weather):
     for engine in ENGINES:
-        assert opened(weather(engine)) == Opened(engine, "weather", None if engine in LEXICAL else "compass")
+        told = {"collection": "weather", "engine": engine, "embedder": None if engine in LEXICAL else "compass"}
+        assert opened(weather(engine)) == {**told, "where": None}
         filtered = weather(engine, where={"warm": True, "degrees": {"$gt": 90}})
-        assert weather(engine, where=opened(filtered).where).fingerprint == filtered.fingerprint
+        assert weather(engine, where=opened(filtered)["where"]).fingerprint == filtered.fingerprint
     dense, lexical, questions = weather(), weather("bm25"), weather("questions")
     own = CallableRetriever(lambda query, k: [])
     for parts in ([lexical, dense], [dense, own], [dense, lexical, lexical], [questions, lexical]):
-        assert opened(HybridRetriever(parts)) == Opened()
+        assert not any(opened(HybridRetriever(parts)).values())
     for foreign in (own, as_retriever(lambda query, k: []), None):
-        assert opened(foreign) == Opened()
+        assert not any(opened(foreign).values())
     kinds = [kind_of(one) for one in (*map(weather, ENGINES), own, object())]
     assert kinds == ["dense", "lexical", "hybrid", "dense", "lexical", "foreign", "foreign"]
 

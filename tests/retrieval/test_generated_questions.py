@@ -214,18 +214,18 @@ def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit, f
     with pytest.raises(DataError) as told:
         edit(lambda table: pd.concat([table, *wrong]))
     assert [problem.partition(": ")[2] for problem in told.value.problems] == [
-        "the question is empty; to remove it, remove the row",
-        "the label is 'maybe', not one of complete, partial, none, or empty",
-        "the passage's id is empty",
+        "found ' '; expected non-empty text",
+        "found 'maybe'; expected one of complete, partial, none, or nothing",
+        "found ''; expected non-empty text",
         "there is no passage 'milk' in the collection",
         "the passage 'salt' was changed after its questions were exported; run querywright questions build foods "
         "first and export them again, or empty passage_digest where they fit the passage as it is now",
         "the question 'when is tea drunk?' is asked in q.parquet row 4 already",
     ]
-    assert told.value.problems[0].startswith("q.parquet row 6: ")
+    assert told.value.problems[0].startswith('q.parquet row 6, column "question": ')
     for change, problem in (
-        (lambda table: table.drop(columns="question"), "has no column question; its columns are"),
-        (lambda table: table.assign(label=1), "column label: found 1; expected a text"),
+        (lambda table: table.drop(columns="question"), "no column for 'question' .* the columns are"),
+        (lambda table: table.assign(label=1), 'column "label": found 1; expected a text'),
     ):
         with pytest.raises(DataError, match=problem):
             edit(change)

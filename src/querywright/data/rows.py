@@ -59,11 +59,12 @@ class Table:
         self.names = {**guesses, **{key: (column,) for key, column in self.mapped.items()}}
         self.problems: list[str] = []
         self.absent: dict[str, list[str]] = {}
-        self._seen: dict[str, None] = {}
+        self.seen: dict[str, None] = {}
+        """The columns that there are, in their order."""
 
     def record(self, row: Row) -> Record:
         """The row under this table's column names."""
-        self._seen.update(dict.fromkeys(row.values))
+        self.seen.update(dict.fromkeys(row.values))
         return Record(row, self)
 
     def raise_problems(self, source: str, n_rows: int) -> None:
@@ -79,7 +80,7 @@ class Table:
 
     def _nowhere(self, field: str) -> str:
         """What is said of a field whose column no row has; "" for one that some row has."""
-        seen = self._seen
+        seen = self.seen
         columns = f"{list(seen)[:SHOWN_COLUMNS]}" + f" and {len(seen) - SHOWN_COLUMNS} more" * (
             len(seen) > SHOWN_COLUMNS
         )

@@ -398,7 +398,7 @@ def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
     if found is None:
         raise CollectionError(
             f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, which cannot be had "
-            "by its name alone; give it: embedder=..."
+            "by its name alone; give it (embedder=), or open the collection with it and give that (retriever=)"
         )
     return found
 

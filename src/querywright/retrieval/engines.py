@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -54,12 +53,13 @@ def open_retriever(
             searched by ``dense`` alone and needs no embedder: the embedded one says nothing there.
         engine: ``dense``, ``bm25``, ``hybrid`` (dense first, then BM25, equal weights), ``questions`` or ``expanded``.
             Default ``dense``.
-        embedder: The one that the collection was built with; ``bm25`` and ``expanded`` do without.
+        embedder: The one that the collection was built with; ``bm25`` and ``expanded`` do without. Default: the one
+            that the collection names.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over metadata. Default: every passage.
 
     Raises:
-        InputError: When there is no such engine, or it needs an embedder and none is given.
+        InputError: When there is no such engine.
         CollectionError: When the collection, or what is written for it, is missing, damaged or was built with another
             embedder.
     """
@@ -75,8 +75,6 @@ def open_retriever(
         return BM25Retriever(name, home=home, where=where)
     if engine == "expanded":
         return ExpandedRetriever(name, home=home, where=where)
-    if embedder is None:
-        raise InputError(f"the engine {engine} needs the embedder that the collection was built with; give embedder=")
     if engine == "questions":
         return QuestionIndex(name, embedder=embedder, home=home, where=where)
     dense = ChromaRetriever(name, embedder=embedder, home=home, where=where)
@@ -100,38 +98,24 @@ def fingerprint_of(engine: str, manifest: Generation, where: Mapping[str, Any] |
     return {"dense": dense, "bm25": bm25, "hybrid": hybrid_fingerprint([dense, bm25], (1.0, 1.0))}[engine]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What ``open_retriever`` needs to open a retriever again.
+def opened(retriever: object) -> dict[str, Any]:
+    """How ``open_retriever`` opens a retriever again: ``collection``, ``engine``, id of the ``embedder``, ``where``.
 
-    Args:
-        engine: Name of the engine; None for a retriever that it cannot open.
-        collection: Name of the collection, or None.
-        embedder: Id of the embedder, or None where there is none.
-        where: Its filter over metadata, or None.
+    All of them are None for one that is not of ours. Settings other than the usual ones are not told here: the
+    fingerprint gives them away.
     """
-
-    engine: Engine | None = None
-    collection: str | None = None
-    embedder: str | None = None
-    where: Mapping[str, Any] | None = None
-
-
-def opened(retriever: object) -> Opened:
-    """How a retriever is opened again; all None for one that is not of ours.
-
-    Settings other than the usual ones are not told here: the fingerprint gives them away.
-    """
+    found: dict[str, Any] = dict.fromkeys(("collection", "engine", "embedder", "where"))
     retriever = searched_by(retriever)
     if isinstance(retriever, QuestionIndex):
-        return replace(opened(retriever.plain), engine="questions")
+        return {**opened(retriever.plain), "engine": "questions"}
     if isinstance(retriever, ChromaRetriever):
-        return Opened("dense", retriever.name, retriever.embedder.id, retriever.where)
-    if isinstance(retriever, BM25Retriever):
-        engine: Engine = "expanded" if isinstance(retriever, ExpandedRetriever) else "bm25"
-        return Opened(engine, retriever.name, where=retriever.where)
-    if isinstance(retriever, HybridRetriever):
-        match [opened(part) for part in retriever.retrievers]:
-            case [Opened("dense") as dense, bm25] if replace(dense, engine="bm25", embedder=None) == bm25:
-                return replace(dense, engine="hybrid")
-    return Opened()
+        found |= {"engine": "dense", "embedder": retriever.embedder.id}
+    elif isinstance(retriever, BM25Retriever):
+        found |= {"engine": "expanded" if isinstance(retriever, ExpandedRetriever) else "bm25"}
+    elif isinstance(retriever, HybridRetriever):
+        dense, *others = map(opened, retriever.retrievers)
+        is_hybrid = dense["engine"] == "dense" and others == [{**dense, "engine": "bm25", "embedder": None}]
+        return {**dense, "engine": "hybrid"} if is_hybrid else found
+    else:
+        return found
+    return {**found, "collection": retriever.name, "where": retriever.where}

@@ -25,10 +25,8 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
 from querywright.models.embedder import Progress, TextEmbedder
-from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import (
     LONGEST_NAME,
-    MANIFEST,
     QUESTIONS_SUFFIX,
     collection_folder,
     index_command,
@@ -262,21 +260,9 @@ def stored_answers(
     return {question: tuple(found) for question, found in answers.items()}
 
 
-def open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> ChromaRetriever:
-    """The index of a collection's questions."""
-    return ChromaRetriever(_published(name, home).name, embedder=embedder, home=home)
-
-
 def published_questions(name: str, home: Path | None) -> list[Passage]:
-    """The same questions without their index, in the order of their ids."""
-    return list(published_passages(_published(name, home), home)[1].values())
-
-
-def _published(name: str, home: Path | None) -> Path:
-    folder = questions_folder(name, home)
-    if not (folder / MANIFEST).exists():
-        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
-    return folder
+    """The published questions of a collection, in the order of their ids."""
+    return list(published_passages(questions_folder(name, home), home)[1].values())
 
 
 def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list[Passage]:

@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from querywright.data.rows import Record, Table
 from querywright.data.tables import file_rows
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, DataError, InputError
+from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
@@ -130,18 +131,17 @@ def import_questions(
         raise InputError(f"there is no file {str(path)!r}; write one: querywright questions export {collection}")
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
-    folder, problems = questions_folder(collection, home), list[str]()
-    given, ignored = _read(path, problems)
+    folder = questions_folder(collection, home)
+    given, table, n_rows = _read(path)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK):
         before = read_records(folder)
         edited = {}
         for id, rows in sorted(given.items()):
-            record = _edited(id, rows, before.get(id), passages.get(id), collection, problems)
+            record = _edited(id, rows, before.get(id), passages.get(id), collection, table.problems)
             if record != before.get(id):
                 edited[id] = record
-        if problems:
-            raise DataError(problems)
+        table.raise_problems(path.name, n_rows)
         absent = {id for id, record in before.items() if record.questions} - given.keys()
         gone = absent if prune else set[str]()
         after = {id: record for id, record in before.items() if id not in gone} | edited
@@ -156,7 +156,7 @@ def import_questions(
         absent=len(absent),
         pruned=prune,
         kept=index.count,
-        ignored=ignored,
+        ignored=tuple(name for name in table.seen if name not in COLUMNS and not name.startswith("__index")),
     )
 
 
@@ -166,37 +166,31 @@ def check_parquet_name(path: Path) -> None:
         raise InputError(f"questions are kept as Parquet; give a name that ends in {SUFFIX}, not {path.name!r}")
 
 
-def _read(path: Path, problems: list[str]) -> tuple[Mapping[str, list[_Row]], tuple[str, ...]]:
-    """The rows by passage, in their order, and the columns that mean nothing."""
+def _read(path: Path) -> tuple[Mapping[str, list[_Row]], Table, int]:
+    """The rows by passage, in their order, what was found wrong with them, and how many there are."""
     given: defaultdict[str, list[_Row]] = defaultdict(list)
-    ignored: dict[str, None] = {}
-    for row in file_rows(path, path.name, problems):
-        missing = [name for name in COLUMNS[:2] if name not in row.values]
-        if missing:
-            problems.append(f"{path.name}: has no column {' and '.join(missing)}; its columns are: {[*row.values]}")
-            break
-        ignored |= dict.fromkeys(name for name in row.values if name not in COLUMNS and not name.startswith("__index"))
-        passage, text, label, reason, digest = (_cell(row, name, problems) for name in COLUMNS)
-        question = WrittenQuestion(" ".join(text.split()), label.strip(), reason)
-        if not passage:
-            problems.append(f"{row.place}: the passage's id is empty")
-            continue
-        if not question.text:
-            problems.append(f"{row.place}: the question is empty; to remove it, remove the row")
-        if question.label and question.label not in LABELS:
-            problems.append(f"{row.place}: the label is {question.label!r}, not one of {', '.join(LABELS)}, or empty")
-        given[passage].append(_Row(row.place, question, digest))
-    return given, tuple(ignored)
+    table = Table({name: (name,) for name in COLUMNS}, None, COLUMNS)
+    n_rows = 0
+    for n_rows, row in enumerate(file_rows(path, path.name, table.problems), start=1):  # noqa: B007
+        record = table.record(row)
+        record.required_text("passage")
+        text = " ".join(record.required_text("question").split())
+        label, reason, digest = (_text(record, name) for name in COLUMNS[2:])
+        if label.strip() not in ("", *LABELS):
+            record.complain("label", label, f"one of {', '.join(LABELS)}, or nothing")
+        if record.ok:
+            given[row.values["passage"]].append(_Row(row.place, WrittenQuestion(text, label.strip(), reason), digest))
+    return given, table, n_rows
 
 
-def _cell(row: Any, name: str, problems: list[str]) -> str:
-    value = row.values.get(name)
-    if value is None or value != value:  # a missing text that pandas wrote as NaN
+def _text(record: Record, name: str) -> str:
+    """A text that may be missing; pandas writes NaN for one that is."""
+    value = record.cell(name).value
+    if value is None or value != value:
         return ""
     if not isinstance(value, str):
-        problems.append(f"{row.place}, column {name}: found {value!r}; expected a text")
-        return ""
-    return value
+        record.complain(name, value, "a text")
+    return str(value)
 
 
 def _edited(
@@ -223,7 +217,7 @@ def _edited(
     seen: dict[str, str] = {}
     for row in rows:
         first = seen.setdefault(row.question.text.casefold(), row.place)
-        if first != row.place and row.question.text:
+        if first != row.place:
             problems.append(f"{row.place}: the question {row.question.text!r} is asked in {first} already")
     old = old or PassageRecord(id, current, IMPORTED, ())
     # What the judge left without a label stays without one; what a person did, is vouched for.

@@ -22,7 +22,7 @@ from querywright.retrieval.generated_questions import (
     COMPLETE,
     fill_command,
     live_questions,
-    open_questions,
+    questions_name,
     stored_answers,
 )
 from querywright.retrieval.question_match import (
@@ -76,11 +76,9 @@ class QuestionIndex(HeldPassages):
 
     Args:
         name: The collection of the passages.
-        embedder: The embedder that both were built with.
+        embedder: The embedder that both were built with. Default: the one that the collection names.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
-        answers: By question the ids of further passages that answer it, for ``filled`` matching; what is not of
-            the collection is passed over. Default: what ``querywright questions fill`` has stored, if it was run.
 
     Raises:
         CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
@@ -95,27 +93,26 @@ class QuestionIndex(HeldPassages):
         self,
         name: str,
         *,
-        embedder: TextEmbedder,
+        embedder: TextEmbedder | None = None,
         home: Path | None = None,
         where: Mapping[str, Any] | None = None,
-        answers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
-        self.embedder = embedder
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
         """Searches the same passages without their questions."""
+        self.embedder = self.plain.embedder
         self._passages = {passage.id: passage for passage in self.plain.passages()}
-        self._questions = open_questions(name, embedder, home)
+        self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
         self._texts = {question.id: question.text for question in self._questions.passages()}
         live = live_questions(name, list(self._questions.passages()), self._passages)
         self._own = {question.id: str(question.metadata["passage"]) for question in live}
         self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
+        self._answers = stored_answers(name, self._own, self._passages, home)
         self._allowed = self.plain.allowed
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
-        self._embedder = with_store(embedder, home)
+        self._embedder = with_store(self.embedder, home)
         self._lock = threading.Lock()
         further = sorted((question, list(found)) for question, found in (self._answers or {}).items())
         parts = ["questions", self.plain.fingerprint, self._questions.fingerprint, further]

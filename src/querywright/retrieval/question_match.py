@@ -190,17 +190,17 @@ class Prototypes:
 
     Args:
         ids: Ids of the questions, each once, at least one.
-        vectors: A row of length 1 a question, in the same order.
-        count: How many prototypes at most, 1 to the number of questions. Default: the square root of that number.
+        vectors: A row of length 1 a question, in the same order. There are as many prototypes as the square root of
+            their number, or fewer.
     """
 
-    def __init__(self, ids: Sequence[str], vectors: Vectors, count: int | None = None) -> None:
+    def __init__(self, ids: Sequence[str], vectors: Vectors) -> None:
         from scipy.cluster.vq import kmeans2
 
         rows = np.asarray(vectors, dtype=np.float64)
         with warnings.catch_warnings(), np.errstate(invalid="ignore"):
             warnings.simplefilter("ignore")  # of cells that are empty, and of vectors that are all the same
-            count, random = count or round(math.sqrt(len(ids))), np.random.default_rng(0)
+            count, random = round(math.sqrt(len(ids))), np.random.default_rng(0)
             means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
         lengths = np.linalg.norm(means, axis=1)
         means = means[lengths > 0] / lengths[lengths > 0, None]
