@@ -54,8 +54,8 @@ SAME_MODEL = 0.3
 models are near 0."""
 REACH = "see that its server is up and that it is still there"
 NAMED = (
-    "name the embedder that made them (embedder=), or give a retriever that opens the collection with the function that "
-    "did (--retriever MODULE:FUNCTION)"
+    "name the embedder that made them (embedder=), or give a retriever that opens the collection with the function "
+    "that did (--retriever MODULE:FUNCTION)"
 )
 
 
