@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = {
     **{str(path.relative_to(ROOT)): "tests/metrics" for path in sorted((ROOT / "metrics").glob("[a-z]*.py"))},
     "optimize/study/select.py": "tests/optimize/study/test_select.py",
-    "optimize/significance.py": "tests/optimize/test_comparison.py tests/optimize/test_evaluate.py",
+    "optimize/significance.py": "tests/optimize/test_tables.py tests/optimize/test_compiled.py",
     "programs/selection.py": "tests/programs/test_selection.py",
     "src/querywright/models/store.py": "tests/models/test_store.py",
 }
