@@ -166,19 +166,33 @@ def _journal(path: Path) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    @contextmanager
+    def refused() -> Iterator[None]:
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
+            raise InputError(
+                f"a record of {path.name} cannot be read ({type(error).__name__}); restore the file, or give another "
+                "--out: what was answered is kept"
+            ) from error
+
     class Journal(JournalFileBackend):
+        def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+            logs = super().read_logs(log_number_from)
+            while True:  # a damaged last record is noticed only where another one follows it
+                with refused():
+                    log = next(logs, None)
+                if log is None:
+                    return
+                yield log
+
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             with locked(path.with_suffix(".lock"), seconds=LOCK_SECONDS):
                 for log in logs:
                     append_line(path, json.dumps(log, separators=(",", ":")).encode())
 
-    try:
+    with refused():
         return JournalStorage(Journal(str(path)))
-    except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
-        raise InputError(
-            f"a record of {path.name} cannot be read ({type(error).__name__}); restore the file, or give another "
-            "--out: what was answered is kept"
-        ) from error
 
 
 def _open_sqlite(opened: StudyStorage, path: Path) -> None:

@@ -16,10 +16,15 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
+from querywright.data.types import Label, Passage
+from querywright.optimize.artifacts.files import Golden
 from querywright.optimize.evaluate import evaluate
+from querywright.retrieval.types import Hit
+from querywright.serving.viewer import Viewer, runs_under
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -27,6 +32,7 @@ KILLS = runpy.run_path(str(Path(__file__).with_name("test_kills.py")))
 globals().update({name: KILLS[name] for name in ("server", "forks", "template")})
 SERVING = runpy.run_path(str(ROOT / "tests" / "serving" / "conftest.py"))
 globals().update({name: SERVING[name] for name in ("run", "scripted", "retriever", "make", "token")})
+page = runpy.run_path(str(ROOT / "tests" / "serving" / "test_page.py"))["page"]
 OPTIMIZE = runpy.run_path(str(ROOT / "tests" / "optimize" / "conftest.py"))
 globals().update({name: OPTIMIZE[name] for name in ("make_lm", "make_engine", "make_world")})
 
@@ -169,10 +175,10 @@ def test_no_network_and_no_optional_package(tmp_path, attack):
     (tmp_path / "sitecustomize.py").write_text(hook)
     given = {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}", "QUERYWRIGHT_HOME": str(tmp_path / "home")}
     given |= {"HF_HUB_OFFLINE": "0", "HOME": str(tmp_path)}
-    recorded = "--lm recording:sample --collection mine --limit 5"
     for command in (
-        "--help", "techniques", "index mine sample", f"evaluate plain --data sample {recorded}",
-        f"compare plain hyde --data sample --out results {recorded}", "artifact show artifacts/textbooks",
+        "--help", "techniques", "index mine sample", "evaluate plain --data sample --collection mine --limit 2",
+        "compare plain plain@bm25 --data sample --collection mine --reader none --out results",
+        "artifact show artifacts/textbooks",
     ):  # fmt: skip
         done = subprocess.run(["unshare", "-n", sys.executable, "-m", "querywright", *command.split()], text=True,
                               capture_output=True, cwd=ROOT if "artifacts/" in command else tmp_path,
@@ -255,11 +261,11 @@ def look(page: str, folder: Path) -> str:
     browser = shutil.which("chromium") or pytest.skip("no chromium")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", f"--user-data-dir={folder}"]
     done = subprocess.run([browser, *flags, "--dump-dom", page], capture_output=True, text=True, timeout=120)
-    assert "</html>" in done.stdout, done.stderr[-500:]
+    assert "</html>" in done.stdout or "</pre>" in done.stdout, done.stderr[-500:]
     return done.stdout
 
 
-def test_hostile_texts_in_reports(template, server, forks, tmp_path, canary, attack):
+def test_hostile_texts_in_reports_and_in_the_viewer(template, server, forks, tmp_path, canary, attack):
     texts = hostile(canary.url)
     folder = Path(shutil.copytree(template, tmp_path / "work"))
     rows = KILLS["CLI"]["question_rows"]()
@@ -267,35 +273,53 @@ def test_hostile_texts_in_reports(template, server, forks, tmp_path, canary, att
         row.update(question=f"{row['question']} {text}", id=f"{row['id']}-{text[:40]}", group=text)
         row["options"] = [*row["options"][:2], row["answer"], text]
     KILLS["CLI"]["write_lines"](folder / "questions.jsonl", rows)
-    real, lm = server.reply, LM.format(url=server.address).split()
+    real, lm = server.reply, LM.format(url=server.address)
+    compare = f"compare plain rag_fusion --data questions.jsonl --collection tiny --out results {lm}".split()
     spoil = lambda found: json.dumps(found[1] + texts[len(found[1]) % len(texts)])  # noqa: E731
     server.reply = lambda body: re.sub(r'"([^"]{12,})"', spoil, real(body))
     try:
-        compare = [
-            "compare",
-            "plain",
-            "rag_fusion",
-            "--data",
-            "questions.jsonl",
-            "--collection",
-            "tiny",
-            "--out",
-            "results",
-        ]
         study = (folder / "study.yaml").read_text().replace("name: small", f"name: {json.dumps(texts[1][:60])}")
         (folder / "study.yaml").write_text(study)
-        for command in ([*compare, *lm, "--max-unreadable", "0.9", "--max-failures", "1"],
+        for command in ([*compare, "--max-unreadable", "0.9", "--max-failures", "1"],
                         ["study", "run", "study.yaml", "--out", "study"]):  # fmt: skip
             status, _, said = forks.run(folder, *command)
             if command[0] == "compare":
                 assert status == 0, said
     finally:
         server.reply = real
-    pages = sorted(folder.rglob("*.html"))
+    spoilt = {"technique": texts[0], "made": {"objective": texts[1], "verdict_sentence": " ".join(texts), "test": [
+        {"arm": one, "metrics": {one: {"value": 0.5, "low": 0.1, "high": 0.9}}} for one in texts]}}  # fmt: skip
+    arms = [{"name": one, "state": one, "done": 1, "total": 2, "mean": 0.5, "low": 0.1, "high": 0.9} for one in texts]
+    live = {"command": texts[0], "state": texts[2], "metric": texts[3], "done": 1, "total": 2, "arms": arms,
+            "calls": 1, "usd": None, "started": 1.0, "updated": 2.0}  # fmt: skip
+    for name, data in (("manifest.json", spoilt), ("live.json", live)):
+        (folder / f"{texts[0][:8]}{name}").mkdir()
+        (folder / f"{texts[0][:8]}{name}" / name).write_text(json.dumps(data))
+    pages = [one.as_uri() for one in sorted(folder.rglob("*.html"))]
     assert pages
-    for page in pages:
-        seen = look(page.as_uri(), tmp_path / "browser")
-        attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page.name, canary.asked))
+    with Viewer(folder) as viewer:
+        thread = threading.Thread(target=viewer.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        opened = [f"{viewer.url}/open?id={quote(one['id'])}" for one in runs_under(folder) if "live" not in one]
+        for page in [*pages, f"{viewer.url}/", *opened]:
+            seen = look(page, tmp_path / "browser")
+            attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page, canary.asked))
+            if page == f"{viewer.url}/":
+                assert seen.count("&lt;svg/onload=") > 1, "the viewer shows no run"
+        viewer.shutdown()
+        thread.join()
     control = tmp_path / "control.html"
     control.write_text(f"<title>x</title>{texts[0]}")
     assert "<title>OWNED" in look(control.as_uri(), tmp_path / "browser"), "what a script does is not seen here"
+
+
+def test_hostile_texts_on_the_page_of_serve(page, retriever, scripted, canary, attack):
+    texts = hostile(canary.url)
+    retriever._hits = lambda query: [Hit(Passage(one, one, one), 0.5, rank) for rank, one in enumerate(texts, 1)]
+    scripted.answer = lambda number: " ".join(texts)
+    golden = Golden(
+        question=" ".join(texts), options=[], answer="", passages=[], evidence=dict.fromkeys(texts, Label.USEFUL)
+    )
+    _, seen = page([golden], retriever=retriever)
+    assert seen.count("&lt;svg/onload=") > 3, "the page shows no answer"
+    attack.tried(INERT, "<title>querywright</title>" in seen and not canary.asked, canary.asked)

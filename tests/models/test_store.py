@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import sqlite3
 import stat
@@ -86,6 +87,28 @@ def test_a_damaged_file_costs_its_content_not_the_run(tmp_path, caplog, damage):
         assert (tmp_path / "store.sqlite.damaged-1").exists()
         assert "store.sqlite.damaged-1" in caplog.text
     store.close()
+
+
+def test_a_second_damaged_file_is_kept_beside_the_first(store):
+    for number in (1, 2):
+        store.put("lm", "a", b"1")
+        store.close()
+        store.path.write_bytes(b"this is no database" * 300)
+        assert store.get("lm", "a") is None
+        assert store.path.with_name(f"store.sqlite.damaged-{number}").exists()
+
+
+def test_a_forked_process_leaves_its_parents_connections_and_copies_what_is_in_memory(store, monkeypatch):
+    in_memory = Store()
+    for one in (store, in_memory):
+        one.put("lm", "a", b"1")
+    before = store._engine
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert (store.get("lm", "a"), in_memory.get("lm", "a")) == (b"1", b"1")
+    assert store._engine is not before
+    monkeypatch.undo()
+    store.close()  # another's, as this process looks to it
+    before.dispose()
 
 
 OTHERS = "(SELECT value FROM querywright_entries WHERE key = 'b')"

@@ -41,6 +41,11 @@ def test_no_passage_is_kept_where_none_helps(run):
     assert not out.fallbacks
 
 
+def test_of_nothing_nothing_is_selected_and_no_lm_is_asked(run, nothing):
+    out, asked = run(RewriteRetrieveSelect, PLANNED, question=QUESTION, options=OPTIONS, over=nothing)
+    assert (out.passages, len(asked)) == ([], 1)
+
+
 @pytest.mark.parametrize("answer", ["I cannot say.", {"chosen": [0, 21, -3]}])
 def test_an_answer_that_names_no_passage_leaves_the_pool_as_it_was_found(run, answer):
     given = {"question": QUESTION, "options": OPTIONS}

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
+import pytest
 
 from querywright.data.types import Label
+from querywright.errors import QuerywrightError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import Arm
@@ -13,6 +16,7 @@ from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.select import (
     beats,
     best_of,
+    choose,
     paired,
     surviving,
     winners_curse,
@@ -54,6 +58,26 @@ def test_the_lead_of_the_luckiest_of_many_equal_arms_is_taken_back():
     assert abs(found["corrected"] - 0.5) < 0.5 * (found["dev"] - 0.5)
     better = winners_curse([tried(0, [0.0, 1.0] * 20), tried(1, [1.0] * 40)], USEFUL[0])
     assert better["dev"] == better["corrected"] == 1.0  # really better, so it keeps its lead
+
+
+def test_what_is_chosen_beats_no_rewriting_with_its_own_reader():
+    bare, read = (plain(one, objectives=USEFUL_AND_CALLS) for one in ([1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0]))
+    read = replace(read, number=1, arm=replace(bare.arm, reader="grounded"))
+    led = tried(2, [1, 1, 1, 1, 0, 0], objectives=USEFUL_AND_CALLS)
+    led = replace(led, arm=replace(led.arm, reader="grounded"))  # ahead of no rewriting by its reader alone
+    found = choose([bare, read, led], USEFUL, 6)
+    assert (found.plain, found.best, found.winner, found.too_few) == (read, led, read, "")
+    best = tried(3, [1] * 6, calls=2, objectives=USEFUL_AND_CALLS)
+    found = choose([bare, read, led, best], USEFUL, 6)
+    assert (found.plain, found.best, found.winner) == (bare, best, best)
+    assert [one.number for one in choose([bare, read, led, best], USEFUL_AND_CALLS, 6).front] == [3, 1]
+    few = choose([bare, best], USEFUL, 5)
+    assert (few.best, few.winner) == (best, bare)
+    assert few.too_few.startswith("6 dev and 5 test questions are too few")
+    alone = choose([bare], USEFUL, 6)
+    assert (alone.plain, alone.best, alone.winner) == (bare, None, bare)
+    with pytest.raises(QuerywrightError, match="no rewriting has no result"):
+        choose([best], USEFUL, 6)
 
 
 def test_survivors_are_the_best_techniques_without_no_rewriting():

@@ -132,3 +132,18 @@ def test_a_worker_that_ends_early_is_told_of_with_its_last_words(tmp_path, caplo
         pass
     assert "a worker ended early, with status 2: error: " in caplog.text
     assert "holds no study" in caplog.text
+
+
+def test_a_damaged_last_record_of_a_journal_is_refused_in_words_once_another_follows(tmp_path):
+    with open_storage("journal", tmp_path, "s") as opened:
+        opened.study(["maximize"]).ask()
+    journal = tmp_path / "journal.log"
+    journal.write_bytes(journal.read_bytes()[:-3] + b"?}\n")
+
+    def used():
+        with open_storage("journal", tmp_path, "s") as opened:
+            opened.study(["maximize"]).ask()
+            opened.study(["maximize"]).get_trials()
+
+    with pytest.raises(InputError, match=r"a record of journal\.log cannot be read"):
+        used()
