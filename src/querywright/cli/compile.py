@@ -39,9 +39,7 @@ def compile_command(
     reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
     deadline: opt.Deadline = None,
-    search: opt.SearchOptions = opt.SearchOptions(),
-    searched: opt.Searched = opt.Searched(),
-    helpers: opt.Helpers = opt.Helpers(),
+    search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
@@ -66,7 +64,6 @@ def compile_command(
         argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
         seed: Of the split, the demonstrations and the search.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
     from querywright.named import pairs
@@ -79,9 +76,8 @@ def compile_command(
     check_folder(save_to, "--out")
     compile_and_show(
         technique, data.source, save_to, output, log, verbose=verbose, lm=lambda: lm.open(output.home, run.threads),
-        **searched.needed,
-        reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
-        reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), reader_check=reader_check, reading=data.given,
+        **search.given(lm, needed=True), engine=search.engine, reader=reader, sizes=counts, reader_check=reader_check,
+        reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         settings=CompileSettings(
             objective=objective, n_trials=trials, seed=seed, threads=run.threads, deadline=deadline,

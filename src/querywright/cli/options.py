@@ -67,7 +67,11 @@ Log = Annotated[
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("prepared:check_arm")]
 Technique = Annotated[str, checked("programs:technique_class")]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
-Reader = Annotated[Name, checked("named:check_reader")]
+Reader = Annotated[
+    Name, checked("named:check_reader"),
+    Parameter(help="auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none."),
+]  # fmt: skip
+Embedder = Annotated[Name, Parameter(help="embedded, or a sentence-transformers name or path.")]
 KNOWN_JUDGE = checked("optimize.judge_files:resolve_judge")
 JudgeName = Annotated[Name, KNOWN_JUDGE]
 Verbose = Annotated[
@@ -342,6 +346,10 @@ class Helpers:
     reranker: Name | None = None
     writer: WriterLM = WriterLM()
 
+    def given(self, lm: LMOptions) -> dict[str, Any]:
+        """As programs are given them beside this LM."""
+        return {"reranker": self.reranker, "writer_lm": self.writer.beside(lm)}
+
 
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
@@ -410,26 +418,31 @@ class Searched:
         found = self.collection if self.retriever is None else named_retriever(self.retriever)
         return {"retriever": found, "where": where}
 
-    @property
-    def needed(self) -> dict[str, Any]:
-        """The same, where something must be named."""
-        if self.collection is None and self.retriever is None:
+
+@dataclass(frozen=True)
+class Searching(SearchOptions):
+    """What is searched, what with, and the models that a technique asks."""
+
+    searched: Searched = Searched()
+    helpers: Helpers = Helpers()
+
+    def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:
+        """As arms are given it beside this LM; where it is needed, something must be named that is searched."""
+        if needed and self.searched.collection is None and self.searched.retriever is None:
             raise InputError("name what is searched: --collection NAME, or --retriever MODULE:FUNCTION")
-        return self.given
+        return {**self.searched.given, **self.helpers.given(lm), "embedder": self.embedder, "knobs": self.knobs}
 
 
 @dataclass(frozen=True)
-class ArmOptions(SearchOptions):
+class ArmOptions(Searching):
     """What all arms share that do not say otherwise.
 
     Args:
         engine: dense, bm25, hybrid (both), questions or expanded.
         max_passages: Passages shown to the reader at most, in every arm that names no other number.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         metric: Repeatable. Default: accuracy, and by evidence where it is labelled.
     """
 
-    searched: Searched = Searched()
     max_passages: Count = 5
     engine: Engine = "dense"
     reader: Reader = "auto"

@@ -31,8 +31,6 @@ rewriter_app = opt.make_app(
 )
 
 Number = Annotated[float, Parameter(metavar="X")]
-QUIET_SECONDS = 60.0
-"""Between two lines on a training where standard error is no terminal."""
 
 
 @Parameter(name="*", group="Rewrites")
@@ -54,7 +52,6 @@ class RewriteOptions:
         ties: Also learn a best rewrite that finds as much as the question, and not more.
         sizes: Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
         seed: Of the split and of all draws.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
     """
 
     collection: opt.Name
@@ -74,12 +71,11 @@ class RewriteOptions:
     def settings(self, search: opt.SearchOptions, threads: int, **training: Any) -> TrainSettings:
         """The settings of a training, or of the collection for one; everything is checked."""
         from querywright.metrics.dspy_metrics import metric_named
-        from querywright.named import check_reader, knob_values
+        from querywright.named import knob_values
         from querywright.optimize.rewriter.evaluation import DEEPEST
         from querywright.optimize.rewriter.settings import TrainSettings
         from querywright.programs import technique_class
 
-        check_reader(self.reader)
         knobs = knob_values(self.technique, search.knobs)
         metric_named(self.metric)
         # Where no number was given, as many passages as the metric and those of the card look at.
