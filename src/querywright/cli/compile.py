@@ -43,9 +43,7 @@ def compile_command(
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
-    output: opt.Output = opt.Output(),
-    log: opt.Log = None,
-    verbose: opt.Verbose = False,
+    output: opt.Results = opt.Results(),
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
@@ -75,7 +73,7 @@ def compile_command(
     judging.beside(lm)
     check_folder(save_to, "--out")
     compile_and_show(
-        technique, data.source, save_to, output, log, verbose=verbose, lm=lambda: lm.open(output.home, run.threads),
+        technique, data.source, save_to, output, lm=lambda: lm.open(output.home, run.threads),
         **search.given(lm, needed=True), engine=search.engine, reader=reader, sizes=counts, reader_check=reader_check,
         reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
@@ -86,20 +84,11 @@ def compile_command(
     )  # fmt: skip
 
 
-def compile_and_show(
-    technique: str,
-    questions: Any,
-    save_to: Path,
-    output: opt.Output,
-    log: str | None = None,
-    *,
-    verbose: bool = False,
-    **given: Any,
-) -> Workspace:
+def compile_and_show(technique: str, questions: Any, save_to: Path, output: opt.Results, **given: Any) -> Workspace:
     """Compile, save, show and log; what was found is also shown when it could not be saved. Gives where it was done."""
     from querywright.api import compile as compiled
 
-    logged = tracking(log)
+    logged = tracking(output.log)
     failed: QuerywrightError | None = None
     with progress("opening collection and models") as update:
         tuned = compiled(technique, questions, progress=update, tell=note, **given)
@@ -109,7 +98,7 @@ def compile_and_show(
             failed = error
 
     def shown() -> None:
-        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm, verbose=verbose)
+        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm, verbose=output.verbose)
         if failed is None:
             say(f"artifact: {save_to}")
 

@@ -36,12 +36,12 @@ class Given:
 
     data: opt.DataOptions
 
-    work: opt.Work = field(default_factory=opt.Work)
+    lm: opt.LMOptions = field(default_factory=opt.LMOptions)
+    run: opt.RunOptions = field(default_factory=opt.RunOptions)
     arms: opt.ArmOptions = field(default_factory=opt.ArmOptions)
     judging: opt.Judging = field(default_factory=opt.Judging)
     deadline: opt.Deadline = None
-    log: opt.Log = None
-    verbose: opt.Verbose = False
+    output: opt.Results = field(default_factory=opt.Results)
 
 
 def evaluate_command(arm: opt.Arms = (), /, *, given: Given, rows: opt.File | None = None) -> None:
@@ -103,16 +103,17 @@ class Bench:
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.prepared import prepare
 
-        arms, logged = given.arms, tracking(given.log)
-        judging, lm, guidelines = given.judging, given.work.lm, None
+        arms, logged = given.arms, tracking(given.output.log)
+        judging, lm, guidelines = given.judging, given.lm, None
         judging.beside(lm)
         if judging.guidelines is not None:
             check_file(judging.guidelines, "--guidelines")
             guidelines = Guidelines()
         ready = prepare(
-            named, given.data.source, workspace=given.work.open, **arms.given(lm), engine=arms.engine,
-            reader=arms.reader, max_passages=arms.max_passages, metrics=arms.metric, reading=given.data.given,
-            judges=judging.judge, guidelines=guidelines, threads=given.work.run.threads, tell=note,
+            named, given.data.source, workspace=lambda: lm.open(given.output.home, given.run.threads),
+            **arms.given(lm), engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages,
+            metrics=arms.metric, reading=given.data.given,
+            judges=judging.judge, guidelines=guidelines, threads=given.run.threads, tell=note,
             judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         )  # fmt: skip
         if guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in ready.metrics.values()):
@@ -127,8 +128,8 @@ class Bench:
         found = {**compared.to_json(), "notes": notes, "files": files}
         if baseline is None:
             found = {name: found[name] for name in ("arms", "comparisons", "notes")}
-        emit(self.given.work.output.as_json, found, lambda: self.show(compared, notes))
-        if files and not self.given.work.output.as_json:
+        emit(self.given.output.as_json, found, lambda: self.show(compared, notes))
+        if files and not self.given.output.as_json:
             note(f"report: {files[REPORT]}; every question: {files[ROWS]}")
         elif baseline is None and kept is not None:
             _write_rows(kept, compared)
@@ -146,7 +147,7 @@ class Bench:
             self.guidelines.update(self._frozen(update))
         return compare(
             ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=baseline is not None,
-            metrics=ready.metrics, **self.given.work.run.at(ready.workspace), deadline=self.given.deadline,
+            metrics=ready.metrics, **self.given.run.at(ready.workspace), deadline=self.given.deadline,
             progress=update, control=Control(folder, ready.make, note),
         )  # fmt: skip
 
@@ -211,7 +212,7 @@ class Bench:
 
         title = f"{self.given.data.source}: {len(compared.questions)} questions"
         notes = [*compared.notes, "; ".join(one for one in notes if one not in compared.notes)]
-        verbose = self.given.verbose
+        verbose = self.given.output.verbose
         show_scores(title, [*compared.arms, *compared.references], self.ready.workspace, verbose=verbose, notes=notes)
         show_verdicts(compared.comparisons, verbose=verbose)
         by = f", {compared.labelled_by}" if compared.labelled_by else ""
@@ -244,9 +245,7 @@ class Bench:
                 "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
                 "collection; give such questions and --collection, or leave the judge coverage out"
             )
-        frozen = freeze_guidelines(
-            frozen, sourced, lm=lm, **self.given.work.run.at(self.ready.workspace), progress=progress
-        )
+        frozen = freeze_guidelines(frozen, sourced, lm=lm, **self.given.run.at(self.ready.workspace), progress=progress)
         frozen.save(file)
         return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
 

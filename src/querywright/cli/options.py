@@ -117,7 +117,18 @@ def typed(command: str, *arguments: str, **options: Any) -> str:
 
 
 _OF_A_RUN = {
-    *("home", "as_json", "verbose", "threads", "max_failures", "max_calls", "timeout", "max_unreadable", "deadline"),
+    *(
+        "home",
+        "as_json",
+        "log",
+        "verbose",
+        "threads",
+        "max_failures",
+        "max_calls",
+        "timeout",
+        "max_unreadable",
+        "deadline",
+    ),
     *("api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base", "judge_api_key_env"),
 }
 """Options that say where and how patiently a run asks, and not what; addresses may hold a password."""
@@ -508,6 +519,14 @@ class Output(Home):
     """Where the command works, and what it prints."""
 
     as_json: Json = False
+
+
+@dataclass(frozen=True)
+class Results(Output):
+    """Where the command works, how much it prints of what it found, and where that is logged."""
+
+    log: Log = None
+    verbose: Verbose = False
 
 
 @Parameter(name="*")

@@ -49,15 +49,13 @@ class StorageOptions:
 
 @dataclass(frozen=True)
 class WorkerOptions(StorageOptions):
-    """Where trials are kept, who runs them, and where what they find is logged.
+    """Where trials are kept, and who runs them.
 
     Args:
         workers: Processes side by side.
     """
 
     workers: opt.Count = 1
-    log: opt.Log = None
-    verbose: opt.Verbose = False
 
 
 @Parameter(name="*", group="Budget")
@@ -137,7 +135,7 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
 
 @study_app.command(name="run")
 def run_command(
-    file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Output = opt.Output()
+    file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Results = opt.Results()
 ) -> None:
     """Run a study: try arms on dev, hold the best against no rewriting on test once, save programs and a report.
 
@@ -164,7 +162,7 @@ def resume_command(
     *,
     run: WorkerOptions = WorkerOptions(),
     budget: BudgetOptions = BudgetOptions(),
-    output: opt.Output = opt.Output(),
+    output: opt.Results = opt.Results(),
 ) -> None:
     """Go on with a study that was interrupted, killed, or stopped at its budget; nothing is asked twice.
 
@@ -264,18 +262,18 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
         raise
 
 
-def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Output) -> None:
+def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
     """Run a study to its end, write its report, and show what came of it."""
     from querywright.optimize.study.report import write_report
 
-    logged = tracking(run.log)
+    logged = tracking(output.log)
     command = opt.typed("study", "run", str(file), out=str(folder), workers=run.workers)
     with _resumable(folder, run.storage), progress("opening", command="study", folder=folder) as update:
         found = start(
             workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update, tell=note
         )  # fmt: skip
     write_report(found, folder / REPORT)
-    show_study(found, folder, as_json=output.as_json, verbose=run.verbose)
+    show_study(found, folder, as_json=output.as_json, verbose=output.verbose)
     logged(found, name=found.spec.name, kept=[folder / "artifacts"])
 
 
