@@ -257,10 +257,8 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
 class References:
     """Programs that are no rivals of the arms, by name, one of a kind for each reader among them.
 
-    Args:
-        programs: By name.
-        closed_book: By arm the name of the reference, or of the arm, that has its reader and no passages.
-        oracle: By arm the name of the reference that has its reader and the deciding passages.
+    Beside them stand, by arm, the name of the reference, or of the arm, that has its reader and no passages, and that
+    of the reference which has its reader and the deciding passages.
     """
 
     programs: Mapping[str, RAG] = field(default_factory=dict)

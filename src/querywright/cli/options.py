@@ -172,13 +172,7 @@ class LMOptions:
         }  # fmt: skip
 
     def open(self, home: Path | None, threads: int | None = None, *, keeps: bool = True) -> Workspace:
-        """Open the working folder with this LM; one that cannot be written only where nothing must be kept.
-
-        Args:
-            home: The folder.
-            threads: Calls of it under way at a time; None for as many as it takes.
-            keeps: Whether something must be kept.
-        """
+        """Open the working folder with this LM; one that cannot be written only where nothing must be kept."""
         given = {**self.given, "limits": replace(self.limits, at_once=threads)}
         return Workspace.open(home, **given, tell=note, keeps=keeps)
 
@@ -189,14 +183,7 @@ class LMOptions:
     def for_artifact(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
         """The LM that an artifact is asked with; None for its own, where nothing was said.
 
-        An address, a key or a limit alone is for the artifact's own.
-
-        Args:
-            artifact: Its folder, which is read where its LM must be known, or its manifest.
-            home: The working folder.
-
-        Raises:
-            ArtifactError: Its own LM is elsewhere, and neither named nor allowed here.
+        An address, a key or a limit alone is for the artifact's own, whose folder is read where it must be known.
         """
         from querywright.optimize.artifacts.files import read_artifact
         from querywright.optimize.artifacts.load import own_lm
@@ -227,11 +214,7 @@ class WriterLM:
     writer_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> Any:
-        """As ``writer_lm=`` is given: a name, or an LM where it has an address or a key of its own.
-
-        Args:
-            lm: The LM that reads, which says how patient it is asked.
-        """
+        """As ``writer_lm=`` is given: a name, or an LM as patient as this one where it has an address or a key."""
         from querywright.models.lm import resolve_lm, with_key
 
         if not (self.writer_api_base or self.writer_api_key_env):
@@ -258,11 +241,7 @@ class JudgeLM:
     judge_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> LMOptions | None:
-        """The LM of the judges; None where it is that of the rest.
-
-        Raises:
-            InputError: There is an address or a key, but no name.
-        """
+        """The LM of the judges; None where it is that of the rest."""
         elsewhere = bool(self.judge_api_base or self.judge_api_key_env)
         if self.judge_lm is None and elsewhere:
             raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
@@ -411,11 +390,7 @@ class Searched:
 
     @property
     def given(self) -> dict[str, Any]:
-        """As programs are given it.
-
-        Raises:
-            InputError: Two things are named, or the filter is no JSON object.
-        """
+        """As programs are given it."""
         from querywright.retrieval.callable import named_retriever
 
         if self.collection is not None and self.retriever is not None:
