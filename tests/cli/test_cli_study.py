@@ -108,8 +108,6 @@ def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone
     [
         (("run", "gone.yaml", "--out", "out"), "gone.yaml"),
         (("check", "gone.yaml"), "gone.yaml"),
-        (("run", "gone.yaml"), "--out"),
-        (("run", "gone.yaml", "--out", "out", "--workers", "0"), "--workers"),
         (("export", "gone", "--out", "trials.xlsx"), "'trials.xlsx' says no form of table"),
         (("resume", "gone", "--budget-calls", "-1"), "--budget-calls"),
     ],
