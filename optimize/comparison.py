@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
 
@@ -18,9 +18,9 @@ from querywright.optimize.evaluate import (
     DEFAULT_METRICS,
     Evaluation,
     Progress,
+    Results,
     evaluate,
     judged_question,
-    results_text,
 )
 from querywright.optimize.failures import Failures
 from querywright.optimize.judging import judge_notes
@@ -30,9 +30,6 @@ from querywright.optimize.significance import against
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
 from querywright.progress import part
-
-if TYPE_CHECKING:
-    import pandas
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
@@ -46,8 +43,8 @@ RIGHT = ("accuracy", "exact_match")
 """Metrics that say which answers are right; the first that every arm has is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+@dataclass(frozen=True, slots=True, repr=False)
+class Compared(Results):
     """What a comparison found.
 
     Args:
@@ -102,14 +99,6 @@ class Compared:
             "notes": list(self.notes),
         }
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row an arm or reference and question; the columns are those of ``question_rows``."""
-        import pandas
-
-        from querywright.optimize.tables import question_rows
-
-        return pandas.DataFrame(question_rows([*self.arms, *self.references], self.questions))
-
     def report(
         self,
         path: str | Path,
@@ -142,13 +131,9 @@ class Compared:
         write_file(path, html)
         return path
 
-    def __repr__(self) -> str:
-        return results_text([*self.arms, *self.references], [*self.notes, *(one.sentence for one in self.comparisons)])
-
-    def _repr_html_(self) -> str:
-        from querywright.optimize.report import results_html
-
-        return results_html([*self.arms, *self.references], [*self.notes, *(one.sentence for one in self.comparisons)])
+    def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
+        sentences = [*self.notes, *(one.sentence for one in self.comparisons)]
+        return [*self.arms, *self.references], sentences, self.questions
 
 
 def compare(
@@ -272,10 +257,8 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
 class References:
     """Programs that are no rivals of the arms, by name, one of a kind for each reader among them.
 
-    Args:
-        programs: By name.
-        closed_book: By arm the name of the reference, or of the arm, that has its reader and no passages.
-        oracle: By arm the name of the reference that has its reader and the deciding passages.
+    Beside them stand, by arm, the name of the reference, or of the arm, that has its reader and no passages, and that
+    of the reference which has its reader and the deciding passages.
     """
 
     programs: Mapping[str, RAG] = field(default_factory=dict)

@@ -104,8 +104,42 @@ class Row:
         return cls(**(kept | changes))
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Results:
+    """Results of programs: a text in a terminal, a table in a notebook, and a DataFrame."""
+
+    __slots__ = ()
+
+    def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
+        """The evaluations, what is said of them, and what was asked where that is known."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row an arm and question; the columns are those of ``question_rows``."""
+        import pandas
+
+        from querywright.optimize.tables import question_rows
+
+        evaluations, _, questions = self._told()
+        return pandas.DataFrame(question_rows(evaluations, questions))
+
+    def __repr__(self) -> str:
+        evaluations, sentences, _ = self._told()
+        arms = (
+            f"{one.name} (n {len(one.rows)}): "
+            + (", ".join(f"{name} {100 * one.average(name):.1f}" for name in one.metrics) or "nothing scored")
+            for one in evaluations
+        )
+        return "\n".join([*arms, *sentences])
+
+    def _repr_html_(self) -> str:
+        from querywright.optimize.report import results_html
+
+        evaluations, sentences, _ = self._told()
+        return results_html(evaluations, sentences)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Evaluation(Results):
     """A program's results on a set of questions.
 
     Args:
@@ -217,33 +251,8 @@ class Evaluation:
             data["rows"] = [row.to_json() for row in self.rows]
         return data
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row a question; the columns are those of ``question_rows``."""
-        import pandas
-
-        from querywright.optimize.tables import question_rows
-
-        alone: Any = [self]
-        return pandas.DataFrame(question_rows(alone))
-
-    def __repr__(self) -> str:
-        return results_text([self])
-
-    def _repr_html_(self) -> str:
-        from querywright.optimize.report import results_html
-
-        alone: Any = [self]
-        return results_html(alone)
-
-
-def results_text(evaluations: Sequence[Evaluation], sentences: Sequence[str] = ()) -> str:
-    """Results as a terminal shows them: a line an arm, metrics in per cent, then what the tests say."""
-    arms = (
-        f"{one.name} (n {len(one.rows)}): "
-        + (", ".join(f"{name} {100 * one.average(name):.1f}" for name in one.metrics) or "nothing scored")
-        for one in evaluations
-    )
-    return "\n".join([*arms, *sentences])
+    def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
+        return [self], [], []
 
 
 def _average(values: Sequence[float]) -> float:

@@ -125,12 +125,7 @@ class Failures:
     def check_read(self, spent: Ledger, least: int = 1) -> None:
         """Raise where more answers of the LM could not be read than the share that it is allowed; one at least may.
 
-        Args:
-            spent: What the run spent so far.
-            least: The share is one of so many answers, where there were fewer so far. Default 1.
-
-        Raises:
-            TooManyFailuresError: There were more, or none at all could be read.
+        Where there were fewer than ``least`` answers so far, the share is one of so many.
         """
         total, (said, share) = spent.total, spent.unread or Unread("what is not known here", Limits().max_unreadable)
         some = 1 if share and total.answers > 1 else 0

@@ -22,11 +22,7 @@ def hints(
 ) -> Iterator[str]:
     """What is wrong with questions and metrics before anything is asked.
 
-    Args:
-        questions: With their evidence.
-        metrics: What is measured, by name.
-        asked: Questions of the test. Default: all.
-        tests: Arms that are held against the baseline, which are corrected together; 0 for none.
+    ``asked`` is the number of questions of the test (all), ``tests`` that of arms held against the baseline.
     """
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:

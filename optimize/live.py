@@ -20,15 +20,7 @@ CONTROL = "control.json"
 
 
 def live_arm(name: str, state: str, values: Sequence[float], total: int, done: int | None = None) -> LiveArm:
-    """An arm as it stands.
-
-    Args:
-        name: The arm.
-        state: ``waiting``, ``running``, ``stopped`` or ``done``.
-        values: Its score of each question met, NaN where it could not be scored.
-        total: Questions in all.
-        done: Questions met, where that is another number.
-    """
+    """An arm as it stands, from its score of each question met (NaN where it could not be scored) of so many."""
     found = mean_with_interval(values)
     mean, low, high = (finite(one) for one in (found.value, found.low, found.high))
     done = len(values) if done is None else done
@@ -43,12 +35,9 @@ def stands(progress: Progress | None, told: Callable[[], tuple[str, list[LiveArm
 
 @dataclass(slots=True)
 class Control:
-    """What is asked of a comparison under way, in ``control.json``, read before every block of questions.
+    """What is asked of a comparison under way, in ``control.json`` of its folder, read before every block of questions.
 
-    Args:
-        folder: Where it lies; None for none.
-        make: The program of an arm by its name, as the command line takes it.
-        tell: Says what a user should know.
+    ``make`` gives the program of an arm by its name, as the command line takes it.
     """
 
     folder: Path | None
@@ -95,12 +84,7 @@ class Control:
 class Rounds:
     """Arms that advance together: whichever is furthest behind meets the next block of questions.
 
-    Args:
-        arms: Programs by name; further ones are added.
-        total: Questions.
-        metrics: Their names; the first that has a value is shown.
-        baseline: The arm that is not stopped.
-        control: What is asked meanwhile.
+    The first of the metrics that has a value is shown; the baseline is not stopped.
     """
 
     arms: dict[str, RAG]

@@ -17,14 +17,13 @@ from markupsafe import Markup
 
 from querywright.data.types import PERSON, Label, Question
 from querywright.metrics.dspy_metrics import needs
-from querywright.metrics.statistics import p_value
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize import figures
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import MEANING, Stage, decision_rows
 from querywright.optimize.evaluate import Evaluation, mean_json
 from querywright.optimize.figures import STAGE_COLOURS, Figure
-from querywright.optimize.significance import ALPHA
+from querywright.optimize.significance import verdict_rows, verdict_sentence
 from querywright.optimize.tables import clean, cut, each_text, percent, table_rows
 
 POLICY = (
@@ -74,9 +73,10 @@ def page(
     """
     metric, said = data["metric"], outcome if isinstance(outcome, str) else str(outcome.get("sentence") or "")
     summary = {"kind": kind, "title": title, "metric": metric, "verdict": said, **_arms(compared)}
+    verdicts = [] if compared is None else verdict_rows(compared.comparisons)
     return render(
         template, policy=POLICY, parts=[], title=title, facts=facts, notes=notes, figures=figures, data=data,
-        summary=summary, outcome=outcome, verdicts=[] if compared is None else verdict_rows(compared), **context,
+        summary=summary, outcome=outcome, verdicts=verdicts, **context,
     )  # fmt: skip
 
 
@@ -97,6 +97,8 @@ def comparison_page(
     if diagnosis is not None:
         metric = diagnosis.metric
         drawn["stages"] = [figures.stages(compared, diagnosis)]
+    said = verdict_sentence([one for one in compared.comparisons if one.metric == metric])
+    said = said or f"there is nothing to hold against {compared.baseline}"
     return page(
         "compare.html",
         title=title,
@@ -106,7 +108,7 @@ def comparison_page(
         figures=drawn,
         data=browser(compared, metric),
         compared=compared,
-        outcome=outcome.rstrip(".") or verdict_sentence(compared, metric),
+        outcome=outcome.rstrip(".") or said[0].upper() + said[1:],
         command=command,
         baseline=compared.baseline,
         sentences=[one.sentence for one in compared.comparisons],
@@ -136,35 +138,6 @@ def score_rows(compared: Compared) -> list[dict[str, str]]:
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
     told = [name for name in rows[0] if name not in OF_THE_RUN and any(row[name] not in NOTHING for row in rows)]
     return [{name: row[name] for name in told} for row in rows]
-
-
-def verdict_rows(compared: Compared) -> list[dict[str, str]]:
-    """A row an arm and metric: how far it is from the baseline, in points, and whether that is chance."""
-    rows = []
-    for one in compared.comparisons:
-        test, known = one.test, not math.isnan(one.test.difference)
-        spread = f"{100 * test.low:+.0f} to {100 * test.high:+.0f}" if not math.isnan(test.low) else "-"
-        rows.append(
-            {"arm": one.arm, "difference": f"{100 * test.difference:+.1f}" if known else "-"}
-            | {"p": p_value(test.p_two_sided, ALPHA).removeprefix("p = ").removeprefix("p ") if test.n else "-"}
-            | {"won : lost": f"{test.wins} : {test.losses}", "95 % interval": spread, "n": str(test.n)}
-            | {"metric": one.metric}
-        )
-    return rows
-
-
-def verdict_sentence(compared: Compared, metric: str) -> str:
-    """Which arms are better or worse than the baseline by a metric, as one sentence."""
-    tests = {one.arm: one.test for one in compared.comparisons if one.metric == metric and one.test.n}
-    if not tests:
-        return f"There is nothing to hold against {compared.baseline}"
-    shown = {name: test.difference > 0 for name, test in tests.items() if test.p_two_sided < ALPHA}
-    said = [
-        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word} than {compared.baseline}"
-        for word, better in (("better", True), ("worse", False))
-        if (names := [name for name in shown if shown[name] is better])
-    ]
-    return f"By {metric}, {'; '.join(said) or f'no arm can be told from {compared.baseline}'}"
 
 
 def browser(compared: Compared, metric: str) -> dict[str, Any]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.metrics.statistics import PairedTest
 from querywright.models.usage import Cost
-from querywright.optimize.evaluate import Evaluation, finite, results_text
+from querywright.optimize.evaluate import Evaluation, Results, finite
 from querywright.programs import RAG
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pandas
 
     from querywright.optimize.comparison import Compared
 
@@ -118,8 +114,8 @@ class Comparison:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+@dataclass(frozen=True, slots=True, repr=False)
+class Compiled(Results):
     """What a compilation found.
 
     Args:
@@ -211,10 +207,6 @@ class Compiled:
             "cost": {stage: cost.to_json() for stage, cost in self.costs.items()},
         }
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row an arm on test and question; the columns are those of ``question_rows``."""
-        return self.compared.to_pandas()
-
     def report(self, path: str | Path) -> Path:
         """Write what came of it, and the test, as one HTML page; gives the file."""
         facts = {"Technique": self.technique, "Recommended": self.recommended}
@@ -229,13 +221,8 @@ class Compiled:
             outcome=self.sentence,
         )
 
-    def __repr__(self) -> str:
-        return results_text(self.test, [self.sentence, *(one.sentence for one in self.comparisons)])
-
-    def _repr_html_(self) -> str:
-        from querywright.optimize.report import results_html
-
-        return results_html(self.test, [f"{self.sentence}.", *(one.sentence for one in self.comparisons)])
+    def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
+        return self.test, [f"{self.sentence}.", *(one.sentence for one in self.comparisons)], []
 
 
 def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Compared:
@@ -246,38 +233,6 @@ def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Comp
     held: Any = tuple(one for one in comparisons if one.other == NO_REWRITING)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
     return Compared(arms, NO_REWRITING, held, references)
-
-
-def taken_up(file: Path, arms: Sequence[str], made: Mapping[str, Any]) -> list[str]:
-    """The arms of the comparison that a folder holds, by its summary, then these; InputError where it does not fit.
-
-    ``made`` is what else the comparison is made of, by name: settings and the baseline.
-    """
-    if not file.is_file():
-        return list(arms)
-    before = {name: value for name, value in _made(file).items() if name not in ("arms", "questions")}
-    if other := [name for name in {**before, **made} if before.get(name) != made.get(name)]:
-        was, now = ({name: one.get(name, "as it comes") for name in other} for one in (before, made))
-        told = "; ".join(f"{name} {was[name]}, not {now[name]}" for name in other)
-        raise InputError(f"{file.parent.name!r} holds a comparison made with other settings ({told}); {_ELSEWHERE}")
-    return [*dict.fromkeys([*_made(file)["arms"], *arms])]
-
-
-def same_questions(file: Path, sha256: str) -> None:
-    """Raise InputError where the comparison whose summary this is asked other questions than those of this hash."""
-    if file.is_file() and _made(file)["questions"] != sha256:
-        raise InputError(f"{file.parent.name!r} holds a comparison on other questions; {_ELSEWHERE}")
-
-
-def _made(file: Path) -> Mapping[str, Any]:
-    try:
-        made = json.loads(file.read_text("utf-8"))["made"]
-        return {**made, "arms": [*made["arms"]], "questions": made["questions"]}
-    except (ValueError, LookupError, TypeError):
-        raise InputError(f"{file.parent.name!r} does not say how its comparison was made; {_ELSEWHERE}") from None
-
-
-_ELSEWHERE = "give another folder with --out, or remove this one"
 
 
 def by_judges(judges: Iterable[Mapping[str, str]]) -> str:

@@ -50,10 +50,8 @@ def percent(mean: Mean) -> str:
 def table_rows(evaluations: Sequence[Evaluation], *, brief: bool = False, timed: bool = True) -> list[dict[str, str]]:
     """One row an arm for people to read; the columns are those that some arm has a value for.
 
-    Args:
-        evaluations: The arms.
-        brief: Without what is the same for all arms or tells of this run alone. Default False.
-        timed: Whether the seconds are those of an LM that answered now. Default True.
+    A brief one is without what is the same for all arms or tells of this run alone, one that is not timed without
+    seconds of a recording.
     """
     if brief:
         counts = len({len(one.rows) for one in evaluations}) > 1

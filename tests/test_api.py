@@ -134,11 +134,6 @@ def test_an_error_names_what_was_got_and_what_may_be_given(call, said):
         call()
 
 
-def test_an_error_is_an_input_error():
-    with pytest.raises(InputError):
-        qw.compare([3], QUESTIONS)
-
-
 def test_what_a_judge_said_stands_in_for_labels_and_nothing_is_judged_twice(lm, server):
     index = qw.ChromaRetriever.build("shop", PASSAGES)
     questions = [{key: value for key, value in row.items() if key != "evidence"} for row in QUESTIONS]

@@ -16,11 +16,7 @@ from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 
 
 def engine_for(technique: str, named: str | None) -> str | None:
-    """The engine that a technique searches with: its own, else the one that was named; None when there is neither.
-
-    Raises:
-        InputError: The technique has another engine of its own.
-    """
+    """The engine that a technique searches with: its own, else the one that was named; None when there is neither."""
     own = technique_class(technique).ENGINE
     named = None if named is None else check_engine(named)
     if own is not None and named not in (None, own):

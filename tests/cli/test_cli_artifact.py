@@ -188,27 +188,18 @@ def longest(monkeypatch):
     monkeypatch.setattr(sys.modules[load.__module__], "resolve_reranker", lambda name: LongestFirst())
 
 
-def test_compile_on_an_engine_and_ask_what_was_compiled(ok, cli, collection, questions, server):
-    ok(
-        "compile", "plain", "--data", questions, "--collection", collection, "--engine", "hybrid", "--out",
-        "artifacts/hybrid", "--sizes", "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
-    )  # fmt: skip
-    manifest = json.loads(Path("artifacts/hybrid/manifest.json").read_text())
+def test_compile_on_an_engine_and_ask_and_compare_it_also_over_passages_of_ones_own(
+    ok, compiled, collection, passages, questions, server
+):
+    manifest = json.loads((compiled("plain", "artifacts/hybrid", "--engine", "hybrid") / "manifest.json").read_text())
     assert (manifest["engine"], manifest["collection"], manifest["reranker"]) == ("hybrid", collection, None)
     ok("ask", QUESTION, "--artifact", "artifacts/hybrid", "--verify", *OPTIONS, *server.lm)
     # The engine of --engine is that of techniques; an artifact opens its own.
-    done = cli(
+    done = ok(
         "evaluate", "artifacts/hybrid", "plain", "--data", questions, "--collection", collection, "--engine", "bm25",
         "--limit", "3", "--json", *server.lm,
     )  # fmt: skip
     assert [arm["arm"] for arm in done.data["arms"]] == ["hybrid", "plain"]
-
-
-def test_an_artifact_is_asked_and_compared_over_passages_of_ones_own(ok, collection, passages, questions, server):
-    ok(
-        "compile", "plain", "--data", questions, "--collection", collection, "--engine", "hybrid", "--out",
-        "artifacts/hybrid", "--sizes", "3,4,4", "--trials", "1", "--json", *server.lm,
-    )  # fmt: skip
     elsewhere = ("--collection", "mine", "--home", "elsewhere")
     ok("index", "mine", passages, "--home", "elsewhere")
     found = ok("ask", QUESTION, "--artifact", "artifacts/hybrid", *elsewhere, *OPTIONS, *server.lm, "--json")
@@ -224,17 +215,16 @@ def test_an_artifact_is_asked_and_compared_over_passages_of_ones_own(ok, collect
         querywright.load("artifacts/hybrid", retriever="nothing", home="elsewhere", lm="embedded")
 
 
-def test_a_reranker_orders_what_was_found_and_is_saved(ok, collection, questions, server, longest):
+def test_a_reranker_orders_what_was_found_and_is_saved(ok, compiled, collection, server, longest):
     fixed = ("--collection", collection, "--reranker", "some/longest", "--json", *server.lm)
     asked = ok("ask", QUESTION, "--technique", "rerank", *OPTIONS, *fixed)
     lengths = [len(passage["title"]) + len(passage["text"]) for passage in asked.data["passages"]]
     assert lengths == sorted(lengths, reverse=True)
     assert len(lengths) > 2
-    compiles = ("compile", "rerank", "--data", questions, "--out", "artifacts/r", "--sizes", "3,4,4", "--trials", "2")
-    ok(*compiles, *fixed)
-    manifest = json.loads(Path("artifacts/r/manifest.json").read_text())
+    made = compiled("rerank", "artifacts/r", *fixed[2:4])
+    manifest = json.loads((made / "manifest.json").read_text())
     assert manifest["reranker"] == (LongestFirst.id if manifest["technique"] == "rerank" else None)
-    asked = ok("ask", QUESTION, "--artifact", "artifacts/r", *OPTIONS, *server.lm)
+    ok("ask", QUESTION, "--artifact", made, *OPTIONS, *server.lm)
 
 
 GUARD = """

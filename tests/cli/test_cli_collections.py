@@ -39,30 +39,10 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     (arm,) = ok("evaluate", "plain", "--data", questions, *options).data["arms"]
     assert arm["metrics"]["recall@1"]["value"] == 1
     ok("compare", "plain", "hyde", "--data", questions, "--out", tmp_path / "out", *options, *server.lm)
-    ok(
-        "compile",
-        "hyde",
-        "--data",
-        questions,
-        "--collection",
-        place,
-        "--out",
-        tmp_path / "a",
-        "--trials",
-        2,
-        *server.lm,
-    )
-    artifact = [
-        "ask",
-        "What is said of juice?",
-        "--artifact",
-        tmp_path / "a",
-        *server.lm,
-        "--option",
-        "juice",
-        "--option",
-        "salt",
-    ]
+    given = ("--data", questions, "--collection", place, "--out", tmp_path / "a", "--trials", 2, *server.lm)
+    ok("compile", "hyde", *given)
+    choices = ("--option", "juice", "--option", "salt", *server.lm)
+    artifact = ["ask", "What is said of juice?", "--artifact", tmp_path / "a", *choices]
     assert "which the artifact cannot hold; give --collection (--collection, --retriever" in wrong(*artifact)
     ok(*artifact, "--collection", place, "--where", '{"sweet": true}')
     assert snapshot(shelf) == before

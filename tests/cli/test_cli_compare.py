@@ -97,13 +97,9 @@ def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(ok, cli,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("no_such",), "no_such"),
-        (("plain@solr",), "unknown engine 'solr'"),
         (("closed_book@bm25",), "closed_book does not search, so it has no engine; write closed_book"),
-        (("plain:top_k=3",), "top_k"),
         (("plain:max_passages",), "takes NAME=VALUE, but got 'max_passages'"),
         (("hyde@bm25",), "hyde searches with vectors"),
-        (("no/such/folder",), "no artifact"),
         (("plain", "--baseline", "no_such"), "no_such"),
         (("hyde", "plain", "hyde"), "the arm 'hyde' is named twice"),
         (("plain", "--judge", "usefulness", "--judge-api-base", "http://127.0.0.1:1"), "name it with --judge-lm"),

@@ -179,8 +179,7 @@ def test_processes_make_the_records_of_threads_to_the_byte(build, cli, passages,
 
 def test_questions_written_by_people_are_imported_and_exported(ok, cli, collection):
     def done(*arguments):
-        found = ok("questions", *arguments)
-        return found
+        return ok("questions", *arguments)
 
     rows = {"passage": ["p-juice", "p-feet"], "question": ["What first?", "What each evening?"], "mine": [1, 2]}
     pd.DataFrame(rows).to_parquet("in.parquet")
@@ -242,7 +241,9 @@ def test_a_technique_searches_through_questions_and_brings_its_engine(ok, cli, a
 
 
 @pytest.mark.parametrize(("technique", "sizes"), [("qb_rag", "3,6,6"), ("plain", "3,4,4")])
-def test_it_is_compiled_against_plain_retrieval_and_loaded_again(ok, asked, questions, server, write, technique, sizes):
+def test_it_is_compiled_against_plain_retrieval_and_loaded_again(
+    ok, compiled, asked, questions, server, write, technique, sizes
+):
     if technique == "qb_rag":  # it wins where questions are asked in the words of those that were written
         options = ["salt", "feet", "juice", "cuff"]
         questions = write("asked.jsonl", [
@@ -250,10 +251,7 @@ def test_it_is_compiled_against_plain_retrieval_and_loaded_again(ok, asked, ques
              "evidence": {f"p-{topic}": "ENTAILED"}}
             for topic, text in WRITTEN.items() for n in range(8)
         ])  # fmt: skip
-    ok(
-        "compile", "qb_rag", "--data", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", sizes,
-        "--trials", "3", "--threads", "2", "--knob", "max_passages=1", "--json", *server.lm,
-    )  # fmt: skip
+    compiled("qb_rag", "artifacts/q", "--knob", "max_passages=1", "--trials", "3", data=questions, sizes=sizes)
     manifest = json.loads(Path("artifacts/q/manifest.json").read_text())
     expected = (technique, {"plain": "dense", "qb_rag": "questions"}[technique], asked)
     assert (manifest["technique"], manifest["engine"], manifest["collection"]) == expected

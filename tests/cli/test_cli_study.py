@@ -64,17 +64,6 @@ def test_a_study_is_run_shown_reported_and_exported(ok, cli, study, tmp_path):
     assert {"number", "id", "score.decision_useful"} <= set(json.loads(rows.read_text().splitlines()[0]))
 
 
-def test_json_is_one_object_and_nothing_else(ok, study, tmp_path):
-    file, out = study(), tmp_path / "out"
-    ran = ok("study", "run", file, "--out", out, "--json")
-    assert ran.data["verdict"]
-    assert ran.data["files"]["report"] == str(out / "report.html")
-    assert {"arm", "metrics"} <= set(ran.data["test"][0])
-    assert "rows" not in ran.data["test"][0]
-    resumed = ok("study", "resume", out, "--json")
-    assert resumed.data["recommended"] == ran.data["recommended"]
-
-
 def test_check_says_what_a_study_takes(ok, cli, study, server):
     file = study()
     told = ok("study", "check", file, width=160)
@@ -108,8 +97,6 @@ def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone
     [
         (("run", "gone.yaml", "--out", "out"), "gone.yaml"),
         (("check", "gone.yaml"), "gone.yaml"),
-        (("run", "gone.yaml"), "--out"),
-        (("run", "gone.yaml", "--out", "out", "--workers", "0"), "--workers"),
         (("export", "gone", "--out", "trials.xlsx"), "'trials.xlsx' says no form of table"),
         (("resume", "gone", "--budget-calls", "-1"), "--budget-calls"),
     ],

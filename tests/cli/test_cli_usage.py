@@ -75,11 +75,8 @@ def test_help_imports_nothing_heavy():
     [
         ("nonsense", 'Unknown command "nonsense"'),
         ("evalaute", 'Did you mean "evaluate"?'),
-        ("study nonsense", 'Unknown command "nonsense"'),
         ("index", "COLLECTION"),
-        ("ask", "QUESTION"),
         ("evaluate --data sample --threads 0", "--threads"),
-        ("evaluate --data sample --threads two", "--threads"),
         ("evaluate --data sample --limit 0", "--limit"),
         ("evaluate --data sample --max-failures 2", "--max-failures"),
         ("evaluate --data sample --treads 1", "Did you mean --threads?"),

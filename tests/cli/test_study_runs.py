@@ -23,7 +23,9 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
     names = [one["arm"] for one in found.outcome["test"]]
     assert names[0] == "no rewriting"
     assert {"closed book", "oracle evidence"} < set(names)
-    assert json.loads(done.out)["recommended"] == found.outcome["recommended"]
+    assert (done.data["recommended"], bool(done.data["verdict"])) == (found.outcome["recommended"], True)
+    assert done.data["files"]["report"] == str(out / "report.html")
+    assert ({"arm", "metrics"} <= set(done.data["test"][0]), "rows" in done.data["test"][0]) == (True, False)
 
     saved = {path.parent.name: json.loads(path.read_text()) for path in (out / "artifacts").glob("*/manifest.json")}
     assert {name: one["made"]["name"] for name, one in saved.items()} == {
@@ -39,9 +41,9 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
         assert not path.is_file() or b"sk-never" not in path.read_bytes(), path
 
     asked = len(server.requests)
-    again = ok("study", "run", file, "--out", out, "--json")
+    for again in (("run", file, "--out", out), ("resume", out)):
+        assert ok("study", *again, "--json").data["recommended"] == found.outcome["recommended"]
     assert len(server.requests) == asked
-    assert json.loads(again.out)["recommended"] == found.outcome["recommended"]
     changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
     assert changed.status == 2
     assert "fixed.max_passages: 2 became 3" in " ".join(changed.err.split())

@@ -49,23 +49,6 @@ def test_closed_book_and_oracle_evidence_stand_beside_the_arms_and_tell_where_an
     assert alone.diagnosis.counts("plain") == {Stage.NOT_FOUND: 18}
 
 
-def test_a_comparison_is_a_table_a_page_and_is_drawn_in_a_notebook(world, make_lm, read_page, tmp_path):
-    compared = compare(arms(world), world.questions, lm=make_lm())
-    frame = compared.to_pandas()
-    assert len(frame) == 4 * 18
-    assert frame.groupby("arm")["accuracy"].mean().to_dict() == {
-        "plain": 0.0, "hcqr": 1.0, "closed book": 0.0, "oracle evidence": 1.0,
-    }  # fmt: skip
-    assert frame["question"][0] == world.questions[0].question
-    page = read_page(compared.report(tmp_path / "compare.html", facts={"LM": "scripted"}).read_text("utf-8"))
-    page.check()
-    assert "2 arms on 18 questions" in page.text
-    assert list(page.parts)[-1] == "Questions"
-    drawn = compared._repr_html_()
-    assert all(one.sentence.split(":")[0] in drawn for one in compared.comparisons)
-    assert "oracle evidence" in drawn
-
-
 def test_a_retriever_that_cannot_tell_what_it_holds_is_diagnosed_by_what_it_finds(world, make_lm):
     found = {"f": Passage("decides-0", "Decides 0."), "g": Passage("other-0", "Text.")}
     programs = {

@@ -10,11 +10,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file, check_folder
 from querywright.cli.show import emit, note, one_line, progress, say, show_facts, show_table
+
+Compiled = Annotated[Path, Parameter(help="The folder that querywright compile wrote.")]
 
 DIFFERS = 2
 """Exit status of a check that did not go well: what was given is not what it should be."""
@@ -31,13 +35,10 @@ artifact_app = opt.make_app("artifact", "Look at compiled programs, check, compa
 
 
 @artifact_app.command(name="show")
-def show_command(artifact: Path, /, *, as_json: opt.Json = False) -> None:
+def show_command(artifact: Compiled, /, *, as_json: opt.Json = False) -> None:
     """Show what a compiled program is: scores, prompts, knobs, how it was made.
 
     Example: querywright artifact show artifacts/hcqr
-
-    Args:
-        artifact: The folder that querywright compile wrote.
     """
     from querywright.optimize.artifacts.card import card
 
@@ -47,7 +48,7 @@ def show_command(artifact: Path, /, *, as_json: opt.Json = False) -> None:
 
 @artifact_app.command(name="verify")
 def verify_command(
-    artifact: Path,
+    artifact: Compiled,
     /,
     *,
     writer: opt.WriterLM = opt.WriterLM(),
@@ -62,7 +63,6 @@ def verify_command(
     Example: querywright artifact verify artifacts/hcqr --digest sha256:...
 
     Args:
-        artifact: The folder that querywright compile wrote.
         digest: Refuse anything else; this is the SHA-256 of its manifest, as artifact show prints it.
     """
     from querywright.optimize.artifacts.verify import passed, verify
@@ -76,13 +76,12 @@ def verify_command(
 
 
 @artifact_app.command(name="diff")
-def diff_command(artifact: Path, other: Path, /, *, as_json: opt.Json = False) -> None:
+def diff_command(artifact: Compiled, other: Path, /, *, as_json: opt.Json = False) -> None:
     """Compare two compiled programs: knobs, prompts, demonstrations, scores, versions, golden answers.
 
     Example: querywright artifact diff artifacts/hcqr artifacts/hcqr-new
 
     Args:
-        artifact: The folder that querywright compile wrote.
         other: Another one.
     """
     from querywright.optimize.artifacts.diff import diff
@@ -94,7 +93,7 @@ def diff_command(artifact: Path, other: Path, /, *, as_json: opt.Json = False) -
 
 @artifact_app.command(name="pack")
 def pack_command(
-    artifact: Path,
+    artifact: Compiled,
     /,
     *,
     save_to: opt.OutFile,
@@ -106,7 +105,6 @@ def pack_command(
     Example: querywright artifact pack artifacts/hcqr --out hcqr.qw
 
     Args:
-        artifact: The folder that querywright compile wrote.
         save_to: A file that ends in .qw.
         writer_lm: The artifact's rewriter, where it is not in the working folder.
     """

@@ -31,13 +31,11 @@ def ask(
     option: Annotated[tuple[str, ...], Parameter(metavar="TEXT", show_default=False)] = (),
     artifact: opt.Folder | None = None,
     technique: opt.Technique | None = None,
-    reader: opt.Reader | None = None,
+    reader: opt.Reader = "auto",
     history: Annotated[str, Parameter(show_default=False)] = "",
     verify: opt.Flag = False,
     trace: opt.Flag = False,
-    search: opt.SearchOptions = opt.SearchOptions(),
-    searched: opt.Searched = opt.Searched(),
-    helpers: opt.Helpers = opt.Helpers(),
+    search: opt.Searching = opt.Searching(),
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
 ) -> None:
@@ -50,7 +48,6 @@ def ask(
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
         technique: Or a technique as it is written.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none. Default: auto.
         history: The conversation before the question: its turns, a line each, or a file that holds them.
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.
@@ -62,7 +59,7 @@ def ask(
     before = _before(history)
     if artifact is not None:
         given = {
-            "--technique": technique, "--knob": search.knob, "--reader": reader,
+            "--technique": technique, "--knob": search.knob, "--reader": reader != "auto",
             "--embedder": search.embedder != "embedded", "--engine": search.engine,
         }  # fmt: skip
         clashing = [name for name, value in given.items() if value]
@@ -70,14 +67,13 @@ def ask(
             raise InputError(
                 f"an artifact brings its own technique, knobs, reader and engine; leave out {', '.join(clashing)}"
             )
-        program = _compiled(artifact, options, searched, lm, helpers, output.home, verify)
+        program = _compiled(artifact, options, search, lm, output.home, verify)
     elif verify:
         raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
     elif technique is None:
         raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
-        asked = (technique, searched, question, options, reader or "auto")
-        program = _technique(*asked, search, helpers, lm, output.home)
+        program = _technique(technique, Question("asked", question, tuple(options)), reader, search, lm, output.home)
     found = program(question, options or None, **before)
     emit(output.as_json, _as_data(found), lambda: _show(found, trace))
 
@@ -96,13 +92,7 @@ def _before(history: str) -> dict[str, Any]:
 
 
 def _compiled(
-    artifact: Path,
-    options: list[str],
-    searched: opt.Searched,
-    lm: opt.LMOptions,
-    helpers: opt.Helpers,
-    home: Path | None,
-    verify: bool,
+    artifact: Path, options: list[str], search: opt.Searching, lm: opt.LMOptions, home: Path | None, verify: bool
 ) -> Asked:
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import load
@@ -111,21 +101,13 @@ def _compiled(
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
     return load(
-        artifact, lm=lm.for_artifact(manifest, home), **searched.given, writer_lm=helpers.writer.beside(lm),
-        reranker=helpers.reranker, home=home, verify=verify,
+        artifact, lm=lm.for_artifact(manifest, home), **search.searched.given, **search.helpers.given(lm), home=home,
+        verify=verify,
     )  # fmt: skip
 
 
 def _technique(
-    technique: str,
-    searched: opt.Searched,
-    question: str,
-    options: list[str],
-    reader: str,
-    search: opt.SearchOptions,
-    helpers: opt.Helpers,
-    lm: opt.LMOptions,
-    home: Path | None,
+    technique: str, question: Question, reader: str, search: opt.Searching, lm: opt.LMOptions, home: Path | None
 ) -> Asked:
     """The program, open; everything given is checked before."""
     from querywright.optimize.dspy_context import asking
@@ -133,13 +115,12 @@ def _technique(
     from querywright.programs import technique_class
 
     engine, compares = search.engine_of(technique), technique_class(technique).NEEDS_OPTIONS
-    if not options and (compares or reader == "multiple_choice"):
+    if not question.options and (compares or reader == "multiple_choice"):
         what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
     ready = prepare(
-        [technique], [Question("asked", question, tuple(options))], workspace=lambda: lm.open(home, keeps=False),
-        **searched.given, embedder=search.embedder, engine=engine, reader=reader, max_passages=None,
-        knobs=search.knobs, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), scores=False, tell=note,
+        [technique], [question], workspace=lambda: lm.open(home, keeps=False), **search.given(lm), engine=engine,
+        reader=reader, max_passages=None, scores=False, tell=note,
     )  # fmt: skip
     (program,) = ready.programs.values()
 

@@ -39,15 +39,11 @@ def compile_command(
     reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
     deadline: opt.Deadline = None,
-    search: opt.SearchOptions = opt.SearchOptions(),
-    searched: opt.Searched = opt.Searched(),
-    helpers: opt.Helpers = opt.Helpers(),
+    search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
-    output: opt.Output = opt.Output(),
-    log: opt.Log = None,
-    verbose: opt.Verbose = False,
+    output: opt.Results = opt.Results(),
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
@@ -66,7 +62,6 @@ def compile_command(
         argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
         seed: Of the split, the demonstrations and the search.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
     from querywright.named import pairs
@@ -78,10 +73,9 @@ def compile_command(
     judging.beside(lm)
     check_folder(save_to, "--out")
     compile_and_show(
-        technique, data.source, save_to, output, log, verbose=verbose, lm=lambda: lm.open(output.home, run.threads),
-        **searched.needed,
-        reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
-        reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm), reader_check=reader_check, reading=data.given,
+        technique, data.source, save_to, output, lm=lambda: lm.open(output.home, run.threads),
+        **search.given(lm, needed=True), engine=search.engine, reader=reader, sizes=counts, reader_check=reader_check,
+        reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         settings=CompileSettings(
             objective=objective, n_trials=trials, seed=seed, threads=run.threads, deadline=deadline,
@@ -90,20 +84,11 @@ def compile_command(
     )  # fmt: skip
 
 
-def compile_and_show(
-    technique: str,
-    questions: Any,
-    save_to: Path,
-    output: opt.Output,
-    log: str | None = None,
-    *,
-    verbose: bool = False,
-    **given: Any,
-) -> Workspace:
+def compile_and_show(technique: str, questions: Any, save_to: Path, output: opt.Results, **given: Any) -> Workspace:
     """Compile, save, show and log; what was found is also shown when it could not be saved. Gives where it was done."""
     from querywright.api import compile as compiled
 
-    logged = tracking(log)
+    logged = tracking(output.log)
     failed: QuerywrightError | None = None
     with progress("opening collection and models") as update:
         tuned = compiled(technique, questions, progress=update, tell=note, **given)
@@ -113,7 +98,7 @@ def compile_and_show(
             failed = error
 
     def shown() -> None:
-        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm, verbose=verbose)
+        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm, verbose=output.verbose)
         if failed is None:
             say(f"artifact: {save_to}")
 

@@ -63,7 +63,7 @@ def demo(
         head, answers = read_recording(packaged_recording())
         note(f"the LM: {head.model}; {len(answers)} answers, written down on {head.made}")
     workspace = compile_and_show(
-        "hcqr", splits, save_to, output, lm=lambda: place, retriever="sample",
+        "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=lambda: place, retriever="sample",
         reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
         settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
@@ -87,10 +87,8 @@ def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) 
     show_table(
         f"test, the same {len(questions)} questions, {BUDGET} passage: techniques as written, by {workspace.lm.model}",
         [
-            {
-                "arm": one.name, "decision_useful": _useful(one), "settles it": _entailed(one),
-                "won : lost": won.get(one.name, "-"), **_calls(one),
-            }
+            _row(one, **{"settles it": f"{100 * one.label_share(Label.ENTAILED):.1f}",
+                         "won : lost": won.get(one.name, "-")})
             for one in sorted(found.arms, key=lambda one: -one.mean("decision_useful").value)
         ],
         notes=["settles it: the passage alone shows the answer; won : lost against plain, with Holm's p"],
@@ -119,7 +117,7 @@ def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
     found = _compared(("plain", "hcqr"), questions, place, run, lm=place.lm)
     show_table(
         f"{len(questions)} of these questions, asked of {place.lm.model} now ({time.monotonic() - began:.0f} s)",
-        [{"arm": one.name, "decision_useful": _useful(one), **_calls(one)} for one in found.arms],
+        [_row(one) for one in found.arms],
         notes=["135 million parameters do not rewrite: querywright demo --live compiles with this model, and says so"],
     )
 
@@ -134,15 +132,8 @@ def _compared(arms: Any, questions: list[Question], workspace: Workspace, run: o
         )  # fmt: skip
 
 
-def _useful(one: Any) -> str:
+def _row(one: Any, **more: str) -> dict[str, str]:
     from querywright.optimize.tables import percent
 
-    return percent(one.mean("decision_useful"))
-
-
-def _entailed(one: Any) -> str:
-    return f"{100 * one.label_share(Label.ENTAILED):.1f}"
-
-
-def _calls(one: Any) -> dict[str, str]:
-    return {"LM calls / question": f"{one.calls_a_question:.1f}"}
+    useful = percent(one.mean("decision_useful"))
+    return {"arm": one.name, "decision_useful": useful, **more, "LM calls / question": f"{one.calls_a_question:.1f}"}

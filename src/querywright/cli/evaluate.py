@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from querywright.prepared import Prepared
 
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
+ELSEWHERE, UNSAID = "give another folder with --out, or remove this one", "as it comes"
 
 
 @Parameter(name="*")
@@ -35,13 +36,12 @@ class Given:
 
     data: opt.DataOptions
 
-    work: opt.Work = field(default_factory=opt.Work)
+    lm: opt.LMOptions = field(default_factory=opt.LMOptions)
+    run: opt.RunOptions = field(default_factory=opt.RunOptions)
     arms: opt.ArmOptions = field(default_factory=opt.ArmOptions)
-    helpers: opt.Helpers = field(default_factory=opt.Helpers)
     judging: opt.Judging = field(default_factory=opt.Judging)
     deadline: opt.Deadline = None
-    log: opt.Log = None
-    verbose: opt.Verbose = False
+    output: opt.Results = field(default_factory=opt.Results)
 
 
 def evaluate_command(arm: opt.Arms = (), /, *, given: Given, rows: opt.File | None = None) -> None:
@@ -80,13 +80,11 @@ def compare_command(
         save_to: Where results and report are written.
         baseline: What every arm is held against; added if it is not named.
     """
-    from querywright.optimize.results import taken_up
-
     check_folder(save_to, "--out", SUMMARY, "folder of results")
     baseline, *named = map(_arm, (baseline, *arm))
     named = named if baseline in named else [baseline, *named]
-    named = taken_up(save_to / SUMMARY, named, {**opt.chosen(given), "baseline": baseline})
-    _run(named, given, save_to, baseline)
+    there = _made(save_to).get("arms", ())
+    _run([*there, *(one for one in named if one not in there)], given, save_to, baseline)
 
 
 @dataclass(slots=True)
@@ -105,18 +103,17 @@ class Bench:
         from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.prepared import prepare
 
-        arms, helpers, logged = given.arms, given.helpers, tracking(given.log)
-        judging, lm, guidelines = given.judging, given.work.lm, None
+        arms, logged = given.arms, tracking(given.output.log)
+        judging, lm, guidelines = given.judging, given.lm, None
         judging.beside(lm)
         if judging.guidelines is not None:
             check_file(judging.guidelines, "--guidelines")
             guidelines = Guidelines()
         ready = prepare(
-            named, given.data.source, workspace=given.work.open, **arms.searched.given, embedder=arms.embedder,
-            engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
-            metrics=arms.metric, reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm),
-            reading=given.data.given,
-            judges=judging.judge, guidelines=guidelines, threads=given.work.run.threads, tell=note,
+            named, given.data.source, workspace=lambda: lm.open(given.output.home, given.run.threads),
+            **arms.given(lm), engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages,
+            metrics=arms.metric, reading=given.data.given,
+            judges=judging.judge, guidelines=guidelines, threads=given.run.threads, tell=note,
             judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         )  # fmt: skip
         if guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in ready.metrics.values()):
@@ -131,8 +128,8 @@ class Bench:
         found = {**compared.to_json(), "notes": notes, "files": files}
         if baseline is None:
             found = {name: found[name] for name in ("arms", "comparisons", "notes")}
-        emit(self.given.work.output.as_json, found, lambda: self.show(compared, notes))
-        if files and not self.given.work.output.as_json:
+        emit(self.given.output.as_json, found, lambda: self.show(compared, notes))
+        if files and not self.given.output.as_json:
             note(f"report: {files[REPORT]}; every question: {files[ROWS]}")
         elif baseline is None and kept is not None:
             _write_rows(kept, compared)
@@ -150,7 +147,7 @@ class Bench:
             self.guidelines.update(self._frozen(update))
         return compare(
             ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=baseline is not None,
-            metrics=ready.metrics, **self.given.work.run.at(ready.workspace), deadline=self.given.deadline,
+            metrics=ready.metrics, **self.given.run.at(ready.workspace), deadline=self.given.deadline,
             progress=update, control=Control(folder, ready.make, note),
         )  # fmt: skip
 
@@ -215,7 +212,7 @@ class Bench:
 
         title = f"{self.given.data.source}: {len(compared.questions)} questions"
         notes = [*compared.notes, "; ".join(one for one in notes if one not in compared.notes)]
-        verbose = self.given.verbose
+        verbose = self.given.output.verbose
         show_scores(title, [*compared.arms, *compared.references], self.ready.workspace, verbose=verbose, notes=notes)
         show_verdicts(compared.comparisons, verbose=verbose)
         by = f", {compared.labelled_by}" if compared.labelled_by else ""
@@ -248,9 +245,7 @@ class Bench:
                 "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
                 "collection; give such questions and --collection, or leave the judge coverage out"
             )
-        frozen = freeze_guidelines(
-            frozen, sourced, lm=lm, **self.given.work.run.at(self.ready.workspace), progress=progress
-        )
+        frozen = freeze_guidelines(frozen, sourced, lm=lm, **self.given.run.at(self.ready.workspace), progress=progress)
         frozen.save(file)
         return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
 
@@ -258,17 +253,38 @@ class Bench:
 def _run(named: Sequence[str], given: Given, kept: Path | None, baseline: str | None = None) -> None:
     """Open and run arms, print what they gave and keep it, beside a baseline in a folder."""
     from querywright.data.splits import data_hash
-    from querywright.optimize.results import same_questions
 
     folder = None if baseline is None else kept
     told = {"command": "evaluate" if baseline is None else "compare", "folder": folder}
     with progress("opening questions, collection and models", **told) as update:
         bench = Bench.open(named, given)
         if folder is not None:
-            same_questions(folder / SUMMARY, data_hash(bench.ready.questions))
+            questions = data_hash(bench.ready.questions)
+            _check_same(folder, {**opt.chosen(given), "baseline": baseline, "questions": questions})
         held = None if baseline is None else dict(zip(named, bench.ready.programs, strict=True))[baseline]
         compared = bench.compare(held, folder, update)
     bench.keep(compared, kept, baseline)
+
+
+def _made(folder: Path) -> dict[str, Any]:
+    """How the comparison that a folder holds was made: arms, questions and options; nothing where it holds none."""
+    if not (folder / SUMMARY).is_file():
+        return {}
+    try:
+        made: dict[str, Any] = json.loads((folder / SUMMARY).read_text("utf-8"))["made"]
+        return {**made, "arms": [*made["arms"]], "questions": made["questions"]}
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{folder.name!r} does not say how its comparison was made; {ELSEWHERE}") from None
+
+
+def _check_same(folder: Path, now: Mapping[str, Any]) -> None:
+    """Raise where the comparison that a folder holds was made with other options, or on other questions."""
+    before = {name: value for name, value in _made(folder).items() if name != "arms"}
+    other = [name for name in {**before, **now} if before and before.get(name) != now.get(name)]
+    told = [f"{name} {before.get(name, UNSAID)}, not {now.get(name, UNSAID)}" for name in other if name != "questions"]
+    if other:
+        how = f"made with other settings ({'; '.join(told)})" if told else "on other questions"
+        raise InputError(f"{folder.name!r} holds a comparison {how}; {ELSEWHERE}")
 
 
 def _arm(name: str) -> str:

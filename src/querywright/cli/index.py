@@ -36,7 +36,7 @@ def index(
     chunk_overlap: opt.Whole | None = None,
     prune: opt.Flag = False,
     workers: opt.Count | None = None,
-    embedder: opt.Name = "embedded",
+    embedder: opt.Embedder = "embedded",
     data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
 ) -> None:
@@ -50,7 +50,6 @@ def index(
         chunk_overlap: Words at most that a passage repeats of the one before. Default: 20.
         prune: Remove passages that are not in the source.
         workers: Embed in so many processes of Ray, which need the extra of that name. Default: in this one.
-        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.retrieval.collection import collection_folder
     from querywright.retrieval.index import read_into
@@ -91,10 +90,8 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
     from querywright.models.store import open_store
     from querywright.optimize.question_ray import embed_in_ray
 
-    with (
-        progress("embedding") as update,
-        contextlib.redirect_stdout(sys.stderr),
-    ):  # Ray tells on standard output who died
+    # Ray tells on standard output that a process died.
+    with progress("embedding") as update, contextlib.redirect_stdout(sys.stderr):
         embed_in_ray(
             passages, embedder, open_store(output.folder), workers=workers,
             progress=lambda done, total: update("embedding", done, total),

@@ -105,9 +105,7 @@ def label_command(
     depth: opt.Count = 5,
     judge: opt.Name = "usefulness",
     judging: opt.JudgeLM = opt.JudgeLM(),
-    search: opt.SearchOptions = opt.SearchOptions(),
-    searched: opt.Searched = opt.Searched(),
-    helpers: opt.Helpers = opt.Helpers(),
+    search: opt.Searching = opt.Searching(),
     work: opt.Work = opt.Work(),
 ) -> None:
     """Label what arms find, in a file that people correct and --labels gives back.
@@ -143,9 +141,8 @@ def label_command(
     asks = None if judge == "none" else resolve_judge(judge)
     check_judge(None if asks is None else asks.judge)
     ready = prepare(
-        arm, data.source, workspace=work.open, **searched.needed, embedder=search.embedder,
-        engine=search.engine or "dense", reader=None, max_passages=depth, knobs=search.knobs, scores=False,
-        reranker=helpers.reranker, writer_lm=helpers.writer.beside(work.lm), reading=data.given, tell=note,
+        arm, data.source, workspace=work.open, **search.given(work.lm, needed=True),
+        engine=search.engine or "dense", reader=None, max_passages=depth, scores=False, reading=data.given, tell=note,
     )  # fmt: skip
     lm = judging.open(ready.workspace, work.lm)
     with progress("searching") as update:

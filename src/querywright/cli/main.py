@@ -99,13 +99,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake is one message and an exit status, never a traceback.
+    """Run a command, by default that of this process, and give its exit status.
 
-    Args:
-        arguments: What follows the program's name; None for those of this process.
-
-    Returns:
-        The exit status.
+    A user's mistake is one message and an exit status, never a traceback.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:

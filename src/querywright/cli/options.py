@@ -67,7 +67,11 @@ Log = Annotated[
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("prepared:check_arm")]
 Technique = Annotated[str, checked("programs:technique_class")]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
-Reader = Annotated[Name, checked("named:check_reader")]
+Reader = Annotated[
+    Name, checked("named:check_reader"),
+    Parameter(help="auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none."),
+]  # fmt: skip
+Embedder = Annotated[Name, Parameter(help="embedded, or a sentence-transformers name or path.")]
 KNOWN_JUDGE = checked("optimize.judge_files:resolve_judge")
 JudgeName = Annotated[Name, KNOWN_JUDGE]
 Verbose = Annotated[
@@ -113,7 +117,18 @@ def typed(command: str, *arguments: str, **options: Any) -> str:
 
 
 _OF_A_RUN = {
-    *("home", "as_json", "verbose", "threads", "max_failures", "max_calls", "timeout", "max_unreadable", "deadline"),
+    *(
+        "home",
+        "as_json",
+        "log",
+        "verbose",
+        "threads",
+        "max_failures",
+        "max_calls",
+        "timeout",
+        "max_unreadable",
+        "deadline",
+    ),
     *("api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base", "judge_api_key_env"),
 }
 """Options that say where and how patiently a run asks, and not what; addresses may hold a password."""
@@ -157,13 +172,7 @@ class LMOptions:
         }  # fmt: skip
 
     def open(self, home: Path | None, threads: int | None = None, *, keeps: bool = True) -> Workspace:
-        """Open the working folder with this LM; one that cannot be written only where nothing must be kept.
-
-        Args:
-            home: The folder.
-            threads: Calls of it under way at a time; None for as many as it takes.
-            keeps: Whether something must be kept.
-        """
+        """Open the working folder with this LM; one that cannot be written only where nothing must be kept."""
         given = {**self.given, "limits": replace(self.limits, at_once=threads)}
         return Workspace.open(home, **given, tell=note, keeps=keeps)
 
@@ -174,14 +183,7 @@ class LMOptions:
     def for_artifact(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
         """The LM that an artifact is asked with; None for its own, where nothing was said.
 
-        An address, a key or a limit alone is for the artifact's own.
-
-        Args:
-            artifact: Its folder, which is read where its LM must be known, or its manifest.
-            home: The working folder.
-
-        Raises:
-            ArtifactError: Its own LM is elsewhere, and neither named nor allowed here.
+        An address, a key or a limit alone is for the artifact's own, whose folder is read where it must be known.
         """
         from querywright.optimize.artifacts.files import read_artifact
         from querywright.optimize.artifacts.load import own_lm
@@ -212,11 +214,7 @@ class WriterLM:
     writer_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> Any:
-        """As ``writer_lm=`` is given: a name, or an LM where it has an address or a key of its own.
-
-        Args:
-            lm: The LM that reads, which says how patient it is asked.
-        """
+        """As ``writer_lm=`` is given: a name, or an LM as patient as this one where it has an address or a key."""
         from querywright.models.lm import resolve_lm, with_key
 
         if not (self.writer_api_base or self.writer_api_key_env):
@@ -243,11 +241,7 @@ class JudgeLM:
     judge_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> LMOptions | None:
-        """The LM of the judges; None where it is that of the rest.
-
-        Raises:
-            InputError: There is an address or a key, but no name.
-        """
+        """The LM of the judges; None where it is that of the rest."""
         elsewhere = bool(self.judge_api_base or self.judge_api_key_env)
         if self.judge_lm is None and elsewhere:
             raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
@@ -342,6 +336,10 @@ class Helpers:
     reranker: Name | None = None
     writer: WriterLM = WriterLM()
 
+    def given(self, lm: LMOptions) -> dict[str, Any]:
+        """As programs are given them beside this LM."""
+        return {"reranker": self.reranker, "writer_lm": self.writer.beside(lm)}
+
 
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
@@ -392,11 +390,7 @@ class Searched:
 
     @property
     def given(self) -> dict[str, Any]:
-        """As programs are given it.
-
-        Raises:
-            InputError: Two things are named, or the filter is no JSON object.
-        """
+        """As programs are given it."""
         from querywright.retrieval.callable import named_retriever
 
         if self.collection is not None and self.retriever is not None:
@@ -410,26 +404,31 @@ class Searched:
         found = self.collection if self.retriever is None else named_retriever(self.retriever)
         return {"retriever": found, "where": where}
 
-    @property
-    def needed(self) -> dict[str, Any]:
-        """The same, where something must be named."""
-        if self.collection is None and self.retriever is None:
+
+@dataclass(frozen=True)
+class Searching(SearchOptions):
+    """What is searched, what with, and the models that a technique asks."""
+
+    searched: Searched = Searched()
+    helpers: Helpers = Helpers()
+
+    def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:
+        """As arms are given it beside this LM; where it is needed, something must be named that is searched."""
+        if needed and self.searched.collection is None and self.searched.retriever is None:
             raise InputError("name what is searched: --collection NAME, or --retriever MODULE:FUNCTION")
-        return self.given
+        return {**self.searched.given, **self.helpers.given(lm), "embedder": self.embedder, "knobs": self.knobs}
 
 
 @dataclass(frozen=True)
-class ArmOptions(SearchOptions):
+class ArmOptions(Searching):
     """What all arms share that do not say otherwise.
 
     Args:
         engine: dense, bm25, hybrid (both), questions or expanded.
         max_passages: Passages shown to the reader at most, in every arm that names no other number.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
         metric: Repeatable. Default: accuracy, and by evidence where it is labelled.
     """
 
-    searched: Searched = Searched()
     max_passages: Count = 5
     engine: Engine = "dense"
     reader: Reader = "auto"
@@ -495,6 +494,14 @@ class Output(Home):
     """Where the command works, and what it prints."""
 
     as_json: Json = False
+
+
+@dataclass(frozen=True)
+class Results(Output):
+    """Where the command works, how much it prints of what it found, and where that is logged."""
+
+    log: Log = None
+    verbose: Verbose = False
 
 
 @Parameter(name="*")

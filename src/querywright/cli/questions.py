@@ -45,7 +45,7 @@ def build(
     prune: opt.Flag = False,
     engine: opt.Name = THREADS,
     workers: opt.Count | None = None,
-    embedder: opt.Name = "embedded",
+    embedder: opt.Embedder = "embedded",
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
@@ -63,7 +63,6 @@ def build(
         prune: Remove the questions of passages that are in the collection no more.
         engine: threads, or ray: processes, which need the extra of that name; each has its own --threads.
         workers: Processes of ray. Default: 2.
-        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.optimize.question_build import build_questions
     from querywright.programs.question_writer import QuestionWriter
@@ -112,7 +111,7 @@ def stats(
     collection: str,
     /,
     *,
-    embedder: opt.Name = "embedded",
+    embedder: opt.Embedder = "embedded",
     output: opt.Output = opt.Output(),
 ) -> None:
     """Say how many questions are kept, which passages have none, how near they lie, and what they cost.
@@ -121,7 +120,6 @@ def stats(
 
     Args:
         collection: Name of a collection that was built.
-        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.optimize.question_stats import question_stats
 
@@ -142,7 +140,7 @@ def fill(
     complete: Annotated[bool, Parameter(negative="--no-complete")] = True,
     cut: Annotated[float, Parameter(metavar="V", validator=Number(gte=0, lte=1))] = 0.5,
     seed: opt.Integer = 0,
-    embedder: opt.Name = "embedded",
+    embedder: opt.Embedder = "embedded",
     work: opt.Work = opt.Work(),
 ) -> None:
     """Find the passages that answer a question beside the one it was written for: judge similar pairs, complete others.
@@ -161,7 +159,6 @@ def fill(
         complete: Complete the pairs that are not judged, at low rank.
         cut: Store completed pairs of this value or more.
         seed: Of what is drawn, and of the completion.
-        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.optimize.question_fill import fill as fill_in
 
@@ -205,7 +202,7 @@ def import_(
     /,
     *,
     prune: opt.Flag = False,
-    embedder: opt.Name = "embedded",
+    embedder: opt.Embedder = "embedded",
     output: opt.Output = opt.Output(),
 ) -> None:
     """Make the questions of a Parquet file those of its passages.
@@ -221,7 +218,6 @@ def import_(
         collection: The collection whose passages the questions are about.
         file: A .parquet file that export wrote, edited.
         prune: Remove the questions of passages that have no row in the file.
-        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.retrieval.question_files import import_questions
 

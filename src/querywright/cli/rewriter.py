@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_place
 from querywright.cli.compile import Sizes, split_sizes
-from querywright.cli.show import emit, note, progress, say, show_facts, show_table
+from querywright.cli.show import emit, note, progress, say, show_facts, show_scores, show_verdicts
 from querywright.data import Question, Splits, split_questions
 from querywright.errors import InputError
 from querywright.workspace import Workspace
@@ -31,8 +30,6 @@ rewriter_app = opt.make_app(
 )
 
 Number = Annotated[float, Parameter(metavar="X")]
-QUIET_SECONDS = 60.0
-"""Between two lines on a training where standard error is no terminal."""
 
 
 @Parameter(name="*", group="Rewrites")
@@ -54,7 +51,6 @@ class RewriteOptions:
         ties: Also learn a best rewrite that finds as much as the question, and not more.
         sizes: Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
         seed: Of the split and of all draws.
-        reader: auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none.
     """
 
     collection: opt.Name
@@ -74,12 +70,11 @@ class RewriteOptions:
     def settings(self, search: opt.SearchOptions, threads: int, **training: Any) -> TrainSettings:
         """The settings of a training, or of the collection for one; everything is checked."""
         from querywright.metrics.dspy_metrics import metric_named
-        from querywright.named import check_reader, knob_values
+        from querywright.named import knob_values
         from querywright.optimize.rewriter.evaluation import DEEPEST
         from querywright.optimize.rewriter.settings import TrainSettings
         from querywright.programs import technique_class
 
-        check_reader(self.reader)
         knobs = knob_values(self.technique, search.knobs)
         metric_named(self.metric)
         # Where no number was given, as many passages as the metric and those of the card look at.
@@ -336,7 +331,6 @@ def evaluate_command(
     from querywright.optimize.judging import judged_metrics
     from querywright.optimize.results import NO_REWRITING
     from querywright.optimize.rewriter.evaluation import METRICS
-    from querywright.optimize.tables import table_rows
     from querywright.programs import make_program, technique_class
 
     rewriter = read_rewriter(path)
@@ -377,9 +371,11 @@ def evaluate_command(
             arms += compared.arms
             comparisons += compared.comparisons
 
-    title, notes = f"{rewriter.name} on {len(asked)} questions", [one.sentence for one in comparisons]
+    def shown() -> None:
+        show_scores(f"{rewriter.name} on {len(asked)} questions", arms, workspace, verbose=False)
+        show_verdicts(comparisons, verbose=False)
+
     found = {"arms": [arm.to_json() for arm in arms], "comparisons": [one.to_json() for one in comparisons]}
-    shown = partial(show_table, title, table_rows(arms), notes=notes)
     emit(output.as_json, found, shown, cost=workspace.cost_line())
 
 
@@ -425,18 +421,13 @@ def _recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def _show_trained(trained: Trained) -> None:
-    from querywright.optimize.tables import table_rows
-
     card: Mapping[str, Any] = trained.card
     for name, found in (("dev", trained.dev), ("test", trained.test)):
         if found is None:
             continue
         standing = card["standing"][name]
-        show_table(
-            f"{name}, {len(found.arms[0].rows)} questions",
-            table_rows(found.arms),
-            notes=[one.sentence for one in found.comparisons if one.metric == card["metric"]],
-        )
+        show_scores(f"{name}, {len(found.arms[0].rows)} questions", found.arms, verbose=False)
+        show_verdicts([one for one in found.comparisons if one.metric == card["metric"]], verbose=False)
         if standing["warning"]:
             say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "loss" else "bold")
     for one in card["guards"]["warnings"]:

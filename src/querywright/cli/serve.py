@@ -96,8 +96,8 @@ def serve(
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
-        reranker=helpers.reranker, writer_lm=helpers.writer.beside(lm),
-        home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy, log_questions=log_questions,
+        **helpers.given(lm), home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy,
+        log_questions=log_questions,
         watchers=() if record is None else (JsonLines(record, questions=not record_hashes),), **asdict(limits),
     )  # fmt: skip
     _run(settings, lm)
@@ -158,7 +158,7 @@ def mcp(
         from querywright.optimize.artifacts.load import load
 
         serving = server(load(
-            artifact, lm=lm.for_artifact(artifact, place.home), writer_lm=helpers.writer.beside(lm),
-            reranker=helpers.reranker, home=place.home, verify=verify, digest=digest,
+            artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
+            digest=digest,
         ))  # fmt: skip
     serving.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -32,6 +31,7 @@ DETAILS = (
 study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
 Minutes = Annotated[float, Parameter(metavar="N", validator=Number(gte=0.01))]
+Study = Annotated[Path, Parameter(help="What study run was given with --out.")]
 Dollars = Annotated[float, Parameter(metavar="N", validator=Number(gte=0))]
 
 
@@ -49,15 +49,13 @@ class StorageOptions:
 
 @dataclass(frozen=True)
 class WorkerOptions(StorageOptions):
-    """Where trials are kept, who runs them, and where what they find is logged.
+    """Where trials are kept, and who runs them.
 
     Args:
         workers: Processes side by side.
     """
 
     workers: opt.Count = 1
-    log: opt.Log = None
-    verbose: opt.Verbose = False
 
 
 @Parameter(name="*", group="Budget")
@@ -137,7 +135,7 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
 
 @study_app.command(name="run")
 def run_command(
-    file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Output = opt.Output()
+    file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Results = opt.Results()
 ) -> None:
     """Run a study: try arms on dev, hold the best against no rewriting on test once, save programs and a report.
 
@@ -159,19 +157,16 @@ def run_command(
 
 @study_app.command(name="resume")
 def resume_command(
-    folder: Path,
+    folder: Study,
     /,
     *,
     run: WorkerOptions = WorkerOptions(),
     budget: BudgetOptions = BudgetOptions(),
-    output: opt.Output = opt.Output(),
+    output: opt.Results = opt.Results(),
 ) -> None:
     """Go on with a study that was interrupted, killed, or stopped at its budget; nothing is asked twice.
 
     Example: querywright study resume studies/mine --budget-calls 20000
-
-    Args:
-        folder: What study run was given with --out.
     """
     from querywright.optimize.study.engine import resume_study
 
@@ -181,13 +176,10 @@ def resume_command(
 
 
 @study_app.command(name="status")
-def status_command(folder: Path, /, *, where: StorageOptions = StorageOptions(), as_json: opt.Json = False) -> None:
+def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions(), as_json: opt.Json = False) -> None:
     """Say how far a study is; it may be running, and is not disturbed.
 
     Example: querywright study status studies/mine
-
-    Args:
-        folder: What study run was given with --out.
     """
     from querywright.optimize.study.status import status
 
@@ -197,14 +189,13 @@ def status_command(folder: Path, /, *, where: StorageOptions = StorageOptions(),
 
 @study_app.command(name="report")
 def report_command(
-    folder: Path, /, *, save_to: opt.OutFile | None = None, where: StorageOptions = StorageOptions()
+    folder: Study, /, *, save_to: opt.OutFile | None = None, where: StorageOptions = StorageOptions()
 ) -> None:
     """Write the report of a study as it stands now: one HTML file that opens without a network.
 
     Example: querywright study report studies/mine --out mine.html
 
     Args:
-        folder: What study run was given with --out.
         save_to: Default: report.html in FOLDER.
     """
     from querywright.optimize.study.report import write_report
@@ -218,14 +209,18 @@ def report_command(
 
 @study_app.command(name="export")
 def export_command(
-    folder: Path, /, *, save_to: opt.OutFile, questions: opt.Flag = False, where: StorageOptions = StorageOptions()
+    folder: Study,
+    /,
+    *,
+    save_to: opt.OutFile,
+    questions: opt.Flag = False,
+    where: StorageOptions = StorageOptions(),
 ) -> None:
     """Write the trials of a study as a table for other tools.
 
     Example: querywright study export studies/mine --out trials.parquet
 
     Args:
-        folder: What study run was given with --out.
         save_to: A file that ends in .parquet, .csv or .jsonl.
         questions: A row a trial and question, in place of a row a trial.
     """
@@ -262,29 +257,24 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
         raise
     except (Exception, KeyboardInterrupt):
         if (folder / "study.yaml").is_file():
-            elsewhere = ("--storage", "URL") if "://" in (storage or "") else ()
-            note(f"nothing is lost; to go on: {_command('resume', folder, *elsewhere)}", style="bold")
+            elsewhere = {"storage": "URL"} if "://" in (storage or "") else {}
+            note(f"nothing is lost; to go on: {opt.typed('study', 'resume', str(folder), **elsewhere)}", style="bold")
         raise
 
 
-def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Output) -> None:
+def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
     """Run a study to its end, write its report, and show what came of it."""
     from querywright.optimize.study.report import write_report
 
-    logged = tracking(run.log)
-    command = _command("run", file, "--out", folder, "--workers", run.workers)
+    logged = tracking(output.log)
+    command = opt.typed("study", "run", str(file), out=str(folder), workers=run.workers)
     with _resumable(folder, run.storage), progress("opening", command="study", folder=folder) as update:
         found = start(
             workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update, tell=note
         )  # fmt: skip
     write_report(found, folder / REPORT)
-    show_study(found, folder, as_json=output.as_json, verbose=run.verbose)
+    show_study(found, folder, as_json=output.as_json, verbose=output.verbose)
     logged(found, name=found.spec.name, kept=[folder / "artifacts"])
-
-
-def _command(*words: object) -> str:
-    """A command as it is typed; an address of a storage is never part of it."""
-    return shlex.join(["querywright", "study", *(str(word) for word in words)])
 
 
 def _note_unlearnt(spec: StudySpec) -> None:

@@ -12,11 +12,7 @@ from querywright.errors import InputError
 
 
 def tracking(log: str | None) -> Callable[..., None]:
-    """What logs a result, as ``adapters.mlflow.log`` takes it, and warns where that fails; looked at before any work.
-
-    Raises:
-        InputError: It names no tracker that there is, or MLflow is not installed.
-    """
+    """What logs a result, as ``adapters.mlflow.log`` takes it, and warns where that fails; checked before any work."""
     if log is None:
         return lambda found, **given: None
     tool, _, uri = log.partition(":")

@@ -112,10 +112,8 @@ def drift_command(
         return 0
     cost = None
     if theirs is None:
-        program = load(
-            artifact, lm=lm.for_artifact(manifest, output.home), writer_lm=helpers.writer.beside(lm),
-            reranker=helpers.reranker, home=output.home,
-        )  # fmt: skip
+        asked_of = lm.for_artifact(manifest, output.home)
+        program = load(artifact, lm=asked_of, **helpers.given(lm), home=output.home)
         searched = program.program.technique.retriever
         reads = any(one.answer is not None for one in ours)
         theirs, cost = _asked_now(program, asked, reads=reads, threads=run.threads or 8)
