@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -159,6 +160,12 @@ def plain_failures() -> Iterator[None]:
             said = f"{SQLITE_NAME} of the study cannot be used ({cause}); make room or make it writable, and run again"
             failure = QuerywrightError(said)
         raise failure from None  # the driver's error names host and user
+    except (ValueError, LookupError) as error:  # of a row that is damaged, as Optuna or its database reads it
+        last = traceback.extract_tb(error.__traceback__)[1:]
+        if not any({"optuna", "sqlalchemy"} & set(Path(one.filename).parts) for one in last):
+            raise
+        said = f"a record of the study cannot be read ({type(error).__name__}: {error}); restore it, or begin another"
+        raise QuerywrightError(said) from None
 
 
 def _journal(path: Path) -> Any:

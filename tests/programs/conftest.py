@@ -21,10 +21,13 @@ from querywright.programs import TECHNIQUES
 from querywright.retrieval.generated_questions import (
     COMPLETE,
     PARTIAL,
+    AnswerPair,
     PassageRecord,
     WrittenQuestion,
     publish_questions,
     question_id,
+    questions_folder,
+    write_pairs,
 )
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import Matched, QuestionIndex
@@ -149,7 +152,11 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RecordingInde
     home, embedder, made = tmp_path_factory.mktemp("questions"), HashedEmbedder(), {}
     passages = numbered_passages()[:12]
     texts = {p.id: [f"What is fact {n} of {p.title}?" for n in range(64)] for p in passages}  # more than any coverage
-    further = {question_id(p.id, text): [passages[n - 1].id] for n, p in enumerate(passages) for text in texts[p.id]}
+    further = [
+        AnswerPair(question_id(p.id, text), passages[n - 1].id, passages[n - 1].text_digest(), 1.0, True)
+        for n, p in enumerate(passages)
+        for text in texts[p.id]
+    ]
     for name, digest in (("full", Passage.text_digest), ("stale", lambda passage: "of another text")):
         build_collection(name, passages, embedder=embedder, home=home)
         records = [
@@ -159,7 +166,8 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RecordingInde
             for p in passages
         ]  # fmt: skip
         publish_questions(name, records, embedder=embedder, home=home)
-        made[name] = RecordingIndex(name, embedder=embedder, home=home, answers=further)
+        write_pairs(questions_folder(name, home), further)
+        made[name] = RecordingIndex(name, embedder=embedder, home=home)
     return made
 
 

@@ -211,7 +211,7 @@ def test_vectors_of_another_model_are_told_before_the_first_search():
         (random, r"are not those of the embedder .* for the same texts \(cosine -?0.0"),
     ):
         for options in ({"embedding_function": None}, {}):  # Chroma's default is only what nobody chose
-            with pytest.raises(CollectionError, match=f"{said}.*--embedder NAME.*--retriever MODULE:FUNCTION"):
+            with pytest.raises(CollectionError, match=f"{said}.*embedder=.*--retriever MODULE:FUNCTION"):
                 make_program("plain", collection(vectors=vectors, **options))
     given = SimpleNamespace(id="given", dimension=384, encode=lambda texts: random[: len(texts)])
     with pytest.raises(CollectionError, match="have 16 numbers, those of the embedder 'given' 384"):
@@ -228,7 +228,7 @@ def test_an_embedding_function_that_lacks_something_says_so(monkeypatch):
     monkeypatch.delenv("CHROMA_OPENAI_API_KEY")
     kept = chromadb.EphemeralClient().get_collection("own", embedding_function=None)
     with pytest.raises(
-        ModelError, match=r"'openai' of the collection 'own' cannot be used .*API_KEY.*a key.*--embedder"
+        ModelError, match=r"'openai' of the collection 'own' cannot be used .*API_KEY.*a key.*embedder="
     ):
         ChromaRetriever(kept).search(["tea"], 1)
 

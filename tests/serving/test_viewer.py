@@ -80,7 +80,7 @@ def test_reports_artifacts_and_runs_under_way_are_found(folder):
     )
     assert [one["name"] for one in report["arms"]] == ["plain", EVIL]
     assert report["arms"][1]["metrics"]["accuracy"]["value"] == pytest.approx(8 / 9)
-    assert report["verdict"] == f"By accuracy, {EVIL} is better than plain"
+    assert report["verdict"] == f"Better than plain: {EVIL} (accuracy)"
     assert (made["kind"], made["title"], made["verdict"]) == ("artifact", "made: hcqr", "It is better")
     assert (live["kind"], live["live"]["calls"], live["verdict"]) == ("compare, running", 4, "3 of 8")
 
