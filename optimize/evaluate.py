@@ -119,7 +119,8 @@ class Results:
 
         from querywright.optimize.tables import question_rows
 
-        evaluations, _, questions = self._told()
+        told: Any = self._told()
+        evaluations, _, questions = told
         return pandas.DataFrame(question_rows(evaluations, questions))
 
     def __repr__(self) -> str:
@@ -134,7 +135,8 @@ class Results:
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        evaluations, sentences, _ = self._told()
+        told: Any = self._told()
+        evaluations, sentences, _ = told
         return results_html(evaluations, sentences)
 
 
