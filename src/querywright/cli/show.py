@@ -30,7 +30,7 @@ TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder", "metric")
 NARROWEST_TEXT = 18
 SQUEEZES = ((26, 10), (18, 10), (18, 8), (12, 8))
 """Narrowest columns of words and shortest heads of numbers, tried in turn until a table fits the terminal."""
-NOTHING = {"", "-", "0", "0 %", "0.0", "- / -"}
+NOTHING = {"", "-", "0", "0 %", "0.0", "- / -", "0.0 / 0.0"}
 """A column that holds nothing else is left out."""
 LONGEST_VALUE = 2000
 """Characters of one value that ``show_facts`` prints."""
