@@ -15,7 +15,7 @@ def test_the_tutorial_runs(docs, page, workshop, play, scripted_lm):
     printed = play(blocks, lm="--lm openai/scripted")
 
     assert [block.language for block in blocks].count("sh") == 5  # index, ask, evaluate, compare, compile
-    assert "decision_useful: no difference shown between plain@bm25 and plain" in " ".join(printed.split())
+    assert "no difference shown in" in " ".join(printed.split())
     assert (workshop / "engines" / "report.html").stat().st_size > 20_000
     assert scripted_lm.count > 20
     manifest = querywright.load("artifacts/workshop").manifest
