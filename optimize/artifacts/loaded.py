@@ -244,7 +244,9 @@ class LoadedProgram:
             await asyncio.gather(task, return_exceptions=True)
 
     def __repr__(self) -> str:
-        searched = getattr(self.program.technique.retriever, "name", self.manifest.collection)
+        retriever = self.program.technique.retriever
+        first, *_ = getattr(retriever, "retrievers", [retriever])  # a hybrid's are of one collection
+        searched = getattr(first, "name", self.manifest.collection)
         reader = self.program.reader and self.program.reader.NAME
         return f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={searched!r}, {reader=})"
 
