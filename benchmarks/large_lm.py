@@ -179,8 +179,7 @@ def table(
         test = next((c.test for c in by_budget[budgets[0]].comparisons if (c.arm, c.metric) == (name, first)), None)
         won = "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
         one = found[budgets[0]][name]
-        tokens = (one.cost.tokens + one.cost.saved_tokens) / len(asked)
-        shares += [won, f"{one.calls_a_question:.1f}", f"{tokens:,.0f}"]
+        shares += [won, f"{one.calls_a_question:.1f}", f"{one.tokens_a_question:,.0f}"]
         print(" | ".join([f"| {shown.get(name, f'`{name}`')}", *shares]) + " |")
     for one in by_budget[budgets[-1]].notes:
         print(f"- {one}")

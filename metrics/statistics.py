@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -134,6 +135,12 @@ def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95, see
     return float(low), float(high)
 
 
+@functools.lru_cache(maxsize=2048)
+def _resampled(values: tuple[float, ...], seed: int) -> tuple[float, float]:
+    """The bootstrap's interval, once for all that ask: tables and files, and who watches a run, again each second."""
+    return bootstrap_interval(values, seed=seed)
+
+
 def mean_with_interval(values: Sequence[float], *, seed: int = 0) -> Mean:
     """The mean with its interval at 95 per cent: Wilson's for 0/1 values, else the bootstrap's (`bootstrap_interval`).
 
@@ -153,7 +160,7 @@ def mean_with_interval(values: Sequence[float], *, seed: int = 0) -> Mean:
     if not scored:
         return Mean(math.nan, math.nan, math.nan, 0, unscored)
     value = math.fsum(scored) / n
-    low, high = wilson_interval(value, n) if _binary(scored) else bootstrap_interval(scored, seed=seed)
+    low, high = wilson_interval(value, n) if _binary(scored) else _resampled(tuple(scored), seed)
     return Mean(value, low, high, n, unscored)
 
 

@@ -153,7 +153,6 @@ class Evaluation(Results):
     name: str
     rows: tuple[Row, ...]
     seconds: float
-    _means: dict[str, Mean] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def values(self, metric: str) -> list[float]:
         """A metric's value for each question, NaN where it could not be scored."""
@@ -161,9 +160,7 @@ class Evaluation(Results):
 
     def mean(self, metric: str) -> Mean:
         """A metric's mean with its interval, the number of questions and of unscored ones."""
-        if metric not in self._means:  # its interval is resampled, and tables, figures and files all ask for it
-            self._means[metric] = mean_with_interval(self.values(metric))
-        return self._means[metric]
+        return mean_with_interval(self.values(metric))
 
     def average(self, metric: str) -> float:
         """A metric's mean alone; its interval is resampled, for which a choice between many arms has no time."""
@@ -194,6 +191,11 @@ class Evaluation(Results):
     def calls_a_question(self) -> float:
         """LM calls that a question takes, made or saved."""
         return self.cost.asked / max(1, len(self.rows))
+
+    @property
+    def tokens_a_question(self) -> float:
+        """Tokens, read and written, that a question takes, of calls made or saved."""
+        return self.cost.asked_tokens / max(1, len(self.rows))
 
     @property
     def failures(self) -> Counter[str]:

@@ -13,10 +13,7 @@ from querywright.errors import InputError
 from querywright.metrics.statistics import mean_with_interval
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.programs import RAG
-from querywright.progress import Bar, LiveArm, Progress
-
-CONTROL = "control.json"
-"""``{"stop": ["ARM", ...], "add": ["ARM:KNOB=VALUE,...", ...]}``: arms that stop where they are, and further ones."""
+from querywright.progress import CONTROL, Bar, LiveArm, Progress
 
 
 def live_arm(name: str, state: str, values: Sequence[float], total: int, done: int | None = None) -> LiveArm:
@@ -35,7 +32,8 @@ def stands(progress: Progress | None, told: Callable[[], tuple[str, list[LiveArm
 
 @dataclass(slots=True)
 class Control:
-    """What is asked of a comparison under way, in ``control.json`` of its folder, read before every block of questions.
+    """What is asked of a comparison under way, in ``control.json`` of its folder, read before every block of questions:
+    ``{"stop": ["ARM", ...], "add": ["ARM:KNOB=VALUE,...", ...]}``, arms that stop where they are, and further ones.
 
     ``make`` gives the program of an arm by its name, as the command line takes it.
     """

@@ -132,8 +132,7 @@ def score_rows(compared: Compared) -> list[dict[str, str]]:
     arms = [*compared.arms, *compared.references]
     rows = table_rows(arms)
     for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
-        tokens = arm.cost.tokens + arm.cost.saved_tokens
-        row["tokens / question"] = f"{tokens / max(1, len(arm.rows)):.0f}"
+        row["tokens / question"] = f"{arm.tokens_a_question:.0f}"
         if number <= len(compared.arms):
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
     told = [name for name in rows[0] if name not in OF_THE_RUN and any(row[name] not in NOTHING for row in rows)]

@@ -136,7 +136,7 @@ def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()
                 | {name: data[name] for name in ("label", "unjudged", "answer", "support", "invalid")}
                 | {name: data["scores"].get(name) for name in metrics}
                 | {name: data[name] for name in ("passages", "found", "queries", "fallbacks")}
-                | {"lm_calls": cost.asked, "tokens": cost.tokens + cost.saved_tokens}
+                | {"lm_calls": cost.asked, "tokens": cost.asked_tokens}
                 | {"seconds": None if cost.saved else data["seconds"]}
                 | {name: data[name] for name in ("failure", "message")}
             )

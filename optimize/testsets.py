@@ -48,6 +48,7 @@ from querywright.programs.query_cleaning import folded
 from querywright.programs.question_rules import COPIED, repeats, unfit
 from querywright.programs.question_writer import AskAndAnswer, AskAnother, OneQuestion, RephraseQuestion
 from querywright.programs.readers import ShortAnswerReader
+from querywright.progress import part
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
@@ -215,7 +216,7 @@ def make_testset(
         enough, left = len(kept) + wanted, list(given)
         while len(kept) < enough and left:  # how many threads there are changes nothing
             wave, left = left[: enough - len(kept)], left[enough - len(kept) :]
-            tell, asked = _onward(progress, asked, asked + len(wave) + len(left)), asked + len(wave)
+            tell, asked = part(progress, asked, asked + len(wave) + len(left)), asked + len(wave)
             results = failures.map(ask, wave, id_of=_id_of, threads=threads, progress=tell)
             for one, result in zip(wave, results, strict=True):
                 question, reason = (None, "failed") if isinstance(result, Exception) else result
@@ -244,11 +245,6 @@ def make_testset(
         index=index,
         prompts=hashlib.sha256(repr(prompts).encode()).hexdigest()[:16],
     )
-
-
-def _onward(progress: Progress | None, before: int, most: int) -> Progress | None:
-    """Progress that counts what was asked before, up to all that may be."""
-    return None if progress is None else lambda what, done, _: progress(what, before + done, most)
 
 
 def _of_index(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,22 @@ def working_folder(
     monkeypatch.setenv("QUERYWRIGHT_HOME", str(folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return folder
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> Callable[..., str]:
+    """What Chromium makes of a page, as HTML; without Chromium the test is skipped."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("there is no chromium")
+
+    def look(page: str, *flags: str) -> str:
+        command = [found, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
+        done = subprocess.run([*command, *flags, "--dump-dom", page], capture_output=True, text=True, timeout=300)
+        assert "</html>" in done.stdout or "</pre>" in done.stdout, done.stderr[-500:]
+        return done.stdout
+
+    return look
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def _of_questions(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
             **{f"score.{name}": value for name, value in row.scores.items()},
             "label": None if row.label is None else str(row.label),
             "lm_calls": row.cost.asked,
-            "tokens": row.cost.tokens + row.cost.saved_tokens,
+            "tokens": row.cost.asked_tokens,
             **{name: getattr(row, name) for name in ("passages", "seconds", "fallbacks", "failure")},
         }
         for row in one.dev.rows

@@ -25,7 +25,7 @@ _LACKING = {
 }
 COSTS: Mapping[str, Callable[[Cost], float]] = {
     "lm_calls": lambda cost: float(cost.asked),
-    "tokens": lambda cost: float(cost.tokens + cost.saved_tokens),
+    "tokens": lambda cost: float(cost.asked_tokens),
     "seconds": lambda cost: cost.seconds + cost.saved_seconds,
 }
 """Costs a question, as if nothing had been stored: what was made and what was saved."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -91,14 +90,8 @@ def interval(record: TrialRecord, aim: Objective) -> Mean:
     if not rows or not aim.metrics:
         return Mean(value, math.nan, math.nan, len(rows), 0)
     scored = aim.scores(record.dev)
-    found = _mean(tuple(scored.get(row.id, math.nan) for row in rows))
+    found = mean_with_interval([scored.get(row.id, math.nan) for row in rows])
     return found if math.isnan(value) else replace(found, value=value)
-
-
-@functools.lru_cache(maxsize=4096)
-def _mean(values: tuple[float, ...]) -> Mean:
-    """The mean, resampled once for all that ask."""
-    return mean_with_interval(values)
 
 
 def minutes_busy(trials: Sequence[TrialRecord]) -> float:

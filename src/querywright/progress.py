@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of the whole is done, and how much there is."""
 
-LIVE = "live.json"
-"""How far a run is, in its folder, for whoever watches it."""
+LIVE, CONTROL = "live.json", "control.json"
+"""How far a run is, in its folder, for whoever watches it; and what that person asks of it."""
 
 TICK_SECONDS = 0.25
 FIRST_SECONDS, EVERY_SECONDS = 2.0, 15.0

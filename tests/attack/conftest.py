@@ -7,8 +7,10 @@ promise was tried, held and broken; a test of a promise that was broken fails. M
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -37,6 +39,21 @@ def attack(request: pytest.FixtureRequest) -> Attack:
     """Takes what is tried: ``attack.tried(promise, held)``."""
     request.node.attack = Attack()
     return request.node.attack
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[[Any], Any]]:
+    """Has a server answer in a thread until the test ends; gives it."""
+    with ExitStack() as closing:
+
+        def start(server: Any) -> Any:
+            thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+            for end in (thread.join, server.server_close, server.shutdown):  # the last one first
+                closing.callback(end)
+            thread.start()
+            return server
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -225,7 +225,7 @@ def certificate(folder, name):
 
 
 @pytest.fixture
-def stranger(tmp_path):
+def stranger(tmp_path, served):
     """A server whose certificate nobody vouches for; counts requests."""
     seen = SimpleNamespace(count=0)
 
@@ -241,13 +241,9 @@ def stranger(tmp_path):
     context.load_cert_chain(certificate(tmp_path, "other.example"))
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.handle_error = lambda *args: None
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
+    served(server)
     seen.url = f"https://127.0.0.1:{server.server_port}/v1"
-    yield seen
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return seen
 
 
 def test_a_certificate_that_does_not_fit_is_refused_before_anything_is_sent(attack, remote, stranger):

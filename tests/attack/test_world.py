@@ -221,7 +221,7 @@ def test_deadlines_of_the_server(run, scripted, times, attack):
 
 
 @pytest.fixture
-def canary():
+def canary(served):
     """A server that nobody should ask; counts who does."""
     seen = SimpleNamespace(asked=[])
 
@@ -234,14 +234,9 @@ def canary():
         def log_message(self, *args):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
+    server = served(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
     seen.url = f"http://127.0.0.1:{server.server_port}"
-    yield seen
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return seen
 
 
 def hostile(url: str) -> list[str]:
@@ -256,17 +251,10 @@ def hostile(url: str) -> list[str]:
     ]  # fmt: skip
 
 
-def look(page: str, folder: Path) -> str:
-    """What a browser makes of a page, as HTML."""
-    browser = shutil.which("chromium") or pytest.skip("no chromium")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", f"--user-data-dir={folder}"]
-    done = subprocess.run([browser, *flags, "--dump-dom", page], capture_output=True, text=True, timeout=120)
-    assert "</html>" in done.stdout or "</pre>" in done.stdout, done.stderr[-500:]
-    return done.stdout
-
-
-def test_hostile_texts_in_reports_and_in_the_viewer(template, server, forks, tmp_path, canary, attack):
-    texts = hostile(canary.url)
+def test_hostile_texts_in_reports_and_in_the_viewer(
+    template, server, forks, tmp_path, canary, attack, served, chromium
+):
+    texts, budget = hostile(canary.url), "--virtual-time-budget=4000"
     folder = Path(shutil.copytree(template, tmp_path / "work"))
     rows = KILLS["CLI"]["question_rows"]()
     for row, text in zip(rows, texts, strict=False):
@@ -297,20 +285,16 @@ def test_hostile_texts_in_reports_and_in_the_viewer(template, server, forks, tmp
         (folder / f"{texts[0][:8]}{name}" / name).write_text(json.dumps(data))
     pages = [one.as_uri() for one in sorted(folder.rglob("*.html"))]
     assert pages
-    with Viewer(folder) as viewer:
-        thread = threading.Thread(target=viewer.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        opened = [f"{viewer.url}/open?id={quote(one['id'])}" for one in runs_under(folder) if "live" not in one]
-        for page in [*pages, f"{viewer.url}/", *opened]:
-            seen = look(page, tmp_path / "browser")
-            attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page, canary.asked))
-            if page == f"{viewer.url}/":
-                assert seen.count("&lt;svg/onload=") > 1, "the viewer shows no run"
-        viewer.shutdown()
-        thread.join()
+    viewer = served(Viewer(folder))
+    opened = [f"{viewer.url}/open?id={quote(one['id'])}" for one in runs_under(folder) if "live" not in one]
+    for page in [*pages, f"{viewer.url}/", *opened]:
+        seen = chromium(page, budget)
+        attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page, canary.asked))
+        if page == f"{viewer.url}/":
+            assert seen.count("&lt;svg/onload=") > 1, "the viewer shows no run"
     control = tmp_path / "control.html"
     control.write_text(f"<title>x</title>{texts[0]}")
-    assert "<title>OWNED" in look(control.as_uri(), tmp_path / "browser"), "what a script does is not seen here"
+    assert "<title>OWNED" in chromium(control.as_uri(), budget), "what a script does is not seen here"
 
 
 def test_hostile_texts_on_the_page_of_serve(page, retriever, scripted, canary, attack):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from html import unescape
 
 import pytest
@@ -16,7 +14,6 @@ from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.report import comparison_page
 from querywright.optimize.significance import against
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = '<img src=x onerror="document.title=1">'
 
 DRIVE = """<script>
@@ -52,8 +49,7 @@ def arm(name, *, finds):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
-def test_a_person_sorts_filters_chooses_a_metric_and_opens_a_question(tmp_path):
+def test_a_person_sorts_filters_chooses_a_metric_and_opens_a_question(chromium, tmp_path):
     arms = (arm("plain", finds=False), arm(f"other {EVIL}", finds=True))
     questions = tuple(
         Question(f"q{n}", f"What of number {n}? {EVIL}", evidence={f"p{n}": Label.USEFUL}) for n in range(12)
@@ -62,15 +58,8 @@ def test_a_person_sorts_filters_chooses_a_metric_and_opens_a_question(tmp_path):
     found = Compared(arms, "plain", tuple(against(arms, "plain")), questions=questions, passages=passages)
     page = tmp_path / "report.html"
     page.write_text(comparison_page(found, title=EVIL, facts={}).replace("</body>", f"{DRIVE}</body>"), "utf-8")
-    given = [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path / 'own'}",
-        "--window-size=500,900",
-    ]
-    done = subprocess.run([CHROMIUM, *given, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=300)
-    told = json.loads(unescape(re.search(r'<pre id="told">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+    dom = chromium(page.as_uri(), "--window-size=500,900")
+    told = json.loads(unescape(re.search(r'<pre id="told">(.*?)</pre>', dom, re.DOTALL)[1]))
     assert told["wide"] <= 500
     assert told["figures"] == ["accuracy"] * 3
     assert told["recall"] == ["recall"] * 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import os
 import re
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -38,14 +37,10 @@ DRIVE = """
 """
 """What a person does: waits, gives the token, chooses a question, asks, waits."""
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
 
 @pytest.fixture
-def page(run: Any, make: Any, scripted: Any, token: str, tmp_path: Any) -> Any:
+def page(run: Any, make: Any, scripted: Any, token: str, chromium: Any) -> Any:
     """Asks a golden question on the page of a server, and gives what stands there then."""
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium")
 
     def ask(golden: Any, which: int = 0, **given: Any) -> tuple[Any, str]:
         program = make(scripted, **given)
@@ -57,12 +52,7 @@ def page(run: Any, make: Any, scripted: Any, token: str, tmp_path: Any) -> Any:
         for path, (body, kind) in in_place.items():
             route = Route(path, lambda request, body=body, kind=kind: Response(body, media_type=kind))
             app.router.routes.insert(0, route)
-        done = subprocess.run(
-            [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
-             "--virtual-time-budget=20000", "--dump-dom", f"{server.url}/docs"],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        return server, done.stdout
+        return server, chromium(f"{server.url}/docs", "--virtual-time-budget=20000")
 
     return ask
 

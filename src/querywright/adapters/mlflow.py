@@ -159,10 +159,9 @@ def _files(found: Any, compared: Compared | None, folder: Path) -> list[Path]:
 
 def _metrics(one: Evaluation, leads: Sequence[Mapping[str, Any]] = (), of: str = "") -> dict[str, float]:
     """The metrics of an arm with what the comparisons say of it, and what it cost."""
-    asked = max(1, len(one.rows))
     made: dict[str, Any] = {"n": len(one.rows), "failed": one.failures.total(), "dollars": one.cost.dollars}
     made |= {"lm_calls_per_question": one.calls_a_question, "seconds_p50": one.latency(0.5)}
-    made |= {"tokens_per_question": (one.cost.tokens + one.cost.saved_tokens) / asked, "seconds_p95": one.latency(0.95)}
+    made |= {"tokens_per_question": one.tokens_a_question, "seconds_p95": one.latency(0.95)}
     for metric in one.metrics:
         mean = one.mean(metric)
         made |= {metric: mean.value, f"{metric}.low": mean.low, f"{metric}.high": mean.high}

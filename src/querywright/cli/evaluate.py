@@ -83,8 +83,9 @@ def compare_command(
     check_folder(save_to, "--out", SUMMARY, "folder of results")
     baseline, *named = map(_arm, (baseline, *arm))
     named = named if baseline in named else [baseline, *named]
-    there = _made(save_to).get("arms", ())
-    _run([*there, *(one for one in named if one not in there)], given, save_to, baseline)
+    before = _made(save_to)
+    there = before.pop("arms", ())
+    _run([*there, *(one for one in named if one not in there)], given, save_to, baseline, before)
 
 
 @dataclass(slots=True)
@@ -250,8 +251,14 @@ class Bench:
         return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
 
 
-def _run(named: Sequence[str], given: Given, kept: Path | None, baseline: str | None = None) -> None:
-    """Open and run arms, print what they gave and keep it, beside a baseline in a folder."""
+def _run(
+    named: Sequence[str],
+    given: Given,
+    kept: Path | None,
+    baseline: str | None = None,
+    before: Mapping[str, Any] | None = None,
+) -> None:
+    """Open and run arms, print what they gave and keep it, beside a baseline in a folder, as what was there before."""
     from querywright.data.splits import data_hash
 
     folder = None if baseline is None else kept
@@ -260,7 +267,8 @@ def _run(named: Sequence[str], given: Given, kept: Path | None, baseline: str | 
         bench = Bench.open(named, given)
         if folder is not None:
             questions = data_hash(bench.ready.questions)
-            _check_same(folder, {**opt.chosen(given), "baseline": baseline, "questions": questions})
+            now = {**opt.chosen(given), "baseline": baseline, "questions": questions}
+            _check_same(folder, before or {}, now)
         held = None if baseline is None else dict(zip(named, bench.ready.programs, strict=True))[baseline]
         compared = bench.compare(held, folder, update)
     bench.keep(compared, kept, baseline)
@@ -277,9 +285,8 @@ def _made(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder.name!r} does not say how its comparison was made; {ELSEWHERE}") from None
 
 
-def _check_same(folder: Path, now: Mapping[str, Any]) -> None:
+def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise where the comparison that a folder holds was made with other options, or on other questions."""
-    before = {name: value for name, value in _made(folder).items() if name != "arms"}
     other = [name for name in {**before, **now} if before and before.get(name) != now.get(name)]
     told = [f"{name} {before.get(name, UNSAID)}, not {now.get(name, UNSAID)}" for name in other if name != "questions"]
     if other:

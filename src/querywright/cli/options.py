@@ -117,20 +117,10 @@ def typed(command: str, *arguments: str, **options: Any) -> str:
 
 
 _OF_A_RUN = {
-    *(
-        "home",
-        "as_json",
-        "log",
-        "verbose",
-        "threads",
-        "max_failures",
-        "max_calls",
-        "timeout",
-        "max_unreadable",
-        "deadline",
-    ),
-    *("api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base", "judge_api_key_env"),
-}
+    "home", "as_json", "log", "verbose", "threads", "max_failures", "max_calls", "timeout", "max_unreadable",
+    "deadline", "api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base",
+    "judge_api_key_env",
+}  # fmt: skip
 """Options that say where and how patiently a run asks, and not what; addresses may hold a password."""
 
 

@@ -63,6 +63,11 @@ class Cost:
         return self.input_tokens + self.output_tokens
 
     @property
+    def asked_tokens(self) -> int:
+        """Tokens that the work needs when nothing is stored: of calls made and saved."""
+        return self.tokens + self.saved_tokens
+
+    @property
     def answers(self) -> int:
         """Answers that were wanted of an LM: calls made and saved, but not those that asked once more."""
         return self.asked - self.repairs

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.optimize.report import POLICY, render
+from querywright.progress import CONTROL, LIVE
 from querywright.serving.settings import is_loopback
 
 DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 2**19, 2**26
@@ -38,7 +39,7 @@ def runs_under(folder: Path) -> list[dict[str, Any]]:
     ``verdict``, ``baseline`` and ``arms`` (``name`` and ``metrics``), and a run under way ``live``.
     """
     found: list[dict[str, Any]] = []
-    readers = {"manifest.json": _of_artifact, "live.json": _of_live}
+    readers = {"manifest.json": _of_artifact, LIVE: _of_live}
     for seen, (place, folders, files) in enumerate(os.walk(folder)):
         here = Path(place)
         deep = len(here.relative_to(folder).parts) >= DEEPEST or seen >= MOST
@@ -133,7 +134,7 @@ class Viewer(ThreadingHTTPServer):
         """Write what is asked of a run under way; gives the whole of it."""
         if not any(one["id"] == id and "live" in one for one in runs_under(self.folder)):
             raise InputError(f"{id!r} is no run under way")
-        file, before = (self.folder / id).with_name("control.json"), None
+        file, before = (self.folder / id).with_name(CONTROL), None
         with self.lock:
             with contextlib.suppress(OSError, ValueError):
                 before = json.loads(_text(file))
@@ -147,10 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        at, folder = urlsplit(self.path), self.server.folder
-        runs, id = runs_under(folder), parse_qs(at.query).get("id", [""])[0]
         if not self._let_in():
             return None
+        at, folder = urlsplit(self.path), self.server.folder
+        runs, id = runs_under(folder), parse_qs(at.query).get("id", [""])[0]
         if at.path == "/":
             policy = f"{POLICY}; connect-src 'self'"
             page = render("view.html", policy=policy, title=folder.name, token=self.server.token, runs=runs)
