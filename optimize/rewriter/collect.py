@@ -185,7 +185,7 @@ def _writer(program: RAG, lm: dspy.LM) -> Writer:
     for predictor in mine.technique.predictors():
         predictor.lm = lm
 
-    def write(question: Question) -> list[str] | None:
+    def write(question: Question) -> list[str]:
         with asking(lm), mine.choosing():
             made = mine.technique(**question.inputs)
         return ["" if step.made is None else json_text(step.made) for step in made.steps if step.kind == "lm"]

@@ -82,7 +82,7 @@ class Given:
     """What a training works with, open already.
 
     Args:
-        teacher: Collects rewrites; None where nothing is collected.
+        teacher: Collects rewrites; None where pairs are given, or nothing is collected.
         pairs: Pairs to warm up on, besides those that are collected.
         open_lm: Gives the LM of a name such as ``rewriter:PATH``, to measure the rewriter as it will be used. None: it
             is measured in training alone.

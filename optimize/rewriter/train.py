@@ -181,8 +181,8 @@ class _Training:
             self.reports[COLLECT] = read_json(self.work / f"{COLLECT}.json")
             return [*given.pairs, *read_pairs(file)]
         found = collect(settings, given, progress=self.progress).pairs
-        told = {"teacher": teacher_name(given.teacher), "collected": len(found)}
-        self._done(COLLECT, {"questions": len(given.splits.train), **told})
+        told = {"questions": len(given.splits.train), "teacher": teacher_name(given.teacher), "collected": len(found)}
+        self._done(COLLECT, told)
         write_pairs(file, found)
         return [*given.pairs, *found]
 
