@@ -182,7 +182,7 @@ class Space:
                 settled = {name: nearest(domain, default)}
                 trial._fixed_params = {**getattr(trial, "_fixed_params", {}), **settled}
             chosen: Value = trial._suggest(name, domain)
-            return chosen
+            return int(chosen) if isinstance(domain, IntDistribution) else chosen
 
         return self._walk(pick, technique, late=late, prompt=prompt)
 

@@ -110,9 +110,8 @@ def test_what_is_drawn_depends_on_the_seed_and_lies_within_the_cuts() -> None:
 
 
 @CASES
-@WAYS
-def test_the_reference_stays_until_it_is_set(kind: str, rank: int | None) -> None:
-    policy = make(kind, rank, moved=False)
+def test_the_reference_stays_until_it_is_set(kind: str) -> None:
+    policy = make(kind, moved=False)
     written = policy.write(PROMPTS, seed=1, room=10)
     with torch.no_grad():
         before = policy.log_probs(written)
