@@ -221,6 +221,7 @@ def test_too_few_pairs_and_no_numbers_are_said(tmp_path: Path) -> None:
             broken().write(PROMPTS[:1], seed=seed, room=4)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_t5_family_learns_fields_in_plain_words(tmp_path: Path) -> None:
     text = '{"thought": "Look up.", "queries": ["key %d", "dose"]}'
     train, dev = taught(range(12), text), taught([12], text)
