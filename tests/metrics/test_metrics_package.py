@@ -13,8 +13,6 @@ def test_import_is_light():
         "import sys, querywright.metrics as m\n"
         "heavy = {'dspy', 'scipy', 'numpy', 'torch', 'chromadb'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "m.UsefulnessJudge\n"
-        "assert 'dspy' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
