@@ -55,10 +55,7 @@ def test_figures_equal_scikit_learns_and_scipys(seed, labels):
     }
 
 
-def test_judges_that_are_perfect_or_always_say_the_same():
-    people, _ = drawn(80, 1, agree=1)
-    for figure in held(people, people, [str(n // 8) for n in range(80)]).figures.values():
-        assert ((figure.value, figure.low, figure.high), figure.reason) == (pytest.approx((1, 1, 1)), "")
+def test_a_judge_that_always_says_the_same():
     same = held(["NOT_USEFUL"] * 90 + ["ENTAILED"] * 10, ["NOT_USEFUL"] * 100).figures
     assert (same["agreement"].value, same["kappa"].value) == (pytest.approx(0.9), 0.0)
     assert (math.isnan(same["spearman"].value), same["spearman"].reason) == (True, "the judge gave one label only")
