@@ -54,32 +54,15 @@ def studies(
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "reader", "stages", "calls", "texts"),
-    [
-        ("multi_query", "short_answer", 2, 2, 4),
-        ("hcqr", None, 2, 2, 3),
-        ("hyde", None, 1, 8, 9),
-        ("plain", None, 0, 0, 1),
-    ],
-)
-def test_a_technique_runs_through_the_benchmark(
-    benchmarks: SimpleNamespace, hashed: Any, name: str, reader: str | None, stages: int, calls: int, texts: int
-) -> None:
+def test_a_technique_runs_through_the_benchmark(benchmarks: SimpleNamespace, hashed: Any) -> None:
     with benchmarks.techniques.bench(
         latency=0.01, questions=4, concurrency=3, passages=12, data=None, embedder=hashed()
     ) as ready:
-        result = benchmarks.techniques.run_technique(ready, name, reader=reader)
-    assert result.stages == stages
-    assert result.path == pytest.approx(stages * 4 / 3 * 0.01)
-    assert result.floor == pytest.approx(1.5 if stages else 1)  # two rounds of three questions at a time
+        result = benchmarks.techniques.run_technique(ready, "multi_query", reader="short_answer")
+    assert (result.stages, result.path) == (2, pytest.approx(2 * 4 / 3 * 0.01))
+    assert result.floor == pytest.approx(1.5)  # two rounds of three questions at a time
     for run in (result.cold, result.cached):
-        assert run.failures == 0
-        assert run.calls == calls
-        assert run.embedded == texts
-        assert run.searched == (1 if name == "hyde" else texts)
-    assert set(result.to_json()) == {"name", "stages", "path", "floor", "cold", "cached"}
-    assert (result.ratio(result.cold) is None) == (stages == 0)
+        assert (run.failures, run.calls, run.embedded, run.searched) == (0, 2, 4, 4)
     assert result.name in benchmarks.techniques.line(result, 4)
 
 
@@ -89,9 +72,7 @@ def test_stored_questions_lead_to_the_passage_of_a_question(benchmarks: SimpleNa
     for retriever in (bench.plain, bench.index):
         assert retriever.search(["7.asked"], 1)[0][0].passage.id == "0000007"
     assert len({hit.passage.id for hit in bench.index.search(["7.asked"], 5)[0]}) == 5
-    ratios = benchmarks.questions.compare(bench, 3)
-    assert set(ratios) == {"median", "p95", "plain ms", "matched ms"}
-    assert all(value > 0 for value in ratios.values())
+    assert all(value > 0 for value in benchmarks.questions.compare(bench, 3).values())
 
 
 def test_trials_over_numbers_ask_once_and_loops_by_hand_as_often_as_their_cache_lets_them(
@@ -100,14 +81,8 @@ def test_trials_over_numbers_ask_once_and_loops_by_hand_as_often_as_their_cache_
     report = studies("replay", "big")
     found = report["replay"]
     calls = [one["calls"] for one in found["by hand"]]
-    assert found["ours"]["calls"] == 6
-    assert found["floor"] == pytest.approx(0.03)
-    assert calls[0] == 36
+    assert (found["ours"]["calls"], calls[0], calls[2], report["big"]["questions"]) == (6, 36, 6, 12)
     assert 6 < calls[1] <= 24
-    assert calls[2] == 6
-    assert found["ours"]["seconds"] > 0
-    assert report["big"]["questions"] == 12
-    assert 1 <= len(report["big"]["seconds"]) <= 3
     assert "always four queries" in capsys.readouterr().out
 
 
@@ -116,11 +91,7 @@ def test_searches_are_compared_at_equal_calls(studies: Callable[..., Any]) -> No
     assert [one["name"].split()[0] for one in found["searches"]] == ["study", "random", "one", "MIPROv2"]
     assert all(one["calls"] <= 45 for one in found["searches"])
     ours, *others = found["searches"]
-    assert ours["paired"] == {"accuracy": None}
-    for one in others:
-        paired = one["paired"]["accuracy"]
-        assert paired["n"] == 6
-        assert paired["difference"] == pytest.approx(ours["test"]["accuracy"] - one["test"]["accuracy"])
+    assert (ours["paired"], *(one["paired"]["accuracy"]["n"] for one in others)) == ({"accuracy": None}, 6, 6, 6)
 
 
 def test_loading_is_set_beside_what_its_models_alone_need(
@@ -128,6 +99,4 @@ def test_loading_is_set_beside_what_its_models_alone_need(
 ) -> None:
     result = benchmarks.load.main(["--runs", "1", "--lm", "loopback", "--engine", "bm25"])
     assert min(result.dspy, result.floor, result.load) > 0
-    assert result.ratio == pytest.approx(result.load / result.floor)
-    assert result.work > 0
     assert f"load to first answer: {result.ratio:.2f} times" in capsys.readouterr().out
