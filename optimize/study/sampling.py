@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,8 +31,6 @@ _SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {
     "cmaes": ("CmaEsSampler", _UNWARNED, "cmaes"),
 }
 """Optuna's class, our defaults and the package that it imports when it is first asked, by name."""
-
-_OURS = frozenset({"self", "seed", "independent_sampler"})
 
 
 class SeededSampler(BaseSampler):
@@ -80,24 +77,17 @@ def make_sampler(name: str, arguments: Mapping[str, Any], seed: int) -> SeededSa
     """What proposes the trials of a study.
 
     Raises:
-        InputError: There is no such sampler, or an argument is unknown, not allowed or lacks a package.
+        InputError: There is no such sampler, it lacks a package, or refuses an argument; the seed is the study's.
     """
     if name not in _SAMPLERS:
         raise InputError(unknown("sampler", name, _SAMPLERS))
     kind, defaults, package = _SAMPLERS[name]
     if package is not None and importlib.util.find_spec(package) is None:
         raise InputError(f"the sampler {name} needs the package {package}, which is not there; install it, or take tpe")
-    known = [one for one in inspect.signature(getattr(optuna.samplers, kind).__init__).parameters if one not in _OURS]
-    for given in arguments:
-        if given == "seed":
-            raise InputError("the sampler's seed is the study's; give seed beside sampler, not among its arguments")
-        if given not in known:
-            raise InputError(unknown(f"argument of the sampler {name}", given, known))
-    options: dict[str, Any] = {**defaults, **arguments}
 
     def make(own: int) -> BaseSampler:
         with quiet_optuna():
-            made: BaseSampler = getattr(optuna.samplers, kind)(seed=own, **options)
+            made: BaseSampler = getattr(optuna.samplers, kind)(seed=own, **{**defaults, **arguments})
             return made
 
     try:
