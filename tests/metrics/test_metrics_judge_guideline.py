@@ -92,7 +92,7 @@ def test_nothing_is_asked_where_there_is_nothing_to_ask(frozen, scripted, asking
     assert lm.engine.asked == []
 
 
-def test_frozen_is_frozen(frozen, tmp_path):
+def test_frozen_is_frozen(frozen, tmp_path, monkeypatch):
     other = Guideline("Water.", ("Water.",), "b", "writer")
     more = frozen.with_new({"q1": other, "q2": other})
     assert (more["q1"], more["q2"]) == (frozen["q1"], other)
@@ -100,6 +100,12 @@ def test_frozen_is_frozen(frozen, tmp_path):
     more.save(tmp_path / "points.json")
     read = Guidelines.load(tmp_path / "points.json")
     assert dict(read) == dict(more)
+    size = (tmp_path / "points.json").stat().st_size
+    monkeypatch.setattr("querywright.metrics.guideline.MOST_BYTES", size)
+    assert Guidelines.load(tmp_path / "points.json") == read
+    monkeypatch.setattr("querywright.metrics.guideline.MOST_BYTES", size - 1)
+    with pytest.raises(DataError, match=rf"points\.json: has more than the {size - 1} bytes"):
+        Guidelines.load(tmp_path / "points.json")
 
 
 def test_another_text_under_the_same_id_is_refused(frozen):
