@@ -21,7 +21,7 @@ from querywright.optimize.significance import verdict_on
 from querywright.optimize.study.compile import compile_program
 from querywright.programs import TECHNIQUES
 
-SETTINGS = CompileSettings(n_trials=4, demo_sizes=(1,), threads=2)
+SETTINGS = CompileSettings(trials=4, demo_sizes=(1,), threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
     assert f"**{compiled.sentence}.**\n" in text
     assert 'qw.load("path/to/mine", retriever="mine", lm="openai/...")' in text
 
-    settings = CompileSettings(objective="recall@1", n_trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
+    settings = CompileSettings(objective="recall@1", trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
     text = card("mine", compile_in(make_world(), settings=settings), "scripted/model", "2026-01-02", {})
     assert "| arm | n | recall@1 | accuracy | decision_useful |\n| --- | --- | --- | --- | --- |\n" in text
 
@@ -135,7 +135,7 @@ def test_what_is_saved_says_how_it_was_made_and_what_it_answers(
 
 ALONE = {
     "knobs": {"max_passages": 3, "search_question": False},
-    "settings": CompileSettings(n_trials=3, demo_sizes=(), reader_demo_sizes=(), threads=2),
+    "settings": CompileSettings(trials=3, demo_sizes=(), reader_demo_sizes=(), threads=2),
 }
 
 
@@ -276,7 +276,7 @@ def test_a_grounded_reader_is_tuned_saved_and_loaded(world, make_engine, make_lm
         return json.dumps({**answer, "passages_hold_the_answer": "yes" if holds else "no"})
 
     lm = make_lm(make_engine(write=write))
-    settings = CompileSettings(n_trials=2, demo_sizes=(), reader_demo_sizes=(1,))
+    settings = CompileSettings(trials=2, demo_sizes=(), reader_demo_sizes=(1,))
     compiled = compile_in(world, lm=lm, reader="grounded", knobs={"max_passages": 2}, settings=settings)
     save_compiled(tmp_path / "grounded", compiled, world.splits, lm=lm, threads=2)
     accuracy = {one.name: one.mean("accuracy").value for one in compiled.test}

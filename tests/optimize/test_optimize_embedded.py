@@ -43,7 +43,7 @@ def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, t
     retriever = ChromaRetriever("cards", embedder=embedder)
     short = EmbeddedSettings(max_chars=30, max_items=1)
     lm = resolve_lm("embedded", store=open_store(), settings=short)
-    settings = CompileSettings(n_trials=2, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
+    settings = CompileSettings(trials=2, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
 
     def compiled():
         return compile_program(
