@@ -125,9 +125,7 @@ def searched(seed: int, lead: int, dev: int, test: int) -> dict[str, Any]:
             "rrf_k": 60,
             "gate": "off",
         },
-        settings=CompileSettings(
-            objective="judged_useful", n_trials=3 * len(ARMS), demo_sizes=(), seed=seed, threads=1
-        ),
+        settings=CompileSettings(objective="judged_useful", trials=3 * len(ARMS), demo_sizes=(), seed=seed, threads=1),
     )
     knobs = {one.name: one.knobs for one in made.arms}[made.recommended]
     found = (

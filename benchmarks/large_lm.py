@@ -263,7 +263,7 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
         trials = 1 if technique == "rrs" else 12
         tuned = qw.compile(
             technique, splits, lm=lm, reader=None, engine=engine, knobs=knobs,
-            n_trials=trials, demo_sizes=(), reader_demo_sizes=(), threads=threads, **given,
+            trials=trials, demo_sizes=(), reader_demo_sizes=(), threads=threads, **given,
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
         tuned.save(Path("artifacts") / folder)
@@ -277,7 +277,7 @@ def question_program(data: Path, lm: str, threads: int) -> None:
     splits = {"train": asked[half : half + 5], "dev": asked[half + 5 :], "test": asked[:half]}
     tuned = qw.compile(
         "qb_rag", splits, retriever=name, lm=lm, reader=None, objective="exact_recovery@1", knobs={"max_passages": 5},
-        n_trials=12, demo_sizes=(), reader_demo_sizes=(), threads=threads,
+        trials=12, demo_sizes=(), reader_demo_sizes=(), threads=threads,
     )  # fmt: skip
     print(f"\n{name}: {tuned.verdict}: {tuned.sentence}")
     tuned.save(Path("artifacts") / name)

@@ -26,7 +26,7 @@ from querywright.optimize.failures import Failures
 from querywright.optimize.judging import judge_notes
 from querywright.optimize.live import Control, Rounds, stands
 from querywright.optimize.results import Comparison
-from querywright.optimize.significance import against
+from querywright.optimize.significance import against, verdict_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
 from querywright.progress import part
@@ -132,7 +132,7 @@ class Compared(Results):
         return path
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        sentences = [*self.notes, *(one.sentence for one in self.comparisons)]
+        sentences = [*self.notes, *filter(None, [verdict_sentence(self.comparisons)])]
         return [*self.arms, *self.references], sentences, self.questions
 
 

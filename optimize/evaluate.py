@@ -137,7 +137,7 @@ class Results:
 
         told: Any = self._told()
         evaluations, sentences, _ = told
-        return results_html(evaluations, sentences)
+        return results_html(evaluations, sentences, getattr(self, "comparisons", ()))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

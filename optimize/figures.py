@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -227,7 +228,7 @@ def costs(compared: Compared) -> list[Figure]:
         front = [at for n, at in enumerate(found) if all(at[1] > other[1] for other in found[:n])]
         right = 1.12 * max((x for x, _ in found), default=0) or 1.0
         high = span([y for _, y in found], 0, 100)
-        plot = Plot((-0.04 * right, right), high, x_title="LM calls a question", y_title="mean, %")
+        plot = Plot((-0.12 * right, right), high, x_title="LM calls a question", y_title="mean, %")
         plot.line(front, ARM, dash=True)
         told = []
         for n, at in enumerate(found):
@@ -265,7 +266,8 @@ def stages(compared: Compared, diagnosis: Diagnosis) -> Figure:
 def arm_label(number: int | None, name: str) -> list[str]:
     """The arm's number and name in at most two lines."""
     shown = clean(name) if number is None else f"{number} {clean(name)}"
-    first, *rest = textwrap.wrap(shown, LABEL) or [""]
+    cut = textwrap.wrap(re.sub(r"(?<=[:,@/])(?=\S)", "\u2060 ", shown), LABEL)  # a name's marks are good ends of lines
+    first, *rest = [line.replace("\u2060 ", "").rstrip("\u2060") for line in cut] or [""]
     return [first, *rest] if len(rest) < 2 else [first, rest[0][: LABEL - 2] + " …"]
 
 

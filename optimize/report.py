@@ -23,6 +23,7 @@ from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import MEANING, Stage, decision_rows
 from querywright.optimize.evaluate import Evaluation, mean_json
 from querywright.optimize.figures import STAGE_COLOURS, Figure
+from querywright.optimize.results import Comparison
 from querywright.optimize.significance import verdict_rows, verdict_sentence
 from querywright.optimize.tables import clean, cut, each_text, percent, table_rows
 
@@ -122,9 +123,10 @@ def comparison_page(
     )
 
 
-def results_html(arms: Sequence[Evaluation], sentences: Sequence[str] = ()) -> str:
-    """Results as a notebook shows them: the table of scores, and what the comparisons show."""
-    return render("results.html", parts=[], scores=table_rows(arms), sentences=sentences)
+def results_html(arms: Sequence[Evaluation], sentences: Sequence[str] = (), held: Sequence[Comparison] = ()) -> str:
+    """Results as a notebook shows them: the table of scores, that of verdicts, and what they show."""
+    verdicts = verdict_rows(held)
+    return render("results.html", parts=[], scores=table_rows(arms, brief=True), verdicts=verdicts, sentences=sentences)
 
 
 def score_rows(compared: Compared) -> list[dict[str, str]]:

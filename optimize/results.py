@@ -35,7 +35,7 @@ class CompileSettings:
             ``judged_useful``, which asks a judge, or ``module:function``, a metric of one's own. Or several, costs
             (``lm_calls``, ``tokens``, ``seconds``) among them: the first decides, and what is best of the others meets
             test beside it.
-        n_trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
+        trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
             Default 30.
         teleprompter: What makes the technique's prompts: a name in ``OPTIMIZERS``. Default ``bootstrap_few_shot``.
         arguments: The teleprompter's own.
@@ -48,7 +48,7 @@ class CompileSettings:
     """
 
     objective: str | tuple[str, ...] = "decision_useful"
-    n_trials: int = 30
+    trials: int = 30
     teleprompter: str = "bootstrap_few_shot"
     arguments: Mapping[str, Any] = field(default_factory=dict)
     demo_sizes: tuple[int, ...] = (1, 2)
@@ -181,7 +181,7 @@ class Compiled(Results):
             **({"judges": [dict(one) for one in self.judges]} if self.judges else {}),
             "teleprompter": settings.teleprompter,
             "seed": settings.seed,
-            "n_trials": settings.n_trials,
+            "trials": settings.trials,
             "demonstration_sets": self.n_demo_sets,
             "reader_demonstrations": self.reader_demos,
             "arms": [
@@ -219,7 +219,7 @@ class Compiled(Results):
         )
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        return self.test, [f"{self.sentence}.", *(one.sentence for one in self.comparisons)], []
+        return self.test, [f"{self.sentence}."], []
 
 
 def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Compared:

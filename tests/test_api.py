@@ -82,7 +82,7 @@ def test_the_whole_way(lm, server):
     assert len(server.requests) == calls
     assert {body.get("max_completion_tokens", body.get("max_tokens")) for body in server.requests} == {77}
 
-    tuned = qw.compile("hcqr", questions, retriever=index, lm=lm, n_trials=2, demo_sizes=(1,), reader_demo_sizes=())
+    tuned = qw.compile("hcqr", questions, retriever=index, lm=lm, trials=2, demo_sizes=(1,), reader_demo_sizes=())
     assert tuned.verdict in {"gain", "no difference shown", "no rewriting", "loss"}
     assert tuned.sentence
     assert "<table" in tuned._repr_html_()
@@ -114,7 +114,7 @@ def test_splits_that_are_given_are_kept(lm):
     index = qw.ChromaRetriever.build("shop", PASSAGES)
     parts = {"train": QUESTIONS[:4], "validation": QUESTIONS[4:10], "test": QUESTIONS[10:16]}
     given = datasets.DatasetDict({name: as_dataset(name, rows) for name, rows in parts.items()})
-    tuned = qw.compile("rag_fusion", given, retriever=index, lm=lm, n_trials=1, demo_sizes=(1,), reader_demo_sizes=())
+    tuned = qw.compile("rag_fusion", given, retriever=index, lm=lm, trials=1, demo_sizes=(1,), reader_demo_sizes=())
     assert [len(part) for part in tuned.splits] == [4, 6, 6]
     assert qw.read_questions(given, split="test")[0].id == QUESTIONS[10]["id"]
 
@@ -130,8 +130,8 @@ def test_splits_that_are_given_are_kept(lm):
         (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "an LM must be a dspy.LM or the name of one.* got 3"),
         (lambda: qw.compile(qw.HCQR, QUESTIONS, retriever="shop"), "compile takes the name of a technique.* got"),
         (
-            lambda: qw.compile("hcqr", QUESTIONS, retriever="shop", trials=3),
-            "takes the settings objective.* trials",
+            lambda: qw.compile("hcqr", QUESTIONS, retriever="shop", rounds=3),
+            "takes the settings objective.* trials.* but got rounds",
         ),
         (lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"), "validation, test is missing among train"),
         (lambda: qw.read_questions({"a": [], "b": []}), r"has the keys a, b; give one of them, such as data\[.a.\]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder
 from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, resolve_lm, writer_beside
-from querywright.models.recording import PACKAGED
+from querywright.models.recording import PACKAGED, PREFIX
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, checked_artifact, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -32,6 +33,8 @@ from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 ALLOWED = "QUERYWRIGHT_ALLOW_LM"
 """The environment variable with patterns of LMs elsewhere that artifacts may name."""
+
+_logger = logging.getLogger(__name__)
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
 """A DSPy model string that names a provider and a model, and no address."""
@@ -103,6 +106,11 @@ def load(
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     reads = lm_of(manifest, lm, folder)
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))
+    if EMBEDDED_ID == reads.model != manifest.lm and (program.reader or program.technique.LM_STAGES):
+        _logger.warning(
+            "%s was compiled for the LM %s; the embedded LM, of 135M parameters, makes little of its prompts: give "
+            "another one, such as lm='openai/gpt-4o-mini' (--lm)", manifest.technique, manifest.lm.removeprefix(PREFIX),
+        )  # fmt: skip
     loaded = LoadedProgram(program, reads, manifest, golden=artifact.golden)
     if verify:
         if not artifact.golden:
@@ -161,8 +169,9 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
         return name
     if not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone (the embedded LM "
-            f"here is {EMBEDDED_ID}); give {option}=..., an LM made by resolve_lm or its name, or compile again"
+            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, which cannot be had by its name "
+            f"alone (the embedded LM here is {EMBEDDED_ID}); give {option}=..., the name of an LM or one made by "
+            "resolve_lm, or compile again"
         )
     allowed = os.environ.get(ALLOWED, "").replace(",", " ").split()
     to_the_address = api_base is not None and name.startswith("openai/")

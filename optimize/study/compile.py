@@ -87,7 +87,7 @@ def compile_program(
         start = bench.total
         variants, nothing = _bootstrap(bench, technique)
         costs, start = {"prompts": bench.spent_since(start)}, bench.total
-        _narrow(bench, technique, variants, settings.n_trials)
+        _narrow(bench, technique, variants, settings.trials)
         worker = Worker(bench, storage)
         worker.looked = lambda: stands(progress, partial(standing, worker.finished(), bench.spec, len(splits.dev)))
         worker.work()
@@ -157,8 +157,8 @@ def _study_of(
     settings: CompileSettings,
 ) -> StudySpec:
     """The study of a compilation, checked as any other."""
-    if settings.n_trials < 1:
-        raise InputError(f"n_trials must be 1 or more, but got {settings.n_trials}")
+    if settings.trials < 1:
+        raise InputError(f"trials must be 1 or more, but got {settings.trials}")
     bare = technique_class(technique).LM_STAGES == 0
     last = {"part": "reader", "metric": "accuracy", "last": True}
     made = settings.teleprompter
@@ -188,7 +188,7 @@ def _study_of(
             **fixed,
             "each_prompt": True,
             "pruner": "none",
-            "trials": 2 + len(prompts) + settings.n_trials,
+            "trials": 2 + len(prompts) + settings.trials,
         }
     )
 
@@ -237,9 +237,9 @@ def _bootstrap(bench: Bench, technique: str) -> tuple[list[str], dict[str, str]]
     return list(found), nothing
 
 
-def _narrow(bench: Bench, technique: str, variants: Sequence[str], n_trials: int) -> None:
-    """Leave the prompts that there are; ``n_trials`` are the technique's, and no rewriting comes on top."""
-    trials = max(n_trials, 1 + len(variants)) + (technique != PLAIN)
+def _narrow(bench: Bench, technique: str, variants: Sequence[str], trials: int) -> None:
+    """Leave the prompts that there are; ``trials`` are the technique's, and no rewriting comes on top."""
+    trials = max(trials, 1 + len(variants)) + (technique != PLAIN)
     own = bench.spec.techniques[technique].model_copy(update={"prompts": list(variants)})
     techniques = {**bench.spec.techniques, technique: own}
     bench.spec = bench.spec.model_copy(update={"techniques": techniques, "trials": trials})

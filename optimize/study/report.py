@@ -101,7 +101,7 @@ def study_html(snapshot: Snapshot) -> str:
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={
             "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
-            "Collection": spec.collection,
+            "Collection": spec.collection + (f", where {json.dumps(spec.where)}" if spec.where else ""),
             "LM": spec.lm,
             **({"Writers": ", ".join(one.name for one in spec.writers)} if spec.writers else {}),
             "Reader": spec.reader,

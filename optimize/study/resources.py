@@ -157,7 +157,8 @@ class Bench:
             from querywright.models.embedder import resolve_embedder
 
             embedder = None if engine in LEXICAL else resolve_embedder(self.spec.embedder, store=self.local)
-            inner = open_retriever(self.spec.collection, engine=engine, embedder=embedder, home=self.home)
+            given: Any = {"engine": engine, "embedder": embedder, "home": self.home, "where": self.spec.where}
+            inner = open_retriever(self.spec.collection, **given)
             self.retrievers[engine] = ReplayRetriever(inner, store=self.local, deepest=self.space.deepest(engine))
         return self.retrievers[engine]
 

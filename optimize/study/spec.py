@@ -303,6 +303,7 @@ class StudySpec(_Strict):
         name: Letters, digits, ``-``, ``_`` and ``.``; also the name in the storage.
         questions: ``sample``, a file or folder, or ``hf:NAME``, as everywhere.
         collection: The collection that is searched, or the place of one of Chroma (``FOLDER#NAME``).
+        where: Search passages with this metadata alone, such as ``{topic: heart}`` (Chroma's filters). None: all.
         labels: File of labels of passages, which become evidence. None: the questions' own evidence.
         columns: Other names of columns of the questions.
         limit: Only so many questions. None: all.
@@ -350,6 +351,7 @@ class StudySpec(_Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     questions: str
     collection: str
+    where: dict[str, _Json] | None = None
     labels: str | None = None
     columns: dict[str, str] = Field(default_factory=dict)
     limit: int | None = Field(default=None, ge=1)

@@ -111,7 +111,7 @@
         ...["arm", "state", "questions", live.metric, "0 to 100 %", ""].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, ...live.arms.map((arm) => el("tr", {}, el("th", { scope: "row" }, arm.name), el("td", {}, arm.state),
           el("td", {}, `${arm.done} of ${arm.total}`), el("td", {}, percent(arm.mean), el("small", {}, spread(arm))), el("td", {}, scale(arm)),
-          el("td", {}, live.state !== "running" ? "" : [
+          el("td", {}, live.state !== "running" || live.command !== "compare" ? "" : [
             arm.state === "stopped" ? button("Resume", () => ask(id, "resume", arm.name))
               : arm.state === "done" ? "" : button("Stop", () => ask(id, "stop", arm.name)), " ",
             button("Clone", () => clone(id, arm.name)), " ", el("small", {}, asked[`${id} ${arm.name}`])])))))),

@@ -366,7 +366,7 @@ def compile(
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with what a user should know meanwhile. Default: ``warnings.warn``.
-        changes: Fields of ``CompileSettings``, such as ``n_trials=10`` or ``teleprompter="gepa"``. The objective,
+        changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The objective,
             unless it is given, is the judge's where one or its LM is named, else ``decision_useful`` where dev is
             labelled, else ``accuracy``, and then that is said.
 

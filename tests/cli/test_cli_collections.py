@@ -46,6 +46,8 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     assert "which the artifact cannot hold; give --collection (--collection, --retriever" in wrong(*artifact)
     ok(*artifact, "--collection", place, "--where", '{"sweet": true}')
     assert snapshot(shelf) == before
+    assert ok("collections", "list", shelf, "--json").data == [{"collection": "tiny", "passages": 6}]
+    assert "there is no folder 'nowhere'" in wrong("collections", "list", "nowhere")
     shown = ok("collections", "show", place, "--passages", 1)
     assert "metadata sweet: 6 passages, such as False, True" in shown.out
     assert snapshot(shelf) == before
@@ -67,9 +69,14 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
 
 def test_a_study_of_a_chroma_of_ones_own(ok, shelf, study_file, tmp_path):
     before, searched = snapshot(shelf), {"multi_query": {"search": "named", "knobs": {"top_k": [1, 2], "n_queries": 2}}}
-    study = study_file("own", collection=f"{shelf}#tiny", sizes=[4, 6, 4], trials=2, techniques=searched)
+    study = study_file("own", collection=f"{shelf}#tiny", sizes=[4, 6, 4], trials=2, techniques=searched,
+                       where={"sweet": False})  # fmt: skip
     assert "recommended: " in ok("study", "run", study, "--out", tmp_path / "study").out
     assert snapshot(shelf) == before
+    ok("study", "export", tmp_path / "study", "--questions", "--out", tmp_path / "rows.jsonl")
+    found = [json.loads(line)["passages"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert any(found)
+    assert not any("p-juice" in one for one in found)
 
 
 def test_a_function_of_ones_own_is_searched(ok, tmp_path, questions):

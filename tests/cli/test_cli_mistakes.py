@@ -243,6 +243,9 @@ def test_all_mistakes_of_a_line_are_told_at_once(wrong, questions):
     assert lacking.startswith("error: TECHNIQUE must be given")
     assert re.findall(r"error: (\S+) must be given", wrong("compile", "hcqr")) == ["--data", "--out"]
     says(wrong("compile", "hcqr", "--colection", "tiny"), "Did you mean --collection?", "--data must be given")
+    told = wrong("compare", "hyed", "--data", questions, "--metric", "recal@5")
+    says(told, "did you mean hyde?", "(did you mean recall@K?)", "--out must be given")
+    assert "ARM must be given" not in told
 
 
 def test_a_message_speaks_of_options(wrong, questions, collection, server):

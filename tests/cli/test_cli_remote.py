@@ -307,3 +307,15 @@ def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(live, 
     assert set(check) <= {question.id for question in load_sample().questions} - used
     assert seen["knobs"] == {"max_passages": 3 if live else 1}
     assert seen["lm"]().lm.model.startswith("embedded" if live else "recording:")
+
+
+def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-ours")
+    asked = ("--data", questions, "--collection", collection, "--lm", "openai/scripted", "--api-base", server.address)
+    first = ok("evaluate", "plain", *asked)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert "answers of the LM are replayed" in ok("evaluate", "plain", *asked).out
+    more = cli("evaluate", "plain", "hyde", *asked)
+    assert (more.status, "OPENAI_API_KEY" in more.err) == (3, True)
+    assert "no arm asks an LM for these metrics" in ok("evaluate", "plain", *asked, "--metric", "recall").out
+    assert "LM openai/scripted" in first.out

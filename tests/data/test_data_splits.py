@@ -78,7 +78,7 @@ def test_exact_sizes_are_beginnings():
     with pytest.raises(DataError) as caught:
         split_questions(questions(10), sizes=(11, 0, 11))
     assert len(caught.value.problems) == 2
-    assert caught.value.problems[0].startswith("train: 11 questions asked for, but the split has ")
+    assert caught.value.problems[0].startswith("train: 11 questions asked for, but 2 of 10 fall to it")
     with pytest.raises(DataError, match="'q1' occurs 2 times"):
         split_questions([*questions(3), questions(2)[1]])
 

@@ -131,6 +131,13 @@ def test_what_is_lost_is_told_and_ends_nothing(folder, caplog):
         read_documents(docs / "empty.txt")
 
 
+def test_the_first_line_of_plain_text_is_its_title_where_it_stands_alone(folder):
+    docs = folder(
+        a_txt="\nOpening hours\n\nMondays.", b_txt="Hours\r\n=====\r\nAll.", c_txt="We open.\n\nYes.", d_txt="A\nB"
+    )
+    assert [one.title for one in read_documents(docs).passages] == ["Opening hours", "Hours", "c", "d"]
+
+
 def test_which_sources_are_documents(folder, tmp_path):
     docs = folder(a_md="A.", sub__b_txt="B.", README_md="R.")
     assert all(map(names_documents, (docs, str(docs), docs / "a.md", [docs / "a.md"])))

@@ -42,8 +42,9 @@ def test_bootstrap_is_seeded_and_near_scipys():
     from scipy.stats import bootstrap
 
     values = list(np.random.default_rng(3).beta(2, 5, size=80))
+    for call in (bootstrap_interval, mean_with_interval, lambda one, **seed: paired_exact_test(one, one[::-1], **seed)):
+        assert call(values) == call(values, seed=0) != call(values, seed=1)
     mean = mean_with_interval(values, seed=1)
-    assert mean == mean_with_interval(values, seed=1) != mean_with_interval(values, seed=2)
     theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=5).confidence_interval
     assert (mean.low, mean.high) == pytest.approx((theirs.low, theirs.high), abs=0.005)
 
@@ -71,6 +72,7 @@ def test_a_single_graded_value_has_no_interval():
     mean = mean_with_interval([0.4])
     assert (mean.value, math.isnan(mean.low)) == (0.4, True)
     assert mean_with_interval([1.0]) == Mean(1.0, wilson_interval(1.0, 1)[0], 1.0, 1, 0)
+    assert mean_with_interval([0.0]) == Mean(0.0, 0.0, wilson_interval(0.0, 1)[1], 1, 0)
 
 
 def test_what_cannot_be_is_refused():
@@ -132,6 +134,7 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
     assert holm([]) == []
+    assert holm([0.0, 1.0]) == [0.0, 1.0]
     adjusted = holm([NAN, 0.02, 0.01])
     assert math.isnan(adjusted[0])
     assert adjusted[1:] == [0.02, 0.02]
@@ -139,7 +142,7 @@ def test_holm_by_hand():
 
 def test_minimum_detectable():
     assert [minimum_detectable(n) for n in (60, 6, 5)] == [6, 6, None]
-    assert minimum_detectable(60, alpha=0.01) == 8
+    assert [minimum_detectable(60, alpha=alpha) for alpha in (0.01, 2 * 0.5**6)] == [8, 7]  # .03125 is no less
 
 
 def power_by_counting(size, win, loss, alpha=0.05):
@@ -153,16 +156,18 @@ def power_by_counting(size, win, loss, alpha=0.05):
     return total
 
 
-@pytest.mark.parametrize(("wins", "losses", "n"), [(5, 0, 20), (8, 2, 20)])
-def test_questions_needed_is_where_the_power_is_reached(wins, losses, n):
-    needed = questions_needed(wins, losses, n)
-    assert power_by_counting(needed, wins / n, losses / n) >= 0.8
-    assert power_by_counting(needed - 1, wins / n, losses / n) < 0.8
-    assert questions_needed(losses, wins, n) == needed
-    assert questions_needed(wins, losses, n, alpha=0.01) > needed
+@pytest.mark.parametrize(
+    ("wins", "losses", "n", "alpha"), [(5, 0, 20, 0.05), (8, 2, 20, 0.05), (5, 0, 5, 0.05), (5, 0, 20, 2 * 0.5**6)]
+)
+def test_questions_needed_is_where_the_power_is_reached(wins, losses, n, alpha):
+    needed = questions_needed(wins, losses, n, alpha=alpha)
+    assert power_by_counting(needed, wins / n, losses / n, alpha) >= 0.8
+    assert power_by_counting(needed - 1, wins / n, losses / n, alpha) < 0.8
+    assert questions_needed(losses, wins, n, alpha=alpha) == needed
 
 
-def test_no_number_of_questions_would_do():
+def test_more_questions_are_needed_for_more_and_no_number_would_always_do():
+    assert questions_needed(8, 2, 20, alpha=0.01) > questions_needed(8, 2, 20)
     assert questions_needed(4, 4, 60) is questions_needed(0, 0, 0) is None
     assert questions_needed(101, 100, 1000) is None  # more than a million
 
@@ -195,8 +200,9 @@ def test_verdicts(outcomes, said):
 def test_verdict_follows_the_corrected_value():
     test = replace(paired_exact_test(*arms(12, 3, 45)), p_two_sided=0.07)
     assert verdict(test, a="A", b="B").startswith("no difference shown between A and B: 12 wins, 3 losses")
-    near = replace(test, p_two_sided=0.0496)
-    assert "(p = .0496)" in verdict(near, a="A", b="B")  # not ".050", which would look like no difference
+    for p, said in ((0.0496, "p = .0496"), (0.05, "p = .0500"), (0.001, "p = .001"), (0.0009, "p < .001")):
+        near = verdict(replace(test, p_two_sided=p), a="A", b="B")  # not ".050", which would look like no difference
+        assert (f"({said})" in near, near.startswith("A beats B")) == (True, p < 0.05)
     enough = replace(paired_exact_test(*arms(30, 5, 25)), p_two_sided=0.2)  # only the correction stands against it
     assert "could show it" not in verdict(enough, a="A", b="B")
     test = replace(paired_exact_test(*arms(7, 0, 33)), p_two_sided=5 * 0.5**6)  # p = .078 after Holm over five
@@ -213,3 +219,5 @@ def test_verdict_on_graded_values_goes_by_the_mean_difference_too():
     small = paired_exact_test([0.6] * 20 + [0.0] * 2, [0.59] * 20 + [1.0] * 2)  # many small wins, a worse mean
     assert small.p_two_sided < 0.05
     assert verdict(small, a="A", b="B").startswith("no difference shown")
+    turned = paired_exact_test([0.59] * 20 + [1.0] * 2, [0.6] * 20 + [0.0] * 2)
+    assert verdict(turned, a="A", b="B").startswith("no difference shown")

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -42,6 +43,11 @@ def test_gives_back_what_was_put_and_the_first_writer_wins(store):
     assert store.get_many("lm", []) == {}
     store.delete_many("lm", ["a", "b"])
     assert store.count("lm") == 1
+    many = {str(number): b"%d" % number for number in range(1100)}  # more than one statement asks for
+    store.put_many("many", many)
+    assert store.get_many("many", [*many]) == many
+    store.delete_many("many", [*many])
+    assert store.count("many") == 0
 
 
 def test_only_the_owner_may_read_it(store):
@@ -142,6 +148,7 @@ def test_of_a_damaged_file_what_can_be_read_is_kept(store, caplog, place, data, 
     values = {str(number): bytes([number]) * 1000 for number in range(100)}
     store.put_many("lm", values)
     Budget(store, "run").reserve()
+    store.execute("INSERT INTO querywright_budgets VALUES ('spoilt', 'x', 0, 0)")
     store.close()
     with store.path.open("r+b") as file:
         file.seek(place)
@@ -153,6 +160,36 @@ def test_of_a_damaged_file_what_can_be_read_is_kept(store, caplog, place, data, 
     assert len(made) == lost
     assert f"{100 - lost} values of store.sqlite.damaged-1 could be read" in caplog.text
     assert Budget(store, "run").spent.calls == (1 if lost < 100 else 0)
+    assert "spoilt" not in dict(store.execute("SELECT name, calls FROM querywright_budgets")[0])
+
+
+def test_what_the_database_cannot_take_is_held_until_it_can(store, monkeypatch, caplog):
+    made = []
+
+    def full(*given):
+        raise QuerywrightError("no space is left")
+
+    def asked(key):
+        return store.get_or_compute("lm", key, lambda: made.append(key) or key.encode())
+
+    monkeypatch.setattr(store, "put", full)
+    assert [asked(key) for key in "abab"] == [b"a", b"b", b"a", b"b"]
+    assert (made, store.count("lm"), caplog.text.count("no space is left. Until then")) == (["a", "b"], 0, 1)
+    monkeypatch.undo()
+    assert asked("c") == b"c"
+    assert (store.get_many("lm", [*"abc"]), store._held) == ({"a": b"a", "b": b"b", "c": b"c"}, {})
+
+
+def test_a_database_that_another_one_holds_is_told_of_and_not_set_aside(tmp_path, monkeypatch):
+    monkeypatch.setattr("querywright.models.store.BUSY_SECONDS", 0.05)
+    store = Store(tmp_path / "store.sqlite")
+    with closing(sqlite3.connect(store.path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(QuerywrightError, match=r"store.sqlite cannot be used \(database is locked\); free some"):
+            store.put("lm", "a", b"1")
+    store.put("lm", "a", b"1")
+    store.close()
+    assert not list(tmp_path.glob("*.damaged-1"))
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
@@ -165,6 +202,7 @@ def test_one_instance_a_path_and_a_copy_is_itself(tmp_path):
     store = open_store(tmp_path)
     assert open_store(tmp_path / ".." / tmp_path.name) is store is copy.deepcopy(store)
     assert store.path == tmp_path.resolve() / "store.sqlite"
+    assert (repr(store), repr(Store())) == (f"<the store {store.path}>", "<the store in memory>")
     store.close()
 
 

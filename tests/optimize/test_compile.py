@@ -19,7 +19,7 @@ from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.objectives import objective_named
 
-QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
+QUICK = CompileSettings(trials=6, demo_sizes=(1,), threads=2)
 TOO_LONG = LMPromptTooLongError(5000, 4096, 100)
 
 
@@ -95,7 +95,7 @@ def test_what_is_recommended_is_as_good_on_dev_as_every_arm(winner, objective, r
 
 def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):
     # The third hit of the first query decides: one rank of each of three queries misses it.
-    compiled = compiled_in(make_world("deep"), settings=replace(QUICK, n_trials=24))
+    compiled = compiled_in(make_world("deep"), settings=replace(QUICK, trials=24))
     as_written = next(arm for arm in compiled.arms if arm.name == "as written")
     assert objective_named("decision_useful").value(as_written.dev) == 0.0
     assert objective_named("decision_useful").value(compiled.compiled.dev) == 1.0
@@ -132,7 +132,7 @@ def test_an_arm_whose_prompts_do_not_fit_is_out_and_the_search_goes_on(world, fa
     assert compiled.to_json()["failed_arms"] == compiled.failed
 
     engine = failing(lambda asked: asked.number >= 6 and not shows_what_to_do(asked))
-    compiled = compiled_in(world, engine, settings=replace(QUICK, n_trials=2))
+    compiled = compiled_in(world, engine, settings=replace(QUICK, trials=2))
     assert compiled.recommended == "trial 2"
     assert list(compiled.failed) == ["as written"]
     assert [one.name for one in compiled.test] == ["closed book", "no rewriting", "hcqr compiled", "oracle evidence"]
@@ -284,7 +284,7 @@ def test_costs_of_the_stages_are_the_ledgers_and_progress_names_what_is_done(wor
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": replace(QUICK, n_trials=0)}, "n_trials must be 1 or more, but got 0"),
+        ({"settings": replace(QUICK, trials=0)}, "trials must be 1 or more, but got 0"),
         ({"settings": replace(QUICK, objective="speed")}, "unknown objective 'speed'"),
         ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy needs a reader"),
         ({"settings": replace(QUICK, demo_sizes=(0,))}, "prompts.demos_0: .*from 1 to 32, but got 0"),

@@ -21,7 +21,7 @@ from querywright.optimize.significance import verdict_on
 from querywright.optimize.study.compile import compile_program
 from querywright.programs import TECHNIQUES
 
-SETTINGS = CompileSettings(n_trials=4, demo_sizes=(1,), threads=2)
+SETTINGS = CompileSettings(trials=4, demo_sizes=(1,), threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
     assert f"**{compiled.sentence}.**\n" in text
     assert 'qw.load("path/to/mine", retriever="mine", lm="openai/...")' in text
 
-    settings = CompileSettings(objective="recall@1", n_trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
+    settings = CompileSettings(objective="recall@1", trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
     text = card("mine", compile_in(make_world(), settings=settings), "scripted/model", "2026-01-02", {})
     assert "| arm | n | recall@1 | accuracy | decision_useful |\n| --- | --- | --- | --- | --- |\n" in text
 
@@ -113,7 +113,7 @@ def test_what_is_saved_says_how_it_was_made_and_what_it_answers(
 
 ALONE = {
     "knobs": {"max_passages": 3, "search_question": False},
-    "settings": CompileSettings(n_trials=3, demo_sizes=(), reader_demo_sizes=(), threads=2),
+    "settings": CompileSettings(trials=3, demo_sizes=(), reader_demo_sizes=(), threads=2),
 }
 
 

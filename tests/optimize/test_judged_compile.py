@@ -20,7 +20,7 @@ from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
 
-JUDGED = CompileSettings("judged_useful", n_trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
+JUDGED = CompileSettings("judged_useful", trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
 
 
 def verdict_of(asked):

@@ -11,7 +11,7 @@ from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
 
-QUICK = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
+QUICK = CompileSettings(trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
 MARK = "rewriter:mine@0123456789ab"
 
 

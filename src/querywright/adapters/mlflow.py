@@ -63,7 +63,7 @@ _SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "dige
 
 
 _OF_STUDY = ("name", "questions", "collection", "lm", "embedder", "objectives", "trials", "seed")
-_OF_SETTINGS = ("objective", "teleprompter", "n_trials", "seed")
+_OF_SETTINGS = ("objective", "teleprompter", "trials", "seed")
 _LEAD = {"": "difference", ".low": "low", ".high": "high", ".p": "p_holm"}
 
 

@@ -18,21 +18,31 @@ collections_app = opt.make_app("collections", "List, show and delete collections
 
 
 @collections_app.command(name="list")
-def list_command(*, output: opt.Output = opt.Output()) -> None:
-    """List the collections of the working folder.
+def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output()) -> None:
+    """List the collections of the working folder, or of a Chroma of your own.
 
     Example: querywright collections list
+
+    Args:
+        place: Another working folder, or a Chroma of your own: FOLDER or http://HOST:PORT.
     """
+    from querywright.retrieval.addresses import collections_at
     from querywright.retrieval.collection import list_collections
 
-    rows = [_facts(name, output.folder) for name in list_collections(output.folder)]
+    home = output.folder if place is None else Path(place)
+    if place is not None and ("://" in place or (home / "chroma.sqlite3").is_file()):
+        rows: list[dict[str, Any]] = [{"collection": name, "passages": n} for name, n in collections_at(place).items()]
+    elif not home.is_dir():
+        raise InputError(f"there is no folder {place!r}; name a working folder, or that of a Chroma of your own")
+    else:
+        rows = [_facts(name, home) for name in list_collections(home)]
 
     def shown() -> None:
         if not rows:
-            say(f"no collections in {output.folder}; make one: querywright index NAME SOURCE")
+            say(f"no collections in {place or home}; make one: querywright index NAME SOURCE")
             return
-        told = [{name: str(value) for name, value in row.items()} for row in rows]
-        show_table("Collections", [{**row, "fingerprint": row["fingerprint"][:12]} for row in told])
+        short = [{**row, "fingerprint": row["fingerprint"][:12]} if "fingerprint" in row else row for row in rows]
+        show_table("Collections", [{name: str(value) for name, value in row.items()} for row in short])
 
     emit(output.as_json, rows, shown)
 

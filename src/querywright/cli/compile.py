@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from querywright.optimize.results import Arm, Compiled
 
 SHOWN_ARMS = 8
-Sizes = Annotated[str, Parameter(metavar="N,N,N")]
+Sizes = Annotated[str, Parameter(metavar="N,N,N"), opt.checked("cli.compile:split_sizes")]
 
 
 def compile_command(
@@ -78,7 +78,7 @@ def compile_command(
         reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         settings=CompileSettings(
-            objective=objective, n_trials=trials, seed=seed, threads=run.threads, deadline=deadline,
+            objective=objective, trials=trials, seed=seed, threads=run.threads, deadline=deadline,
             teleprompter=teleprompter, arguments=arguments,
         ),
     )  # fmt: skip

@@ -65,7 +65,7 @@ def demo(
     workspace = compile_and_show(
         "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=lambda: place, retriever="sample",
         reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
-        settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
+        settings=CompileSettings(trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
     )  # fmt: skip
     if live or output.as_json:

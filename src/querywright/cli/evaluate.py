@@ -136,7 +136,7 @@ class Bench:
             _write_rows(kept, compared)
             note(f"every question's result: {kept}")
         name = Path(self.given.data.source).name if baseline is None or kept is None else kept.name
-        self.logged(compared, name=name, params=self.facts(), kept=[files[SUMMARY]] if files else [])
+        self.logged(compared, name=name, params=self.facts(compared), kept=[files[SUMMARY]] if files else [])
 
     def compare(self, baseline: str | None, folder: Path | None, update: Progress) -> Compared:
         """Run the arms, beside a baseline with closed book and oracle evidence; guidelines are written first."""
@@ -158,8 +158,10 @@ class Bench:
         from querywright.optimize.tables import pool_notes
 
         ready, lm, found = self.ready, self.ready.workspace.lm, compared.arms
-        asked = "" if not any(one.cost.asked for one in found) else f"LM {lm.model}; "
+        asked = f"LM {lm.model}; " if _asks(compared) else ""
         lines = [*compared.notes, f"{asked}mean in per cent with its 95 % interval"]
+        if not asked and self.given.lm.lm is not None:
+            lines.append(f"no arm asks an LM for these metrics: --lm {self.given.lm.lm} was not needed")
         for name, arms in ready.writers.items():
             lines.append(f"{', '.join(arms)}: written by {name}, read by {lm.model}")
         lines += [*ready.notes, *pool_notes(found, compared.questions)]
@@ -171,14 +173,14 @@ class Bench:
         unscored = [name for name in tried if not any(name in one.metrics for one in found)]
         return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in ready.lacks)]
 
-    def facts(self) -> dict[str, str]:
+    def facts(self, compared: Compared) -> dict[str, str]:
         """What was compared and how, for the report."""
         from querywright import __version__
 
         ready, collection = self.ready, self.given.arms.searched.collection
         facts = {
             "Questions": f"{len(ready.questions)} of {Path(self.given.data.source).name}",
-            "LM": str(ready.workspace.lm.model),
+            **({"LM": str(ready.workspace.lm.model)} if _asks(compared) else {}),
             "Reader": ready.reader or "none",
         }
         if ready.writers:
@@ -204,7 +206,7 @@ class Bench:
         write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
         title = f"{Path(self.given.data.source).name}: {len(compared.questions)} questions"
         command = opt.typed("compare", *arms, **options, out=str(folder))
-        compared.report(folder / REPORT, title=title, facts=self.facts(), notes=notes, command=command)
+        compared.report(folder / REPORT, title=title, facts=self.facts(compared), notes=notes, command=command)
         return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
 
     def show(self, compared: Compared, notes: Sequence[str]) -> None:
@@ -272,6 +274,11 @@ def _run(
         held = None if baseline is None else dict(zip(named, bench.ready.programs, strict=True))[baseline]
         compared = bench.compare(held, folder, update)
     bench.keep(compared, kept, baseline)
+
+
+def _asks(compared: Compared) -> bool:
+    """Whether an arm asked the LM anything."""
+    return any(one.cost.asked for one in compared.arms)
 
 
 def _made(folder: Path) -> dict[str, Any]:

@@ -38,14 +38,16 @@ def checked(look: str) -> Parameter:
 
 def mistakes(app: App, words: Sequence[str], error: CycloptsError) -> Iterator[str]:
     """Every mistake of a command line: what was found is taken out, or put in, and the rest is looked at again."""
-    left, strange = list(words), False
+    left, strange, told = list(words), False, set[str]()
     for _ in range(MOST):
         own = error.__cause__ is not None and isinstance(error.__cause__.__cause__, InputError)
         lacking = []
         if isinstance(error, MissingArgumentError):
             lacking = [] if error.argument is None else [one.name for one in _lacking(error.argument)]
-            if not strange:  # else it may be what the unknown option took
+            if not strange and not (lacking and told.issuperset(lacking)):  # else an unknown option may have taken it
                 yield f"{', '.join(lacking)} must be given" if lacking else str(error)
+        elif error.argument is not None and error.argument.name in told:
+            return  # what was put in its place
         else:
             yield from str(getattr(error, "exception_message", "")).splitlines() if own else [str(error)]
         if isinstance(error, UnknownOptionError):
@@ -53,13 +55,15 @@ def mistakes(app: App, words: Sequence[str], error: CycloptsError) -> Iterator[s
             takes = "=" not in left[at] and at + 1 < len(left) and not left[at + 1].startswith("-")
             left[at : at + 1 + takes] = []
         elif isinstance(error, MissingArgumentError):
-            if not all(name.startswith("-") for name in lacking):
+            if not lacking:
                 return
+            told.update(lacking)
             left = [word for word in left if word not in lacking]
-            left += [word for name in lacking for word in (name, "x")]
+            left += [word for name in lacking for word in ((name, "x") if name.startswith("-") else ("plain",))]
         elif error.argument is not None and error.argument.tokens:
             for token in error.argument.tokens:
                 left = _without(left, token.keyword, token.value)
+            told.add(error.argument.name)
         else:
             return
         try:

@@ -180,16 +180,31 @@ def _sizes(rows: Rows, width: int) -> dict[str, int]:
 
 def _table(rows: Rows, columns: Sequence[str], sizes: Mapping[str, int]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    cells = {name: [clean(row[name]) for row in rows] for name in columns}
+    free = out.width - sum(sizes[name] + GAP for name in columns) + GAP
     for name in columns:
         size = sizes[name]
         if name in TEXT_COLUMNS:
-            table.add_column(Text(name), min_width=size, overflow="fold")
+            more = max(0, min(free, max(map(cell_len, cells[name])) - size))
+            size, free = size + more, free - more
+            cells[name] = [_wrapped(cell, size) for cell in cells[name]]
+            table.add_column(Text(name), width=size, overflow="fold")
         else:
             head = "\n".join(textwrap.wrap(name, size))
             table.add_column(Text(head), justify="right", min_width=size, no_wrap=True, vertical="top")
-    for row in rows:
-        table.add_row(*(Text(clean(row[name])) for name in columns))
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
     return table
+
+
+def _wrapped(text: str, width: int) -> str:
+    """The text in lines that end at spaces and at the marks of an arm's name, where these are near enough."""
+    lines = [""]
+    for piece in re.findall(r"[^\s,:@/-]*[\s,:@/-]*", text):
+        if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:

@@ -37,6 +37,8 @@ UNWANTED = "script, style, nav, footer, noscript, template, svg, button, .header
 """Of a web page."""
 _WIDE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_WIDE}]|[^\s{_WIDE}]{{1,20}}")
+_TITLE = re.compile(r"\s*(\S[^\r\n]{0,78}[^\s.,;:])[ \t]*\r?\n(?:[-=~*_]{3,})?[ \t]*\r?\n")
+"""A first line of plain text that stands alone, or is underlined."""
 _FRONT = re.compile(r"---\r?\n.*?\n---\r?\n", re.DOTALL)
 _WRAPPED = re.compile(r"(?<=[^\W\d_])-\n(?=[a-z])|(?<![.:;!?\n])(\n)(?=[a-z(])")
 
@@ -251,7 +253,8 @@ def _decoded(data: bytes, *, is_html: bool = False) -> tuple[str, str]:
 
 def _plain(data: bytes) -> _Text:
     text, lost = _decoded(data)
-    return _Text(text, lost=lost)
+    told = _TITLE.match(text)
+    return _Text(text, told[1] if told else "", lost=lost)
 
 
 def _markdown(data: bytes) -> _Text:

@@ -120,7 +120,8 @@ def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:
     if min(sizes) < 0:
         raise InputError(f"sizes (train, dev, test) must be 0 or more, but got {sizes}")
     short = [
-        f"{name}: {size} questions asked for, but the split has {len(part)}; change its share or give more"
+        f"{name}: {size} questions asked for, but {len(part)} of {sum(map(len, splits))} fall to it by their ids; ask "
+        "for fewer, or give more questions"
         for name, part, size in zip(splits._fields, splits, sizes, strict=True)
         if len(part) < size
     ]

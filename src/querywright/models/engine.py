@@ -30,7 +30,7 @@ from querywright.models.budget import Budget
 from querywright.models.cached import Ask, cached
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
 from querywright.models.engine_errors import LMBudgetError, LMStoreError, redacted
-from querywright.models.flow import FEW, MOST, Flow, in_turn
+from querywright.models.flow import FEW, MOST, Flow, in_turn, watched
 from querywright.models.pieces import listening, told
 from querywright.models.response_parsing import is_empty
 from querywright.models.store import Store
@@ -44,7 +44,7 @@ _SILENT = 3
 
 
 class LMEngine:
-    """A DSPy engine around another: ``cached(retrying(in_turn(budgeted(counted(direct(inner))))))``.
+    """A DSPy engine around another: ``cached(in_turn(retrying(watched(budgeted(counted(direct(inner)))))))``.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -95,14 +95,15 @@ class LMEngine:
         timeout = None if self._deterministic else self.limits.timeout
         ask = counted(direct(inner, identity, secrets, timeout), self.ledger, price, clock)
         ask = ask if budget is None else budgeted(ask, budget)
-        self._ask = retrying(
-            ask if self._deterministic else in_turn(ask, self.flow, clock),
+        asked = retrying(
+            ask if self._deterministic else watched(ask, self.flow, clock),
             CircuitBreaker(identity, self.limits, clock),
             self.limits,
             self.ledger,
             deterministic=self._deterministic,
             sleep=sleep,
         )
+        self._ask = asked if self._deterministic else in_turn(asked, self.flow)
         self._complete = cached(self._ask, identity, store, self.ledger, deterministic=self._deterministic)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LMEngine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.recording import PREFIX, RecordingEngine
+from querywright.models.recording import KIND, PREFIX, RecordingEngine
 from querywright.models.remote import RemoteEngine, named_engine
 from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
@@ -208,14 +209,19 @@ def engine_of(lm: Any) -> LMEngine:
 
 
 def with_key(lm: dspy.LM) -> dspy.LM:
-    """The LM, whose service has its key.
+    """The LM, whose service has its key, or of which the store has answers, for these need none.
 
     Raises:
         ModelError: It has none; the variable is named.
     """
-    inner = engine_of(lm).inner
-    if isinstance(inner, RemoteEngine):
-        inner.check_key()
+    engine = engine_of(lm)
+    if isinstance(engine.inner, RemoteEngine):
+        try:
+            engine.inner.check_key()
+        except ModelError:
+            known = () if engine.store is None else engine.store.values(KIND)
+            if not any(lm.model.partition("/")[2] in str(json.loads(one).get("model")) for one in known):
+                raise
     return lm
 
 

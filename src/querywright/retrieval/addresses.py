@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,29 +51,30 @@ def open_collection(address: str) -> Any:
         CollectionError: There is no Chroma, or no such collection; it names those that there are.
         InputError: The address has another form.
     """
-    import httpx
-    from chromadb.errors import ChromaError
-
     place, _, name = address.rpartition("#") if "#" in address else (address, "", "")
-    copied = None
-    try:
-        if "://" in place:
-            client = _server(place)
-        else:
-            copied = copy_for_reading(_folder(place))
-            client = open_client(copied)
+    with _opened(place) as (client, copied):
         known = sorted(one.name for one in client.list_collections())
         if name not in known and (name or len(known) != 1):
             told = f"in {place!r}: {unknown('collection', name, known)}"
             several = f"in {place!r} there are {', '.join(known) or 'none'}; name one: {place}#NAME"
             raise CollectionError(told if name else several)
         found = client.get_collection(name or known[0], embedding_function=None)
-    except (ChromaError, httpx.HTTPError, ValueError, OSError, RuntimeError, KeyError, AttributeError) as error:
-        raise CollectionError(f"the Chroma at {place!r} cannot be opened: {error}") from error
     if copied is not None:
         removed_with(found, copied)
         weakref.finalize(found, close_client, client, os.getpid()).atexit = False
     return found
+
+
+def collections_at(place: str) -> dict[str, int]:
+    """The collections of a Chroma, ``FOLDER`` or ``http://HOST:PORT``, by name: how many passages each holds.
+
+    Raises:
+        CollectionError: There is no Chroma.
+        InputError: The place has another form.
+    """
+    with _opened(place) as (client, _):
+        names = sorted(one.name for one in client.list_collections())
+        return {name: client.get_collection(name, embedding_function=None).count() for name in names}
 
 
 def embeds_itself(collection: Any) -> str | None:
@@ -84,6 +86,19 @@ def embeds_itself(collection: Any) -> str | None:
         return type(given).__name__
     kept = (getattr(collection, "configuration_json", None) or {}).get("embedding_function") or {}
     return None if kept.get("type") == "legacy" or kept.get("name") == "default" else kept.get("name")
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[tuple[Any, Path | None]]:
+    """A client for a Chroma, and the copy of a folder that it reads; what fails is told of the place."""
+    import httpx
+    from chromadb.errors import ChromaError
+
+    try:
+        copied = None if "://" in place else copy_for_reading(_folder(place))
+        yield _server(place) if copied is None else open_client(copied), copied
+    except (ChromaError, httpx.HTTPError, ValueError, OSError, RuntimeError, KeyError, AttributeError) as error:
+        raise CollectionError(f"the Chroma at {place!r} cannot be opened: {error}") from error
 
 
 def _folder(place: str) -> Path:

@@ -51,7 +51,8 @@ def runs_under(folder: Path) -> list[dict[str, Any]]:
                 if read and (told := _kept(read, file, known.st_mtime_ns, known.st_size)):
                     opened = here / "README.md" if read is _of_artifact else file
                     where = here if file.name in (*readers, "report.html") else file
-                    ids = {"id": str(opened.relative_to(folder)), "place": str(where.relative_to(folder))}
+                    named = folder.resolve().name if where == folder else str(where.relative_to(folder))
+                    ids = {"id": str(opened.relative_to(folder)), "place": named}
                     found.append({**_PLAIN, **told, **ids, "date": known.st_mtime})
     return sorted(found, key=lambda one: (-one["date"], one["id"]))
 
@@ -78,7 +79,7 @@ def _of_report(file: Path) -> Any:
 
 def _of_artifact(file: Path) -> Any:
     manifest = json.loads(_text(file))
-    made, title = manifest["made"], f"{file.parent.name}: {manifest['technique']}"
+    made, title = manifest["made"], f"{file.parent.resolve().name}: {manifest['technique']}"
     arms = [{"name": one["arm"], "metrics": one["metrics"]} for one in made.get("test", ())]
     verdict = made.get("verdict_sentence") or made.get("sentence") or ""
     return {"kind": "artifact", "title": title, "metric": made.get("objective", ""), "verdict": verdict, "arms": arms}
@@ -87,7 +88,11 @@ def _of_artifact(file: Path) -> Any:
 def _of_live(file: Path) -> Any:
     live = json.loads(_text(file))
     arms = [{"name": one["name"], "metrics": {live["metric"]: {**one, "value": one["mean"]}}} for one in live["arms"]]
-    told = {"kind": f"{live['command']}, {live['state']}", "title": file.parent.name, "metric": live["metric"]}
+    told = {
+        "kind": f"{live['command']}, {live['state']}",
+        "title": file.parent.resolve().name,
+        "metric": live["metric"],
+    }
     return live["state"] != "done" and {
         **told,
         "verdict": f"{live['done']} of {live['total']}",
@@ -132,8 +137,8 @@ class Viewer(ThreadingHTTPServer):
 
     def control(self, id: str, action: str, arm: str) -> dict[str, list[str]]:
         """Write what is asked of a run under way; gives the whole of it."""
-        if not any(one["id"] == id and "live" in one for one in runs_under(self.folder)):
-            raise InputError(f"{id!r} is no run under way")
+        if not any(one["id"] == id and one["kind"].startswith("compare,") for one in runs_under(self.folder)):
+            raise InputError(f"{id!r} is no comparison under way")
         file, before = (self.folder / id).with_name(CONTROL), None
         with self.lock:
             with contextlib.suppress(OSError, ValueError):
