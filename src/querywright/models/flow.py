@@ -9,9 +9,9 @@ held against the length of an answer, because long ones take long.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMRateLimitError, LMServerError, LMTimeoutError
@@ -103,24 +103,23 @@ class Flow:
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, self._under_way
 
 
-def in_turn(ask: Ask, flow: Flow, clock: Callable[[], float] = time.monotonic) -> Ask:
+def in_turn(ask: Ask, flow: Flow) -> Ask:
     """Asks when it is the call's turn.
 
     Args:
         ask: Asks the model once.
         flow: Gives the turns, and learns what came of them.
-        clock: Seconds that only grow; replaced in tests.
     """
 
     def complete(request: Request) -> Response:
         with flow.turn() as cuts:
-            began = clock()
+            began = monotonic()
             try:
                 response = ask(request)
             except (LMRateLimitError, LMServerError, LMTimeoutError):
                 flow.refused(cuts)
                 raise
-            flow.answered(clock() - began, response.usage.output_tokens or 0)
+            flow.answered(monotonic() - began, response.usage.output_tokens or 0)
             return response
 
     return complete
