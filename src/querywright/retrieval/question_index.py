@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -49,20 +48,6 @@ FETCHED = 8
 """Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and
 forty hits cost hardly more than five, a second search twice as much."""
 DRAWS_KEPT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """A passage that was found through a question.
-
-    Args:
-        hit: The passage, its score and rank.
-        question: Text of the question that led to it, for a trace and never for a reader; empty where only the
-            passage's own text did.
-    """
-
-    hit: Hit
-    question: str
 
 
 class QuestionIndex(HeldPassages):
@@ -141,14 +126,14 @@ class QuestionIndex(HeldPassages):
             k: At most so many passages a query, 1 or more; fewer when questions lead to fewer.
 
         Returns:
-            One list a query in their order, best first; a score is the cosine similarity, in [-1, 1], of the query
-            with the nearest question of the passage. Equal scores: the passage that is newer by its metadata
-            ``date``, then the one that answers more questions, then the smaller id.
+            One list a query in their order, best first, each hit with its question; a score is the cosine similarity,
+            in [-1, 1], of the query with the nearest question of the passage. Equal scores: the passage that is newer
+            by its metadata ``date``, then the one that answers more questions, then the smaller id.
 
         Raises:
             InputError: When ``queries`` is a single text or ``k`` is below 1.
         """
-        return [[one.hit for one in found] for found in self.match(queries, k)]
+        return self.match(queries, k)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """The vectors by which ``search`` looks for some texts, in one batch; see ``ChromaRetriever.embed``."""
@@ -168,10 +153,10 @@ class QuestionIndex(HeldPassages):
         Raises:
             InputError: When the vectors have another shape or ``k`` is below 1.
         """
-        return [[one.hit for one in found] for found in self._match(vectors, k, Matching())]
+        return self._match(vectors, k, Matching())
 
-    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Matched]]:
-        """``search`` in other ways, with the question that led to each passage.
+    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Hit]]:
+        """``search`` in other ways.
 
         Args:
             queries: Any number of texts; all are embedded in one batch.
@@ -204,7 +189,7 @@ class QuestionIndex(HeldPassages):
     def __repr__(self) -> str:
         return f"QuestionIndex({self.name!r}, embedder={self.embedder.id!r}, questions={self._questions.count})"
 
-    def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Matched]]:
+    def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Hit]]:
         check_queries((), k)
         self.check(matching)
         answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial)
@@ -220,7 +205,7 @@ class QuestionIndex(HeldPassages):
             found = self._walked(rows, k, answers)
         return [
             [
-                Matched(Hit(self._passages[one.passage], one.score, rank), self._texts.get(one.question, ""))
+                Hit(self._passages[one.passage], one.score, rank, self._texts.get(one.question, ""))
                 for rank, one in enumerate(matches[:k], start=1)
             ]
             for matches in found
