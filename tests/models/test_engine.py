@@ -257,21 +257,6 @@ def test_what_looks_like_a_key_is_removed(text):
     assert not any(secret in shown for secret in ("0123456789", "abc.def", "user:secret", "A1234567", "ABCDEFGH"))
 
 
-def test_the_asynchronous_face_asks_and_streams():
-    engine = AsyncLMEngine(guard("one", "two", seconds=0.1))
-
-    async def main():
-        both = await asyncio.gather(engine.complete(request()), engine.complete(request()))
-        events = [event async for event in engine.stream(request("other"))]
-        await engine.aclose()
-        return [response.text for response in both], len(events)
-
-    texts, n_events = asyncio.run(main())
-    assert texts == ["one", "one"]
-    assert n_events >= 3
-    assert engine.engine.ledger.total.calls == 2
-
-
 def test_an_event_loop_has_more_requests_under_way_than_threads_of_its_own():
     together = threading.Barrier(20)  # breaks unless twenty requests are under way at the same time
 

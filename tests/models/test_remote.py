@@ -30,11 +30,6 @@ KEY = "sk-canary-0123456789abcdef"
 GOOD = '{"answer": "tea"}'
 PIECES = ['{"answer": "hot', " caf\u00e9 ", '\U0001f600"}']
 HEARD = "hot caf\u00e9 \U0001f600"
-LIMITED = {
-    "status": 429,
-    "body": {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
-    "headers": {"Retry-After": "86400"},
-}
 BROKEN = {"status": 500, "body": {"error": {"message": "boom"}}}
 ENDS_EARLY = {"chunks": [event(PIECES[0])]}
 BREAKS_OFF = {"chunks": [event(PIECES[0])], "promised": 500}
@@ -77,12 +72,6 @@ def test_the_price_of_a_known_model_is_counted(chat_server):
     engine_of(lm).close()
     assert cost_of(lm).unpriced == 0
     assert cost_of(lm).dollars == pytest.approx((11 * 0.15 + 7 * 0.60) / 1e6)
-
-
-def test_a_busy_server_is_asked_again_after_at_most_the_longest_wait(remote):
-    lm, server = remote(LIMITED, BROKEN, GOOD, limits={"max_wait": 0.1, "backoff": 0.01})
-    assert ask(lm) == "tea"
-    assert (cost_of(lm).calls, cost_of(lm).retries, cost_of(lm).failures, server.count) == (1, 2, 0, 3)
 
 
 @pytest.mark.parametrize(
