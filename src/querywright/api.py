@@ -405,7 +405,7 @@ def compile(
     for line in of_mixed(asked, reader):
         (tell or _warn)(line)
     if isinstance(reader_check, int):
-        reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
+        reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
     with shown(progress, "opening retriever and models") as update:
         place = _workspace(home, lm, settings.threads)()
         writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched, where)

@@ -10,7 +10,6 @@ import querywright
 from querywright.optimize.study.engine import snapshot
 
 SHOWN = {"optimizer": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
-BEST = "step_back compiled"
 LAST = {"shown": {**SHOWN, "part": "reader", "last": True}}
 
 
@@ -63,57 +62,6 @@ def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, 
     lm = querywright.resolve_lm("openai/scripted", api_base=stubborn.address, api_key="sk-never-to-be-printed")
     loaded = querywright.load(out / "artifacts" / "recommended", lm=lm)
     assert loaded("What about feet?").answer != "nothing of the kind"
-
-
-@pytest.fixture
-def two_readers(server, study_file, rows_of_questions):
-    """A study with two readers, whose front has an arm of either: rewriting reads best, choosing reads cheaply."""
-    usual, mark = server.reply, "The eye clinic looks at the retina once a year"
-    answers = {row["question"]: row["answer"] for row in rows_of_questions(8)}
-
-    def reply(body):
-        filled, asked, form = json.loads(usual(body)), *(json.dumps(body["messages"][place]) for place in (-1, 0))
-        if "answer" not in filled:
-            return json.dumps({key: [mark] if isinstance(one, list) else mark for key, one in filled.items()})
-        question, right = next((one, answer) for one, answer in answers.items() if one in asked)
-        number = int(question.split(":")[0].removeprefix("Number "))
-        if "one of " in form:
-            filled["answer"] = (
-                right if number % 2 else next(one for one in answers.values() if one != right and one in form)
-            )
-        else:
-            shown = mark in asked and (len(body["messages"]) > 2 or number != 5)
-            filled["answer"] = right if shown else "nothing"
-        return json.dumps(filled)
-
-    server.reply = reply
-
-    def write(**changes):
-        return study_file(
-            reader=["short_answer", "multiple_choice"],
-            objectives=["accuracy", "lm_calls"],
-            techniques={"step_back": {"search": "named", "knobs": {"top_k": [1, 2]}}},
-            **changes,
-        )
-
-    return write
-
-
-@pytest.mark.slow
-def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(ok, two_readers, tmp_path):
-    out = tmp_path / "out"
-    ok("study", "run", two_readers(prompts=LAST, trials=4), "--out", out)
-    outcome = snapshot(out).outcome
-    assert outcome["reader_prompts"]["name"] == "shown"
-    readers = {name: one["reader"] for name, one in outcome["arms"].items()}
-    other = "front, trial 2, reader multiple_choice"
-    assert readers == {"no rewriting": "short_answer", BEST: "short_answer", other: "multiple_choice"}
-    assert other in {one["arm"] for one in outcome["test"]}
-    compared = {(one["arm"], one["other"]) for one in outcome["comparisons"] if one["family"] == "technique"}
-    assert compared == {(BEST, "no rewriting"), (BEST, f"{BEST}, reader as written")}
-    saved = {one.parent.name: json.loads(one.read_text()) for one in (out / "artifacts").glob("*/program.json")}
-    demos = {name: len(one["predictors"]["reader.predict"]["demos"]) for name, one in saved.items()}
-    assert demos == {"recommended": 1, "runner-up": 1, "front-2": 0}
 
 
 @pytest.mark.slow

@@ -19,10 +19,9 @@ from querywright.errors import BudgetError, OutageError, QuerywrightError
 from querywright.models import circuit_breaker
 from querywright.models import engine as engine_module
 from querywright.models.budget import Budget
-from querywright.models.cached import stored_only
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.engine_errors import NotStoredError, redact
+from querywright.models.engine_errors import redact
 from querywright.models.response_parsing import JSON_REQUEST, text_response
 from querywright.models.store import Store
 
@@ -72,21 +71,6 @@ def test_an_answer_is_stored_and_used_for_the_same_request_only(store):
     assert engine.complete(request(max_tokens=5)).text == "three"
     assert engine.ledger.total.calls == 3
     assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (2, 24)
-
-
-def test_what_is_not_stored_is_not_asked_for_where_only_stored_answers_may_be_used(store):
-    engine = guard("one", "two", store=store)
-    with stored_only(), pytest.raises(NotStoredError, match="fake is needed that is not stored"):
-        engine.complete(request())
-    engine.complete(request())
-    with stored_only():
-        assert engine.complete(request()).text == "one"
-        with pytest.raises(NotStoredError):
-            engine.complete(request("other"))
-        with pytest.raises(NotStoredError):
-            engine.complete(request(temperature=0.7))
-    assert engine.complete(request("other")).text == "two"
-    assert (engine.inner.asked, engine.ledger.total.failures) == (2, 0)
 
 
 @pytest.fixture

@@ -35,13 +35,9 @@ def test_what_is_searched_are_the_queries_and_the_sentence(run, retriever):
     assert retriever.searches == [(("pads", "rotor"), 10)]
 
 
-def test_no_passage_is_kept_where_none_helps(run):
+def test_no_passage_is_kept_where_none_helps_and_none_asked_of_where_none_was_found(run, nothing):
     out, _ = run(RewriteRetrieveSelect, PLANNED, {"chosen": []}, question=QUESTION, options=OPTIONS)
-    assert not out.passages
-    assert not out.fallbacks
-
-
-def test_of_nothing_nothing_is_selected_and_no_lm_is_asked(run, nothing):
+    assert (out.passages, out.fallbacks) == ([], [])
     out, asked = run(RewriteRetrieveSelect, PLANNED, question=QUESTION, options=OPTIONS, over=nothing)
     assert (out.passages, len(asked)) == ([], 1)
 
@@ -96,15 +92,6 @@ def test_an_lm_that_fills_in_a_form_names_only_passages_that_there_are(run):
     assert (form["maxItems"], form["items"]["minimum"], form["items"]["maximum"]) == (5, 1, 20)
     assert "minItems" not in form
     assert len(out.passages) == 2
-
-
-def test_a_larger_budget_is_one_that_may_be_named(run):
-    out, asked = run(
-        RewriteRetrieveSelect, PLANNED, {"chosen": list(range(1, 9))},
-        question=QUESTION, options=OPTIONS, max_passages=8,
-    )  # fmt: skip
-    assert "at most 8" in asked[1].system
-    assert len(out.passages) == 8
 
 
 def test_with_a_cross_encoder_the_lm_selects_from_its_order(run):

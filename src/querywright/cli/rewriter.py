@@ -127,8 +127,6 @@ class TrainingOptions:
     Args:
         stages: Of collect,warmup,reinforce.
         pairs: Pairs of rewriter collect, of any technique and collection. Repeatable.
-        from_study: A study of these questions, whose kept answers to the first half of its dev questions are learnt
-            from. The other half is dev, and test stays test; --seed and --sizes of the split are the study's.
         epochs: Of the warm-up.
         warmup_lr: Learning rate of the warm-up.
         steps: Of the reinforcement; else the recipe's.
@@ -143,7 +141,6 @@ class TrainingOptions:
 
     stages: Annotated[str, Parameter(metavar="LIST")] = "collect,warmup,reinforce"
     pairs: Annotated[tuple[Path, ...], Parameter(metavar="FILE", show_default=False)] = ()
-    from_study: opt.Folder | None = None
     epochs: opt.Count = 3
     warmup_lr: Number = 2e-4
     steps: opt.Count | None = None
@@ -199,19 +196,14 @@ def train_command(
         save_to: Where the rewriter is written.
     """
     from querywright.models.rewriters import check_target
-    from querywright.optimize.rewriter.collect import splits_after
     from querywright.optimize.rewriter.pairs import read_pairs
     from querywright.optimize.rewriter.train import train
 
     rewrites = replace(rewrites, technique=technique)
     settings = training.settings(rewrites, search, run.threads or 4)
     asked = data.questions()
-    counts = split_sizes(rewrites.sizes)
     collects = "collect" in settings.stages
-    study = training.from_study if collects else None
-    if study is not None and counts is not None:
-        raise InputError("--sizes does not go with --from-study, whose questions stay in their parts; leave it out")
-    splits = split_questions(asked, seed=rewrites.seed, sizes=counts) if study is None else splits_after(study, asked)
+    splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
     check_target(save_to)
     check_place(save_to, "--out")
     workspace = lm.open(output.home)
@@ -220,10 +212,8 @@ def train_command(
         asked,
         splits,
         search,
-        teaches=collects and study is None,
+        teaches=collects,
         pairs=[pair for file in training.pairs for pair in read_pairs(file)],
-        study=study,
-        home=workspace.home,
         open_lm=lambda name: opt.LMOptions(name).beside(workspace),
     )
     work = training.work or output.folder / "rewriters" / save_to.absolute().name
@@ -286,8 +276,7 @@ def collect_command(
     write_pairs(save_to, found.pairs)
     told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
     names = {"pairs_file": save_to.name, "technique": rewrites.technique, "collection": rewrites.collection}
-    kept = {**names, **{name: told[name] for name in told if name not in ("arms", "missing")}}
-    emit(output.as_json, kept, cost=workspace.cost_line())
+    emit(output.as_json, {**names, **told}, cost=workspace.cost_line())
     if not found.measure:
         note("a pair is a passage with the questions that were asked of it; nothing is searched or scored")
     elif found.answered < found.questions:

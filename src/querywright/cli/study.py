@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 DETAILS = (
     *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
-    *("dead_knobs", "costs", "judges", "seeds", "command"),
+    *("costs", "judges", "seeds", "command"),
 )
 study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
@@ -123,10 +123,7 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
                 | {"dollars": "unknown" if one["dollars"] is None else f"{one['dollars']:.2f}"}
                 for one in (*found["stages"], {**found, "name": "in all, at most"})
             ],
-            notes=[
-                *(f"{one['name']}: {one['how']}" for one in found["stages"]),
-                *(f"assumed: {one}" for one in found["assumptions"]),
-            ],
+            notes=[f"assumed: {one}" for one in found["assumptions"]],
         )
         say(f"{file.name} is in order")
 

@@ -114,7 +114,6 @@ class LMEngine(Shared):
             LMOutageError: The model is down.
             LMBudgetError: The budget is spent.
             LMStoreError: The store, or the count of the budget, cannot be used.
-            NotStoredError: The answer is not stored, and nothing may be asked (``stored_only``).
             LMError: The request failed after all its attempts.
         """
         validate_request(request)
