@@ -21,8 +21,7 @@ from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_reco
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.steps import Call, Record
 from querywright.retrieval.generated_questions import build_command
-from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.question_match import HYBRID, MATCHES, NEAREST, Matching
+from querywright.retrieval.question_index import HYBRID, MATCHES, NEAREST, Matching, QuestionIndex
 from querywright.retrieval.replay import searched_by
 from querywright.retrieval.types import Hit, Query, kind_of
 

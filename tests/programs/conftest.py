@@ -30,8 +30,7 @@ from querywright.retrieval.generated_questions import (
     write_pairs,
 )
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_index import Matching, QuestionIndex
 from querywright.retrieval.types import Hit
 
 PLANT = "Zyzzyva"

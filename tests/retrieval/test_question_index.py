@@ -21,10 +21,10 @@ from querywright.retrieval.generated_questions import (
     questions_folder,
     write_pairs,
 )
-from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.question_match import (
+from querywright.retrieval.question_index import (
     Answers,
     Matching,
+    QuestionIndex,
     time_of,
     walk,
 )

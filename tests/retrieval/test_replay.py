@@ -14,7 +14,7 @@ from querywright.retrieval.callable import CallableRetriever
 from querywright.retrieval.engines import ENGINES, open_retriever
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
-from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_index import Matching
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.types import Hit
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from querywright.errors import InputError, QuerywrightError
 from querywright.files import json_digest
 from querywright.models.store import Store
-from querywright.retrieval.question_match import HYBRID, Matching
+from querywright.retrieval.question_index import HYBRID, Matching
 from querywright.retrieval.types import Hit, check_queries, kind_of
 from querywright.shared import Shared
 
