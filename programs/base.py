@@ -21,7 +21,8 @@ from querywright.programs.signatures import after_history, tuned_signature
 from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
-from querywright.retrieval.types import Hit, Query, Shared, kind_of
+from querywright.retrieval.types import Hit, Query, kind_of
+from querywright.shared import Shared
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker

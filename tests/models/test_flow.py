@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -59,17 +60,6 @@ def test_threads_that_are_told_stay(remote):
         Limits(at_once=0)
 
 
-def _answer(flow, seconds, tokens, rounds):
-    """So many rounds of answers, with as many calls under way as may be."""
-    for _ in range(rounds):
-        calls = [flow.turn() for _ in range(int(flow.limit))]
-        for call in calls:
-            call.__enter__()
-        for call in calls:
-            flow.answered(seconds(len(calls)), tokens)
-            call.__exit__(None, None, None)
-
-
 @pytest.mark.parametrize("takes", [2, 10, 40])
 def test_the_number_of_calls_settles_where_the_server_refuses(takes):
     flow = Flow()
@@ -92,20 +82,22 @@ def test_the_number_of_calls_settles_where_the_server_refuses(takes):
     assert refused < asked / 4
 
 
-def test_a_server_that_takes_all_is_given_most():
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "low", "high"),
+    [
+        (lambda calls, tokens: 1.0, [10], MOST, MOST),  # one that takes all
+        (lambda calls, tokens: max(1.0, calls / 8), [10], 8, 31),  # one that works on eight at a time
+        (lambda calls, tokens: (16 + tokens) / 100, [10, 400, 10, 400], MOST, MOST),  # long answers are no slow ones
+    ],
+)
+def test_a_server_that_refuses_nothing_is_given_as_many_as_it_works_on(seconds, tokens, low, high):
     flow = Flow()
-    _answer(flow, lambda calls: 1.0, 10, rounds=40)
-    assert flow.limit == MOST
-
-
-def test_calls_that_only_queue_are_taken_back():
-    flow = Flow()
-    _answer(flow, lambda calls: max(1.0, calls / 8), 10, rounds=50)  # eight are worked on at a time
-    assert 8 <= flow.limit < 32
-
-
-def test_long_answers_are_no_slow_ones():
-    flow = Flow()
-    for tokens in (10, 400, 10, 400):
-        _answer(flow, lambda calls: (16 + tokens) / 100, tokens, rounds=20)  # noqa: B023 - called at once
-    assert flow.limit == MOST
+    for count in tokens:
+        for _ in range(50):
+            with ExitStack() as calls:
+                under_way = int(flow.limit)
+                for _ in range(under_way):
+                    calls.enter_context(flow.turn())
+                for _ in range(under_way):
+                    flow.answered(seconds(under_way, count), count)
+    assert low <= flow.limit <= high

@@ -178,7 +178,7 @@ def fill(
 def export(collection: str, /, *, save_to: opt.OutFile, output: opt.Output = opt.Output()) -> None:
     """Write all questions of a collection, kept or not, into a Parquet file.
 
-    Its columns: passage, question, label (complete, partial, none), reason, passage_digest.
+    Its columns: passage, question, label (complete, partial, none), reason.
 
     Example: querywright questions export textbooks --out questions.parquet
 

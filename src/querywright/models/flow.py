@@ -9,9 +9,9 @@ held against the length of an answer, because long ones take long.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMRateLimitError, LMServerError, LMTimeoutError
@@ -119,24 +119,23 @@ def in_turn(ask: Ask, flow: Flow) -> Ask:
     return complete
 
 
-def watched(ask: Ask, flow: Flow, clock: Callable[[], float] = time.monotonic) -> Ask:
+def watched(ask: Ask, flow: Flow) -> Ask:
     """Tells a flow what came of each attempt.
 
     Args:
         ask: Asks the model once.
         flow: Learns of refusals and answers.
-        clock: Seconds that only grow; replaced in tests.
     """
 
     def complete(request: Request) -> Response:
-        began, cuts = clock(), flow.cuts
+        began, cuts = monotonic(), flow.cuts
         try:
             response = ask(request)
         except (LMRateLimitError, LMServerError, LMTimeoutError):
             flow.refused(cuts)
             raise
         if not is_empty(response):
-            flow.answered(clock() - began, response.usage.output_tokens or 0)
+            flow.answered(monotonic() - began, response.usage.output_tokens or 0)
         return response
 
     return complete
