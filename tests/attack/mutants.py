@@ -45,7 +45,7 @@ UNSEEN = {"decorator_list", "annotation", "returns", "exc", "cause", "type_param
 """Parts of a node that say how a thing is told or typed, not what is decided."""
 
 
-SETTING = ast.Constant | ast.Tuple | ast.BinOp | ast.operator | ast.expr_context
+SETTING = ast.Constant | ast.Tuple | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop | ast.expr_context
 
 
 def is_number(node: ast.AST) -> bool:

@@ -216,7 +216,7 @@ def test_two_metrics_share_judgements_and_labels_that_are_known_are_not_asked_fo
         assert (useful.score(said), entailed.score(said)) == (1.0, 0.0)
     assert said[0] == Judgement("p1", "NOT_USEFUL", "person")
     assert (said[1].passage, said[1].label, said[1].by) == ("p2", "USEFUL", "usefulness")
-    assert (len(lm.engine.asked), entailed.counts["known"]) == (1, 1)
+    assert (len(lm.engine.asked), entailed.counts["known"], entailed.counts["without answer"]) == (1, 1, 0)
     lm = scripted(judgement("ENTAILED"))  # asks the judge that does without the right answer
     with asking(lm):
         (said,) = useful.judgements(Question("q", "Open?").to_example(), prediction(PASSAGE))

@@ -203,6 +203,8 @@ def test_verdict_follows_the_corrected_value():
     for p, said in ((0.0496, "p = .0496"), (0.05, "p = .0500"), (0.001, "p = .001"), (0.0009, "p < .001")):
         near = verdict(replace(test, p_two_sided=p), a="A", b="B")  # not ".050", which would look like no difference
         assert (f"({said})" in near, near.startswith("A beats B")) == (True, p < 0.05)
+        worse = verdict(replace(paired_exact_test(*arms(3, 12, 45)), p_two_sided=p), a="A", b="B")
+        assert worse.startswith("A is worse than B") == (p < 0.05)
     enough = replace(paired_exact_test(*arms(30, 5, 25)), p_two_sided=0.2)  # only the correction stands against it
     assert "could show it" not in verdict(enough, a="A", b="B")
     test = replace(paired_exact_test(*arms(7, 0, 33)), p_two_sided=5 * 0.5**6)  # p = .078 after Holm over five
@@ -216,8 +218,9 @@ def test_verdict_on_graded_values_goes_by_the_mean_difference_too():
     assert verdict(test, a="A", b="B") == (
         "A beats B: 8 wins, 0 losses, 0 ties (p = .008; mean difference +0.250, from +0.250 to +0.250)"
     )
-    small = paired_exact_test([0.6] * 20 + [0.0] * 2, [0.59] * 20 + [1.0] * 2)  # many small wins, a worse mean
-    assert small.p_two_sided < 0.05
-    assert verdict(small, a="A", b="B").startswith("no difference shown")
-    turned = paired_exact_test([0.59] * 20 + [1.0] * 2, [0.6] * 20 + [0.0] * 2)
-    assert verdict(turned, a="A", b="B").startswith("no difference shown")
+    for lower in (0.74, 0.625):  # many small wins, and a mean that is worse, or the same
+        arms_of_it = [0.75] * 16 + [0.0] * 2, [lower] * 16 + [1.0] * 2
+        for pair in (arms_of_it, arms_of_it[::-1]):
+            small = paired_exact_test(*pair)
+            assert small.p_two_sided < 0.05
+            assert verdict(small, a="A", b="B").startswith("no difference shown")
