@@ -32,7 +32,7 @@ STAGE_COLOURS: Mapping[Stage, str] = {
     Stage.UNKNOWN: "#a0a4aa",
 }
 
-WIDTH, RIGHT, LABELS, LINE_HEIGHT, LABEL = 400, 24, 126, 44, 18
+WIDTH, RIGHT, LABELS, LINE_HEIGHT, LABEL = 400, 24, 136, 44, 18
 """Units across a figure, right of its plot and for the labels of arms; units an arm; characters in a label's line."""
 
 
@@ -266,7 +266,7 @@ def stages(compared: Compared, diagnosis: Diagnosis) -> Figure:
 def arm_label(number: int | None, name: str) -> list[str]:
     """The arm's number and name in at most two lines."""
     shown = clean(name) if number is None else f"{number} {clean(name)}"
-    cut = textwrap.wrap(re.sub(r"(?<=[:,@/])(?=\S)", "\u2060 ", shown), LABEL)  # a name's marks are good ends of lines
+    cut = textwrap.wrap(re.sub(r"(?<=[:,@/.])(?=\S)", "\u2060 ", shown), LABEL)  # a name's marks are good ends of lines
     first, *rest = [line.replace("\u2060 ", "").rstrip("\u2060") for line in cut] or [""]
     return [first, *rest] if len(rest) < 2 else [first, rest[0][: LABEL - 2] + " …"]
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from querywright.data.types import PERSON, Label, Question
 from querywright.metrics.dspy_metrics import needs
@@ -137,8 +137,18 @@ def score_rows(compared: Compared) -> list[dict[str, str]]:
         row["tokens / question"] = f"{arm.tokens_a_question:.0f}"
         if number <= len(compared.arms):
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
-    told = [name for name in rows[0] if name not in OF_THE_RUN and any(row[name] not in NOTHING for row in rows)]
-    return [{name: row[name] for name in told} for row in rows]
+    return filled([{name: text for name, text in row.items() if name not in OF_THE_RUN} for row in rows])
+
+
+def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without the columns that hold nothing throughout."""
+    kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
+    return [{name: row[name] for name in kept} for row in rows]
+
+
+def breaks(name: str) -> Markup:
+    """The name of an arm, whose lines may end at its marks."""
+    return Markup(re.sub(r"(?<=[:,@/])(?=\S)", "<wbr>", str(escape(clean(name)))))
 
 
 def browser(compared: Compared, metric: str) -> dict[str, Any]:
@@ -240,7 +250,9 @@ def _templates() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     made.filters |= {
+        "breaks": breaks,
         "cut": cut,
+        "filled": filled,
         "percent": percent,
         "json": _json,
         "plain_json": functools.partial(json.dumps, ensure_ascii=False, default=str),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -86,7 +86,7 @@ def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
     shown = [one for one in comparisons if one.test.p_two_sided < ALPHA and one.test.difference]
     better, worse = ([one for one in shown if (one.test.difference > 0) is up] for up in (True, False))
     said = [
-        f"{word} {found[0].other}: {', '.join(f'{one.arm} ({one.metric})' for one in found)}"
+        f"{word} {found[0].other}: {', '.join(_each_arm(found))}"
         for word, found in (("better than", better), ("worse than", worse))
         if found
     ]
@@ -98,6 +98,11 @@ def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
         many = f"{len(left)} of {len(comparisons)} comparisons" if len(comparisons) > 1 else "the comparison"
         said.append(f"no difference shown in {many} with {left[0].other}: {n} questions can show {least}")
     return "; ".join(said)
+
+
+def _each_arm(found: Sequence[Comparison]) -> Iterator[str]:
+    for arm in dict.fromkeys(one.arm for one in found):
+        yield f"{arm} ({', '.join(one.metric for one in found if one.arm == arm)})"
 
 
 def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:

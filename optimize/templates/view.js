@@ -10,6 +10,7 @@
   const { token, ...given } = JSON.parse($("given").textContent);
   let runs = given.runs;
   const marked = [];
+  const breaks = (name) => name.split(/(?<=[:,@/])/).flatMap((part) => [part, el("wbr")]);
   const percent = (value) => (typeof value === "number" ? (100 * value).toFixed(1) : "-");
   const spread = (mean) => typeof mean?.low === "number" ? ` [${percent(mean.low)}, ${percent(mean.high)}]` : "";
   const best = (run) => {
@@ -66,7 +67,7 @@
       const [x, y] = [a, b].map((run) => run.arms.find((arm) => arm.name === name)?.metrics || {});
       return [...new Set([...Object.keys(x), ...Object.keys(y)])].map((metric) => {
         const lead = x[metric] && y[metric] ? 100 * (y[metric].value - x[metric].value) : NaN;
-        return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, metric),
+        return el("tr", {}, el("th", { scope: "row" }, breaks(name)), el("td", {}, metric),
           ...[x, y].map((one) => el("td", {}, percent(one[metric]?.value), el("small", {}, spread(one[metric])))),
           el("td", { className: lead > 0 ? "better" : lead < 0 ? "worse" : "" }, isNaN(lead) ? "-" : (lead > 0 ? "+" : "") + lead.toFixed(1)));
       });
@@ -109,7 +110,7 @@
       el("progress", { max: live.total || 1, value: live.done, ariaLabel: "Done" }),
       el("div", { className: "box", tabIndex: 0, role: "region", ariaLabel: `Arms of ${place}` }, el("table", {}, el("thead", {}, el("tr", {},
         ...["arm", "state", "questions", live.metric, "0 to 100 %", ""].map((name) => el("th", { scope: "col" }, name)))),
-        el("tbody", {}, ...live.arms.map((arm) => el("tr", {}, el("th", { scope: "row" }, arm.name), el("td", {}, arm.state),
+        el("tbody", {}, ...live.arms.map((arm) => el("tr", {}, el("th", { scope: "row" }, breaks(arm.name)), el("td", {}, live.state === "running" || arm.state === "done" ? arm.state : "stopped"),
           el("td", {}, `${arm.done} of ${arm.total}`), el("td", {}, percent(arm.mean), el("small", {}, spread(arm))), el("td", {}, scale(arm)),
           el("td", {}, live.state !== "running" || live.command !== "compare" ? "" : [
             arm.state === "stopped" ? button("Resume", () => ask(id, "resume", arm.name))

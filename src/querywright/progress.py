@@ -216,9 +216,9 @@ class Bar:
         from rich.text import Text
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        table.add_column("arm", no_wrap=True, overflow="ellipsis", max_width=max(16, self.console.width - 46))
-        for name in ("questions", self.metric):
-            table.add_column(Text(name), no_wrap=True, justify="right", min_width=max(14, len(name)))
+        table.add_column("arm", no_wrap=True, overflow="ellipsis", max_width=max(16, self.console.width - 41))
+        for name, least in (("questions", 9), (self.metric, 14)):
+            table.add_column(Text(name), no_wrap=True, justify="right", min_width=max(least, len(name)))
         table.add_column("state", no_wrap=True, min_width=7)
         drawn = self.arms
         if len(drawn) > MOST_DRAWN:
@@ -240,7 +240,8 @@ class Bar:
             yield self.table()
         seconds = int(time.monotonic() - self._began)
         drawn = Table.grid(padding=(0, 1))
-        drawn.add_column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - 54))
+        room = 54 if self.total else 30  # for the bar, and for what is known of it
+        drawn.add_column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - room))
         for _column in range(4):
             drawn.add_column(no_wrap=True)
         waits = not self.total or bool(self.spent.loading)

@@ -75,7 +75,7 @@ def test_help_imports_nothing_heavy():
     [
         ("nonsense", 'Unknown command "nonsense"'),
         ("evalaute", 'Did you mean "evaluate"?'),
-        ("index", "COLLECTION"),
+        ("index mine", "PASSAGES"),
         ("evaluate --data sample --threads 0", "--threads"),
         ("evaluate --data sample --limit 0", "--limit"),
         ("evaluate --data sample --max-failures 2", "--max-failures"),

@@ -205,7 +205,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
         self.tags.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in ("meta", "input", "br"):
+        if tag not in ("meta", "input", "br", "wbr"):
             self.stack.append(tag)
         if tag == "script":
             self.scripts.append((dict(attrs).get("id"), ""))

@@ -10,7 +10,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import MEANING, Stage, decision_rows, decisions, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.report import comparison_page
+from querywright.optimize.report import comparison_page, filled
 from querywright.optimize.significance import against
 from querywright.optimize.tables import clean
 
@@ -213,7 +213,7 @@ def test_decisions_are_told_where_there_are_any(report):
     decided = decisions(ARMS, QUESTIONS, baseline=PLAIN, closed_book=dict.fromkeys(names, CLOSED))
     page = report(decisions=decided)
     assert "What the passages did to the decisions" in page.parts
-    told = decision_rows(decided)
+    told = filled(decision_rows(decided))
     (table,) = [one for one in page.tables if one[0] == list(told[0])]
     assert table[1:] == [[clean(value) for value in one.values()] for one in told]
     assert told[1]["right to wrong / wrong to right, plain"] == "0 / 1"

@@ -24,7 +24,7 @@ err = Console(stderr=True)
 
 Rows = Sequence[Mapping[str, str]]
 
-TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder", "metric")
+TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder", "metric", "place", "kind")
 """Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
 
 NARROWEST_TEXT = 18
@@ -37,6 +37,9 @@ LONGEST_VALUE = 2000
 HANG = 8
 """How much deeper than its name the further lines of a value stand."""
 GAP = 2  # the padding and the divider
+_PIECE = re.compile(r"[^\s,:@/-]+[\s,:@/-]*|[\s,:@/-]+")
+"""Of a text that is wrapped; a column is at least as wide as the longest, up to so many characters."""
+LONGEST_PIECE = 18
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -167,7 +170,8 @@ def _sizes(rows: Rows, width: int) -> dict[str, int]:
     def size(name: str, words: int, head: int) -> int:
         widest = max(cell_len(clean(row[name])) for row in rows)
         if name in TEXT_COLUMNS:
-            return max(len(name), min(widest, words))
+            longest = max(cell_len(piece) for row in rows for piece in (*_PIECE.findall(clean(row[name])), ""))
+            return max(len(name), min(widest, words), min(longest, LONGEST_PIECE))
         return max(widest, min(len(name), head), *(len(word) for word in name.split()))
 
     sizes: dict[str, int] = {}
@@ -200,7 +204,7 @@ def _table(rows: Rows, columns: Sequence[str], sizes: Mapping[str, int]) -> Tabl
 def _wrapped(text: str, width: int) -> str:
     """The text in lines that end at spaces and at the marks of an arm's name, where these are near enough."""
     lines = [""]
-    for piece in re.findall(r"[^\s,:@/-]*[\s,:@/-]*", text):
+    for piece in _PIECE.findall(text):
         if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
             lines.append("")
         lines[-1] += piece

@@ -37,9 +37,9 @@ def view(
 
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r}; name one that compare, study or compile wrote to")
-    found = runs_under(folder)
+    found = runs_under(folder.resolve())
     rows = [{name: str(one[name]) for name in ("place", "kind", "metric")} for one in found]
-    emit(as_json, found, lambda: show_table(f"{folder}: {len(found)} found", rows))
+    emit(as_json, found, lambda: show_table(f"{folder.resolve().name}: {len(found)} found", rows))
     if as_json:
         return
     with Viewer(folder, port) as viewer:

@@ -51,7 +51,7 @@ def runs_under(folder: Path) -> list[dict[str, Any]]:
                 if read and (told := _kept(read, file, known.st_mtime_ns, known.st_size)):
                     opened = here / "README.md" if read is _of_artifact else file
                     where = here if file.name in (*readers, "report.html") else file
-                    named = folder.resolve().name if where == folder else str(where.relative_to(folder))
+                    named = folder.name if where == folder else str(where.relative_to(folder))
                     ids = {"id": str(opened.relative_to(folder)), "place": named}
                     found.append({**_PLAIN, **told, **ids, "date": known.st_mtime})
     return sorted(found, key=lambda one: (-one["date"], one["id"]))
@@ -79,7 +79,7 @@ def _of_report(file: Path) -> Any:
 
 def _of_artifact(file: Path) -> Any:
     manifest = json.loads(_text(file))
-    made, title = manifest["made"], f"{file.parent.resolve().name}: {manifest['technique']}"
+    made, title = manifest["made"], f"{file.parent.name}: {manifest['technique']}"
     arms = [{"name": one["arm"], "metrics": one["metrics"]} for one in made.get("test", ())]
     verdict = made.get("verdict_sentence") or made.get("sentence") or ""
     return {"kind": "artifact", "title": title, "metric": made.get("objective", ""), "verdict": verdict, "arms": arms}
@@ -90,7 +90,7 @@ def _of_live(file: Path) -> Any:
     arms = [{"name": one["name"], "metrics": {live["metric"]: {**one, "value": one["mean"]}}} for one in live["arms"]]
     told = {
         "kind": f"{live['command']}, {live['state']}",
-        "title": file.parent.resolve().name,
+        "title": file.parent.name,
         "metric": live["metric"],
     }
     return live["state"] != "done" and {
