@@ -111,19 +111,6 @@ def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_rewriting_has_the_reader_of_what_it_is_held_against(ok, riddles, tmp_path):
-    out = tmp_path / "out"
-    readers = ["short_answer", "multiple_choice"]
-    ok("study", "run", riddles(reader=readers, objectives=["accuracy"], trials=10), "--out", out)
-    found = snapshot(out)
-    assert {one.arm.reader for one in found.trials if one.arm.is_plain} == set(readers)
-    arms = found.outcome["arms"]
-    best = found.outcome["best"]["name"]
-    assert arms["no rewriting"]["reader"] == arms[best]["reader"]
-    assert arms[best]["technique"] == "rag_fusion"
-
-
-@pytest.mark.slow
 def test_no_rewriting_that_failed_is_tried_again(ok, cli, riddles, server, tmp_path):
     out = tmp_path / "out"
     server.refuses = lambda body: True
