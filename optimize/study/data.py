@@ -11,7 +11,7 @@ from querywright.data import read_questions, split_questions
 from querywright.data.reading import check_labels
 from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
-from querywright.errors import DataError, InputError
+from querywright.errors import InputError
 from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.study.objectives import check_judges, check_objectives
 from querywright.optimize.study.reading import read_spec
@@ -56,16 +56,10 @@ def data_of(spec: StudySpec) -> tuple[Splits, str | None, list[Question]]:
     """
     needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
     needing += ["the reader multiple_choice"] if spec.reader == "multiple_choice" else []
-    options = True if needing else None
-    try:
-        asked = read_questions(
-            spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, multiple_choice=options,
-            labels=spec.labels,
-        )  # fmt: skip
-    except DataError as error:
-        if not any("multiple_choice=True" in problem for problem in error.problems):
-            raise
-        raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
+    asked = read_questions(
+        spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, labels=spec.labels,
+        multiple_choice=" and ".join(needing),
+    )  # fmt: skip
     splits, reader = split_questions(asked, seed=spec.seed, sizes=spec.sizes), reader_of(spec.reader, asked)
     check_objectives(spec.objectives, splits, reader)
     measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]

@@ -64,20 +64,6 @@ def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, 
     assert loaded("What about feet?").answer != "nothing of the kind"
 
 
-@pytest.mark.slow
-def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study_file, server, tmp_path):
-    whole = tmp_path / "whole"
-    cli("study", "run", study_file(name="whole", prompts=LAST), "--out", whole)
-    calls = {name: cost["calls"] for name, cost in snapshot(whole).outcome["costs"].items()}
-    assert sum(calls.values()) == snapshot(whole).spent.calls
-    assert calls["interrupted"] == 0
-    again = tmp_path / "again"
-    assert cli("study", "run", study_file(name="again", prompts=LAST), "--out", again).status == 0
-    assert snapshot(again).spent.calls == 0
-    one, other = (snapshot(out).outcome["reader_prompts"] for out in (whole, again))
-    assert one["tried"] == other["tried"]
-
-
 def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     out = tmp_path / "out"
     ok("study", "run", study_file(reader_check=3), "--out", out)
@@ -88,24 +74,6 @@ def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     assert outcome["data"]["reader_check"]["n"] == 3
     assert len(outcome["questions"]) == 8 + 6 + 3
     assert "Met once" in (out / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_compile_checks_its_reader_on_further_questions_too(ok, cli, collection, more_questions, server):
-    command = ("compile", "hcqr", "--data", more_questions, "--collection", collection, "--sizes", "3,4,4",
-               "--trials", "1", "--threads", "2", "--json", *server.lm, "--out")  # fmt: skip
-    done = ok(*command, "artifacts/checked", "--reader-check", "3")
-    assert done.data["reader_check"] == 3
-    rows = {one["arm"]: one["n"] for one in done.data["test"]}
-    assert (rows.pop("closed book"), rows.pop("oracle evidence")) == (7, 7)
-    assert set(rows.values()) == {4}
-    asked = len(server.requests)
-    done = cli(*command, "artifacts/more", "--reader-check", "1000")
-    assert (done.status, len(server.requests)) == (2, asked)
-    assert "1000 further questions" in done.err
-    done = cli(*command, "artifacts/more", "--reader-check", "1", "--reader", "none", "--objective", "recall@5")
-    assert (done.status, len(server.requests)) == (2, asked)
-    assert "reader_check needs a reader" in done.err
 
 
 @pytest.mark.slow
