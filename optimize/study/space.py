@@ -50,27 +50,28 @@ def of_numbers(low: float, high: float, *, step: float | None = None, log: bool 
 
 def nearest(domain: Domain, value: Value) -> Value:
     """The value itself where it is in the domain, else the number nearest to it, else the first choice."""
-    if isinstance(domain, CategoricalDistribution):
-        chosen: Value = domain.choices[0]
-        if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in domain.choices):
+    numbers: Any = domain
+    choices: Sequence[Any] = getattr(domain, "choices", ())
+    if choices:
+        chosen: Value = choices[0]
+        if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in choices):
             chosen = value
-        elif not any(isinstance(one, (str, bool)) for one in (value, *domain.choices)):
-            chosen = min(domain.choices, key=lambda one: abs(float(one) - float(value)))
+        elif not any(isinstance(one, (str, bool)) for one in (value, *choices)):
+            chosen = min(choices, key=lambda one: abs(float(one) - float(value)))
         return chosen
-    number: float = min(max(float(value), domain.low), domain.high)
-    if domain.step is not None:
-        low, step = Decimal(str(domain.low)), Decimal(str(domain.step))
+    number: float = min(max(float(value), numbers.low), numbers.high)
+    if numbers.step is not None:
+        low, step = Decimal(str(numbers.low)), Decimal(str(numbers.step))
         number = float(low + round((Decimal(str(number)) - low) / step) * step)
     return round(number) if isinstance(domain, IntDistribution) else number
 
 
 def largest(domain: Domain) -> Value:
     """The largest number, or the last of choices that are no numbers."""
-    if not isinstance(domain, CategoricalDistribution):
-        most: Value = domain.high
-    else:
-        words = any(isinstance(one, (str, bool)) for one in domain.choices)
-        most = domain.choices[-1] if words else max(domain.choices)
+    numbers: Any = domain
+    choices: Sequence[Any] = getattr(domain, "choices", ())
+    words = any(isinstance(one, (str, bool)) for one in choices)
+    most: Value = numbers.high if not choices else choices[-1] if words else max(choices)
     return most
 
 
