@@ -133,8 +133,9 @@ def main(count: int, modules: list[str]) -> int:
     import chromadb, dspy, optuna, pandas, pytest, ranx, scipy.stats, sklearn.metrics, sqlalchemy  # noqa: E401, F401, I001
 
     everything = [(one, n) for one in modules for n, _ in enumerate(places(ast.parse((ROOT / one).read_text())))]
-    for one in {frozenset(tests_of(one)): one for one in modules}.values():
-        if os.waitpid(start(one, -1)[0], 0)[1]:
+    unchanged = {start(one, -1)[0]: one for one in {frozenset(tests_of(one)): one for one in modules}.values()}
+    for child, one in unchanged.items():
+        if os.waitpid(child, 0)[1]:
             raise SystemExit(f"the tests of {one} fail as it is: {' '.join(tests_of(one))}")
     drawn = random.Random(int(os.environ.get("SEED", "29"))).sample(everything, min(count, len(everything)))
     running: dict[int, tuple[str, str, float]] = {}

@@ -15,7 +15,7 @@ from querywright.data.declined import DECLINED, says_declined
 from querywright.data.judged import Case
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import DataError, InputError
-from querywright.metrics.judge import NEEDS, JudgedMetric, Judgement
+from querywright.metrics.judge import NEEDS, JudgedMetric, JudgeFailedError, Judgement
 from querywright.metrics.judges import (
     JUDGES,
     AnswerabilityJudge,
@@ -26,6 +26,7 @@ from querywright.metrics.judges import (
     RelevancyJudge,
     UsefulnessJudge,
     UsefulnessWithoutAnswerJudge,
+    make_judge,
 )
 from querywright.models.engine_errors import LMPromptTooLongError
 
@@ -51,7 +52,7 @@ def prediction(*passages, answer="Insulin does."):
 
 @ALL
 def test_the_contract(judge):
-    assert JUDGES[judge.NAME] is type(judge)
+    assert JUDGES[judge.NAME] is type(judge) is type(make_judge(judge.NAME))
     assert judge.METRIC.startswith("judged_")
     assert [one.METRIC for one in JUDGES.values()].count(judge.METRIC) == 1
     assert sorted(get_args(judge.SIGNATURE.output_fields["label"].annotation)) == sorted(judge.SCALE)
@@ -253,6 +254,16 @@ def test_a_passage_too_long_for_the_lm_is_not_scored(scripted, asking):
     with asking(scripted(too_long)):
         assert math.isnan(metric(QUESTION.to_example(), prediction(PASSAGE)))
     assert (metric.counts["asked"], metric.counts["unreadable"]) == (1, 1)
+
+
+def test_a_failure_of_its_lm_is_told_as_that_of_the_judge(scripted, asking):
+    def down(asked):
+        raise dspy.LMError("down")
+
+    lm = scripted(down)
+    said = f"the judge usefulness by {lm.model} failed, not the program: down"
+    with asking(lm), pytest.raises(JudgeFailedError, match=re.escape(said)):
+        JudgedMetric(UsefulnessJudge())(QUESTION.to_example(), prediction(PASSAGE))
 
 
 def test_the_reason_stands_before_the_label_and_comes_with_it(scripted, asking):

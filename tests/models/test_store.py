@@ -58,6 +58,21 @@ def test_only_the_owner_may_read_it(store):
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("is_there_again", [False, True])
+def test_a_damaged_file_that_another_process_has_set_aside_is_not_set_aside_again(store, is_there_again):
+    store.put("lm", "a", b"1")
+    for path in store.path.parent.glob("store.sqlite*"):
+        path.rename(path.with_name(f"aside{path.suffix}"))
+    if is_there_again:
+        Store(store.path).close()
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    assert store._set_aside(error)
+    store.put("lm", "b", b"2")
+    assert store.get_many("lm", ["a", "b"]) == {"b": b"2"}
+    assert not list(store.path.parent.glob("*.damaged-*"))
+
+
 def test_a_forked_process_leaves_its_parents_connections_and_copies_what_is_in_memory(store, monkeypatch):
     in_memory = Store()
     for one in (store, in_memory):

@@ -184,6 +184,12 @@ def test_with_two_metrics_a_loss_in_one_is_a_loss(useful, right, verdict):
     assert ("no question could be scored" in sentence) == (right is None)
 
 
+def test_many_small_wins_and_no_difference_of_the_means_are_neither_gain_nor_loss():
+    even = paired_exact_test([0.75] * 16 + [0.0] * 2, [0.625] * 16 + [1.0] * 2)
+    assert (even.p_two_sided < 0.05, even.difference) == (True, 0.0)
+    assert verdict_on({"token_f1": even})[0] == "no gain shown"
+
+
 EACH = [
     name for name, technique in TECHNIQUES.items() if name not in {"closed_book", "plain"} and technique.ENGINE is None
 ]

@@ -64,15 +64,16 @@ def test_smaller_budgets_share_one_answer_and_are_its_prefixes(run):
     assert found == [found[2][:1], found[2][:3], found[2]]
 
 
-def test_a_pool_that_does_not_fit_the_lm_is_halved(run):
+@pytest.mark.parametrize(("fit", "pools"), [(5, [20, 10, 5]), (1, [20, 10, 5, 2, 0]), (-1, [20, 10, 5, 2, 0])])
+def test_a_pool_that_does_not_fit_the_lm_is_halved(run, fit, pools):
     def short(asked):
-        if len(shown(asked)) > 5:
+        if len(shown(asked)) > fit:
             raise ContextWindowExceededError(message="too long")
-        return '{"decided_by": "x", "chosen": [5]}'
+        return '{"decided_by": "x", "chosen": [1]}'
 
-    out, asked = run(RewriteRetrieveSelect, PLANNED, short, question=QUESTION, options=OPTIONS)
-    assert [len(shown(one)) for one in asked[1:]] == [20, 10, 5]
-    assert len(out.passages) == 1
+    out, asked = run(RewriteRetrieveSelect, PLANNED, short, question=QUESTION, options=OPTIONS, max_passages=3)
+    assert [len(shown(one)) for one in asked[1:]] == pools  # one alone is shown without a number
+    assert (len(out.passages), out.fallbacks) == ((1, []) if fit > 0 else (3, ["select_passages"]))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in TECHNIQUES.items() if kind.LM_STAGES])

@@ -71,6 +71,8 @@ def test_what_is_chosen_beats_no_rewriting():
     found = choose([bare, led, best], USEFUL, 6)
     assert (found.plain, found.best, found.winner, found.corrected["n"]) == (bare, best, best, 6)
     assert [one.number for one in choose([bare, led, best], USEFUL_AND_CALLS, 6).front] == [3, 0]
+    failed, through = tried(4, [1, 0, 1, NAN, NAN, NAN]), tried(5, [1, 1, 1, 0, 0, 0])  # higher, and better
+    assert choose([bare, failed, through], USEFUL, 6).best == through
     few = choose([bare, best], USEFUL, 5)
     assert (few.best, few.winner) == (best, bare)
     assert few.too_few.startswith("6 dev and 5 test questions are too few")
