@@ -36,8 +36,6 @@ from querywright.retrieval.question_files import export_questions
 RECORDING = "recording:artifacts/recordings/large-lm.jsonl.gz"
 DEV, TEST, MORE = 40, 100, 60
 """Questions to choose on, to test on, and further ones to choose on where knobs are many."""
-DEEP = 60
-"""Questions whose first 15 passages are judged."""
 TEXTBOOK_ARMS = (
     "plain", "plain:query_with_options=true", "rerank:pool=10", "rerank:select=true", "filter:pool=10", "step_back",
     "query2doc", "hyde:n_documents=4", "qa_rag:top_k=6", "multi_query", "rag_fusion", "decomposition", "ircot", "rrr",
@@ -206,7 +204,7 @@ def main() -> None:
     test = health["test"][: given.limit]
     if "table" in given.parts:
         table("Textbooks", TEXTBOOK_ARMS, test, judged, **textbooks)
-        table("Textbooks, as HCQR is published", TEXTBOOK_ARMS, test[:DEEP], judged, budgets=(15,), **textbooks)
+        table("Textbooks, as HCQR is published", TEXTBOOK_ARMS, test, judged, budgets=(15,), **textbooks)
         facts = {"full_recall@5": "both", "recall": "recall"}
         table(
             "HotpotQA",
