@@ -109,7 +109,7 @@ def test_every_way_of_rewriting_is_measured_beside_the_search_and_the_frozen_lm(
     assert [one["measured"] for one in ways.values()] == [4] * 4
     assert ways["plain"]["calls"] == 0 < min(ways[name]["tokens"] for name in ("frozen", "llama.cpp", "transformers"))
     assert all(one["prompts"] == 32 and 1 < one["tokens"] <= 16 for one in made["batches"].values())
-    assert "over" in "\n".join(rewriter.lines(made, rewriter.parser().parse_args([])))
+    assert "32 at a time write" in "\n".join(rewriter.lines(made, rewriter.parser().parse_args([])))
 
 
 def test_a_taught_judge_and_the_one_as_it_comes_are_held_against_the_labels(
