@@ -15,8 +15,10 @@ from querywright.optimize.study.reading import read_spec
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-RUN = ["how-to/own-data.md", "how-to/own-retriever.md", "how-to/metric.md", "explanation/decision-usefulness.md"]
-"""Pages whose Python is run; the tutorial has a test of its own, and so has how-to/technique.md with the programs."""
+RUN = ["how-to/own-data.md", "how-to/own-retriever.md", "explanation/decision-usefulness.md"]
+"""Pages whose Python is run; the tutorial and how-to/metric.md have tests of their own, and so has how-to/technique.md
+with the programs.
+"""
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the package was installed without its repository")
 SVG = "{http://www.w3.org/2000/svg}"
