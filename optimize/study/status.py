@@ -166,7 +166,7 @@ def standing(trials: Sequence[TrialRecord], spec: StudySpec, total: int) -> tupl
     """The first objective, and the trials as arms under way that meet so many questions in all."""
     aim = aims(spec)[0]
     states = {"complete": "done", "running": "running"}
-    told = {} if isinstance(spec.reader, list) else {"reader": None}  # the same in all
+    told: dict[str, Any] = {} if isinstance(spec.reader, list) else {"reader": None}  # the same in all
     return aim.name, [
         live_arm(
             f"{one.name}, {arm_name(replace(one.arm, **told))}", states.get(one.state, "stopped"),
