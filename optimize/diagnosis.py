@@ -267,12 +267,15 @@ def decisions(
     return tuple(found)
 
 
-def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
-    """One row an arm for people to read.
+DECIDED = (
+    "turned: answers from right to wrong / from wrong to right against another arm; right: accuracy by the label of "
+    "what was found / closed book's on the same questions, per cent; shown: of all passages for the reader the share "
+    "that is ENTAILED / USEFUL / NOT_USEFUL"
+)
 
-    Accuracy by label stands before closed book's on the same questions, in per cent; answers turned are right to wrong,
-    then wrong to right.
-    """
+
+def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
+    """One row an arm for people to read, as ``DECIDED`` tells its columns."""
     others = list(dict.fromkeys(name for one in decided for name in one.turned))
     rows = []
     for one in decided:
@@ -280,11 +283,11 @@ def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
         for name in others:
             turned = one.turned.get(name)
             told = "-" if turned is None else f"{turned.right_to_wrong} / {turned.wrong_to_right}"
-            row[f"right to wrong / wrong to right, {name}"] = told
+            row[f"turned, {name}"] = told
         for label, given in one.by_label.items():
             told = f"{100 * given.arm.value:.0f} / {100 * given.other.value:.0f} of {given.n}" if given.n else "-"
-            row[f"accuracy / closed book where {label}"] = told
-        for label, share in one.shares.shares.items():
-            row[f"passages {label}"] = "-" if math.isnan(share) else f"{100 * share:.0f} %"
+            row[f"right, {label}"] = told
+        shown = ["-" if math.isnan(share) else f"{100 * share:.0f}" for share in one.shares.shares.values()]
+        row["shown, %"] = " / ".join(shown)
         rows.append(row)
     return rows

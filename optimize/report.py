@@ -20,7 +20,7 @@ from querywright.metrics.dspy_metrics import needs
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize import figures
 from querywright.optimize.comparison import Compared
-from querywright.optimize.diagnosis import MEANING, Stage, decision_rows
+from querywright.optimize.diagnosis import DECIDED, MEANING, Stage, decision_rows
 from querywright.optimize.evaluate import Evaluation, mean_json
 from querywright.optimize.figures import STAGE_COLOURS, Figure
 from querywright.optimize.results import Comparison
@@ -120,6 +120,7 @@ def comparison_page(
         meaning=MEANING,
         colours=STAGE_COLOURS,
         decided=decision_rows(compared.decisions),
+        decided_how=DECIDED,
     )
 
 

@@ -33,6 +33,9 @@ FIRST_SECONDS, EVERY_SECONDS = 2.0, 15.0
 PACE_SECONDS = 60.0
 """What is left is told from the pace of so long: what the store knows already goes by faster."""
 
+PAGE = '<pre style="font-family: monospace">{code}</pre>'
+"""Of a notebook."""
+
 MOST_DRAWN = 12
 """Arms that are drawn: where there are more, those under way and the best."""
 
@@ -261,7 +264,7 @@ class Bar:
 
         page = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False)
         page.print(self)
-        html = page.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
+        html = page.export_html(inline_styles=True, code_format=PAGE, clear=False)
         return {"text/plain": page.export_text(), "text/html": html}
 
 

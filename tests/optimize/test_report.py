@@ -216,7 +216,7 @@ def test_decisions_are_told_where_there_are_any(report):
     told = filled(decision_rows(decided))
     (table,) = [one for one in page.tables if one[0] == list(told[0])]
     assert table[1:] == [[clean(value) for value in one.values()] for one in told]
-    assert told[1]["right to wrong / wrong to right, plain"] == "0 / 1"
+    assert told[1]["turned, plain"] == "0 / 1"
 
 
 def test_a_page_says_no_more_than_there_is(report):

@@ -211,7 +211,7 @@ class Bench:
 
     def show(self, compared: Compared, notes: Sequence[str]) -> None:
         """Print scores and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
-        from querywright.optimize.diagnosis import MEANING, decision_rows, lost_rows
+        from querywright.optimize.diagnosis import DECIDED, MEANING, decision_rows, lost_rows
 
         title = f"{self.given.data.source}: {len(compared.questions)} questions"
         notes = [*compared.notes, "; ".join(one for one in notes if one not in compared.notes)]
@@ -224,7 +224,9 @@ class Bench:
             meanings = [f"{stage}: {meaning}" for stage, meaning in MEANING.items() if stage in rows[0]]
             show_table(f"Where answers are lost{by}", rows, notes=meanings)
         if compared.references and compared.decisions:
-            show_table(f"What the passages did to the decisions{by}", decision_rows(compared.decisions))
+            show_table(
+                f"What the passages did to the decisions{by}", decision_rows(compared.decisions), notes=[DECIDED]
+            )
         if cost := self.ready.workspace.cost_line():
             say(cost)
 
