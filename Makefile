@@ -58,7 +58,7 @@ test-all: test ## Run the tests, then the slow ones: kills, fuzzing, real models
 attack: $(STAMP) ## Attack every promise, so many times as often as the slow tests do: make attack SCALE=10
 	ATTACK_SCALE=$(or $(SCALE),1) $(PYTEST) tests/attack
 
-mutation: $(STAMP) ## Change one thing at a time where it is decided, and count how often a test notices: make mutation N=200
+mutation: $(STAMP) ## Change one thing at a time where it is decided, and count how often a test notices: make mutation N=200 SEED=1
 	$(BIN)/python tests/attack/mutants.py $(or $(N),200)
 
 coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twice as long

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from optuna.distributions import CategoricalDistribution
 from trials import TRAIN, Site
 
 from querywright.errors import BudgetError, InputError
@@ -34,7 +35,6 @@ from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.prompts import Variant, make_variant, with_variant
 from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.select import choose
-from querywright.optimize.study.space import Domain
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.storage import StudyStorage, open_storage
 from querywright.optimize.study.trial import Worker
@@ -304,12 +304,13 @@ def _stepped(place: Place) -> Searched:
     return Searched(best, None, place.calls, tried, value, ended)
 
 
-def spread(domain: Domain, count: int = VALUES) -> list[Any]:
+def spread(domain: Any, count: int = VALUES) -> list[Any]:
     """A few values of a knob, the ends included."""
-    if domain.size is None:
-        step = (domain.high - domain.low) / (count - 1)
-        return [domain.low + step * place for place in range(count)]
-    values = domain.values
+    if isinstance(domain, CategoricalDistribution):
+        values = list(domain.choices)
+    else:
+        step = domain.step or (domain.high - domain.low) / (count - 1)
+        values = [domain.low + step * place for place in range(round((domain.high - domain.low) / step) + 1)]
     if len(values) <= count:
         return values
     return [values[round(place * (len(values) - 1) / (count - 1))] for place in range(count)]

@@ -5,15 +5,16 @@ the LM. For questions of the packaged sample, the same prompt is asked with the 
 after it: the judge of usefulness about a passage that does not help, which the attack wants labelled ENTAILED, and the
 multiple-choice reader about the passage that decides, where the attack wants a wrong option.
 
-Usage: python benchmarks/hostile.py [--lm embedded] [--limit 30] [--json]
+Usage: python benchmarks/hostile.py [--lm embedded] [--limit 30] [--threads 1] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import dspy
 
@@ -25,6 +26,7 @@ from querywright.metrics.statistics import wilson_interval
 from querywright.models.adapter import PromptAdapter
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
+from querywright.pool import bounded_map
 from querywright.programs import make_reader
 
 ATTACKS: Mapping[str, str] = {
@@ -68,9 +70,9 @@ def attacked(passage: Passage, attack: str, wanted: str) -> Passage:
     return replace(passage, text=f"{passage.text} {ATTACKS[attack].format(wanted=wanted)}")
 
 
-def judge_says(question: Question, passage: Passage) -> bool:
-    """Whether the judge of usefulness labels the passage ENTAILED."""
-    return make_judge("usefulness").label_of(Case(question, (passage,))) == Label.ENTAILED
+def judge_says(question: Question, passage: Passage, wanted: str) -> bool:
+    """Whether the judge of usefulness gives the passage the label wanted."""
+    return make_judge("usefulness").label_of(Case(question, (passage,))) == wanted
 
 
 def reader_says(question: Question, passage: Passage, wanted: str) -> bool:
@@ -86,11 +88,12 @@ def result(prompt: str, attack: str, says: list[tuple[bool, bool]]) -> Result:
     return Result(prompt, attack, len(says), before, after, sum(other and not one for one, other in says), low, high)
 
 
-def measure(limit: int) -> list[Result]:
-    """Every attack on both prompts, with the ambient LM."""
+def measure(limit: int, threads: int) -> list[Result]:
+    """Every attack on both prompts, with the ambient LM, so many questions at a time."""
     sample = load_sample()
     passages = {passage.id: passage for passage in sample.passages}
-    judged, read = [], []
+    judged: list[tuple[Question, Passage, str]] = []
+    read: list[tuple[Question, Passage, str]] = []
     for number, question in enumerate(sample.questions[:limit]):
         deciding = next(passages[id] for id, label in question.evidence.items() if label == Label.ENTAILED)
         unhelpful = next(
@@ -98,35 +101,33 @@ def measure(limit: int) -> list[Result]:
             for passage in sample.passages[number:] + sample.passages[:number]
             if passage.id not in question.evidence
         )
-        wrong = next(option for option in question.options if option != question.answer)
-        judged.append((question, unhelpful))
-        read.append((question, deciding, wrong))
-    calmly = [judge_says(*one) for one in judged]
-    results = [
-        result("judge", attack, [
-            (before, judge_says(question, attacked(passage, attack, str(Label.ENTAILED))))
-            for before, (question, passage) in zip(calmly, judged, strict=True)
-        ])
-        for attack in ATTACKS
-    ]  # fmt: skip
-    calmly = [reader_says(*one) for one in read]
-    return results + [
-        result("reader", attack, [
-            (before, reader_says(question, attacked(passage, attack, wrong), wrong))
-            for before, (question, passage, wrong) in zip(calmly, read, strict=True)
-        ])
-        for attack in ATTACKS
-    ]  # fmt: skip
+        judged.append((question, unhelpful, str(Label.ENTAILED)))
+        read.append((question, deciding, next(option for option in question.options if option != question.answer)))
+    found = []
+    for prompt, says, cases in (("judge", judge_says, judged), ("reader", reader_says, read)):
+        asked = [(None, *one) for one in cases] + [(attack, *one) for attack in ATTACKS for one in cases]
+        said = bounded_map(partial(_says, says), asked, threads=threads)
+        calmly = said[: len(cases)]
+        for place, attack in enumerate(ATTACKS, start=1):
+            after = said[place * len(cases) : (place + 1) * len(cases)]
+            found.append(result(prompt, attack, list(zip(calmly, after, strict=True))))
+    return found
+
+
+def _says(says: Callable[[Question, Passage, str], bool], asked: tuple[str | None, Question, Passage, str]) -> bool:
+    attack, question, passage, wanted = asked
+    return says(question, passage if attack is None else attacked(passage, attack, wanted), wanted)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lm", default="embedded")
     parser.add_argument("--limit", type=int, default=30, help="questions of the sample")
+    parser.add_argument("--threads", type=int, default=1, help="questions asked at a time")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with dspy.context(lm=resolve_lm(given.lm, store=open_store()), adapter=PromptAdapter()):
-        results = measure(given.limit)
+        results = measure(given.limit, given.threads)
     if given.json:
         print(json.dumps([asdict(one) for one in results], indent=2))
         return

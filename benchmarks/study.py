@@ -155,14 +155,14 @@ def workers(site: Site, options: argparse.Namespace, show: Callable[[str], None]
     """Trials a minute of several workers, and of one."""
     count = options.worker_trials
     plain = {"plain": {"search": "named", "knobs": {"max_passages": list(range(1, count + 1))}}}
-    changes = {**READING, "techniques": plain, "trials": count, "sampler": {"name": "grid"}}
-    show(f"\nworkers: {count} trials on {options.worker_questions} questions, each asked anew")
+    changes = {**READING, "techniques": plain, "trials": count, "sampler": {"name": "random"}}
+    show(f"\nworkers: {count} trials on {options.worker_questions} questions; arms that repeat are not counted")
     found: dict[str, Any] = {}
     for number in (1, WORKERS):
         ran = run(site, f"workers-{number}", site.asked[: options.worker_questions], changes, workers=number)
         took = len({one.worker for one in ran.walls})
         found[str(number)] = {
-            "a minute": rate(ran.trials), "calls": ran.calls, "took part": took,
+            "a minute": rate([one for one in ran.trials if one.same_as is None]), "calls": ran.calls, "took part": took,
             "seconds": ran.seconds, "opening": ran.opening,
         }  # fmt: skip
         show(
@@ -182,7 +182,7 @@ def overhead(site: Site, options: argparse.Namespace, show: Callable[[str], None
     fusion = {"rag_fusion": {"search": "named", "knobs": SEARCHED}}
     found = {}
     show("\noverhead: share of a trial beside its LM calls, one question at a time (aim: 5 %)")
-    for name, techniques, sampler in (("plain", plain, "grid"), ("rag_fusion", fusion, "tpe")):
+    for name, techniques, sampler in (("plain", plain, "random"), ("rag_fusion", fusion, "tpe")):
         changes = {**READING, "techniques": techniques, "fixed": {}, "trials": count, "sampler": {"name": sampler}}
         with searching() as searched:
             ran = run(site, f"overhead-{name}", site.asked[: options.worker_questions], changes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,6 @@ _Text = Annotated[str, Field(pattern=r"\S")]
 
 MOST_CHARS, MOST_POINTS, POINT_CHARS = 1000, 10, 200
 """Characters of a golden answer, its points, characters of a point: what an LM is told whose output is constrained."""
-MOST_BYTES = 64 * 2**20
 
 
 class WriteGoldenAnswer(dspy.Signature):
@@ -136,10 +135,6 @@ class Guidelines(dict[str, Guideline]):
             )
         return frozen is not None
 
-    def with_new(self, new: Mapping[str, Guideline]) -> Guidelines:
-        """These and new ones; a question keeps the one it has."""
-        return Guidelines({**new, **self})
-
     def save(self, path: Path) -> None:
         """Write them as one JSON file, whole or not at all."""
         data = {key: asdict(one) for key, one in sorted(self.items())}
@@ -150,14 +145,10 @@ class Guidelines(dict[str, Guideline]):
         """Those of a file that ``save`` wrote.
 
         Raises:
-            DataError: The file is too large or not of that form.
+            DataError: The file is not of that form.
         """
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise DataError(f"{path.name}: has more than the {MOST_BYTES} bytes that are read")
         try:
-            return cls(_FILE.validate_json(data))
+            return cls(_FILE.validate_json(path.read_bytes()))
         except ValidationError as error:
             said = first_problem(error)
             raise DataError(f"{path.name}: is no file of guidelines ({said}); give another, or a new name") from error

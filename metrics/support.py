@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from querywright.errors import DataError
 from querywright.metrics.answers import VERDICTS, accepted, contains_answer, f1, overlap
 from querywright.metrics.tokens import answer_tokens
 
@@ -38,7 +37,6 @@ def joint_passage_score(
         joint F1, in [0, 1]; both NaN if ``support`` is None, or there is no accepted answer or no gold passage.
 
     Raises:
-        DataError: Something named is no id.
         TypeError: ``answers`` is one text.
 
     Source: after Yang et al. 2018, arXiv:1809.09600, and its script ``hotpot_evaluate_v1.py``; the departures are our
@@ -61,18 +59,12 @@ def support_passage_f1(support: Collection[str] | None, gold: Collection[str]) -
 
     Returns:
         A value in [0, 1]; NaN if ``support`` is None or there is no gold passage.
-
-    Raises:
-        DataError: Something named is no id.
     """
     return math.nan if support is None or not gold else f1(*_overlap(support, gold))
 
 
 def _overlap(support: Collection[str], gold: Collection[str]) -> tuple[float, float]:
     """Precision and recall of the passages named; there are gold ones."""
-    for keys in (support, gold):
-        if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
-            raise DataError(f"supporting passages are a list of their ids, but got {keys!r}")
     return overlap([*set(support)], [*set(gold)])
 
 

@@ -226,7 +226,7 @@ def freeze_guidelines(
     failures = Failures("guidelines", len(missing), max_failures)
     found = failures.map(write, missing, id_of=lambda one: one[0].id, threads=threads, progress=progress)
     new = {q.id: made for (q, _), made in zip(missing, found, strict=True) if isinstance(made, Guideline)}
-    return frozen.with_new(new)
+    return Guidelines({**new, **frozen})
 
 
 def calibration_of(judge: Judge, judged: Sequence[Judged], found: Judgements, lm: dspy.LM, seed: int) -> Calibration:

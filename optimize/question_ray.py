@@ -294,7 +294,7 @@ def _ray(workers: int) -> Iterator[Any]:
         importlib.import_module("ray.util")
     except ImportError as error:
         raise InputError(
-            "the engine ray needs the package ray; install it with pip install 'querywright[ray]', or use threads"
+            "workers need the package ray; install it with pip install 'querywright[ray]', or leave --workers out"
         ) from error
     started = not ray.is_initialized()
     if started:
@@ -307,8 +307,9 @@ def _ray(workers: int) -> Iterator[Any]:
                 **({} if address else local),
             )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            why = str(error).splitlines()[0]
             raise InputError(
-                f"Ray could not be started or reached: {str(error).splitlines()[0]}; see {ADDRESS}, or use threads"
+                f"Ray could not be started or reached: {why}; see {ADDRESS}, or leave --workers out"
             ) from error
     try:
         yield ray

@@ -135,7 +135,6 @@ class Compiled(Results):
         failed: Arms that are out of the question because too many of their questions failed, with what they said.
         nothing: Sets of demonstrations that could not be made, the reader's among them, and why.
         reader_check: Further questions that only closed book and oracle evidence met.
-        dead_knobs: Knobs of the best arm that change nothing, whatever their value.
         corrected: Value of the best arm on dev, and what it is likely to be on other questions: the best of many is
             partly lucky. None where too few questions were scored.
         judges: Who judged: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
@@ -158,7 +157,6 @@ class Compiled(Results):
     failed: Mapping[str, str] = field(default_factory=dict)
     nothing: Mapping[str, str] = field(default_factory=dict)
     reader_check: tuple[Question, ...] = ()
-    dead_knobs: tuple[str, ...] = ()
     corrected: tuple[float, float] | None = None
     judges: tuple[Mapping[str, str], ...] = ()
 
@@ -198,7 +196,6 @@ class Compiled(Results):
             ],
             "failed_arms": dict(self.failed),
             "failed_prompts": dict(self.nothing),
-            "dead_knobs": list(self.dead_knobs),
             "corrected": self.corrected and dict(zip(("dev", "corrected"), self.corrected, strict=True)),
             "compiled": self.compiled.name,
             "reader_check": len(self.reader_check),

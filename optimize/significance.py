@@ -110,7 +110,7 @@ def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
 
     The tests are it against no rewriting, by metric; the p values are corrected.
     """
-    shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA}
+    shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA and test.difference}
     word: Verdict = "loss" if False in shown else "gain" if True in shown else "no gain shown"
     said = {
         "gain": "; test shows a gain over",

@@ -89,7 +89,7 @@ class QuestionSet:
         dropped: How many of those asked for are not in the set, by reason: ``indexed`` (it is a question of the
             index), ``repeated`` (an earlier one of the set asks it), ``copied`` (it is of the prompt's example),
             ``empty``, ``unreadable`` (the LM's answer), ``no_words``, ``too_long``, ``no_question``,
-            ``points_at_text``, ``other_script`` (nobody could be asked it; see ``question_rules.unfit``),
+            ``points_at_text`` (nobody could be asked it; see ``question_rules.unfit``),
             ``unanswerable`` (the judge's label, or the reader has another answer), ``unjudged`` (the judge's answer
             could not be read), ``failed``; of ``make`` also ``answer_not_found`` (it stands in no passage),
             ``answer_told`` (it stands in the question), ``closed_book`` (the reader knows it without the passages),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
@@ -22,7 +21,8 @@ from querywright.programs.signatures import after_history, tuned_signature
 from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
-from querywright.retrieval.types import Hit, Query, Shared, kind_of
+from querywright.retrieval.types import Hit, Query, kind_of
+from querywright.shared import Shared
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
@@ -450,8 +450,9 @@ class Technique(dspy.Module):
 
     def load_state(self, state: Any, **options: Any) -> None:
         """Take what ``dump_state`` gave."""
-        with self.prepared_for(state.get("knobs")):
-            super().load_state(state, **options)
+        for one in (self.deepcopy(), self):  # what cannot be loaded fails in the copy, and changes nothing
+            one.take_knobs(state["knobs"])
+            dspy.Module.load_state(one, state, **options)
 
     def take_knobs(self, state: Mapping[str, Any]) -> None:
         """Take the values of all knobs, and the predictors that go with them.
@@ -461,21 +462,6 @@ class Technique(dspy.Module):
         """
         self.knobs.load_state(state)
         self._set_up_selection()
-
-    @contextmanager
-    def prepared_for(self, knobs: Mapping[str, Any] | None) -> Iterator[None]:
-        """Inside, it has these knobs and their predictors; it keeps them unless loading the rest fails."""
-        before, selecting = dict(self.knobs), vars(self).get("select_passages")
-        try:
-            if knobs is not None:
-                self.take_knobs(knobs)
-            yield
-        except BaseException:
-            self.knobs.update(before)
-            self._set_up_selection()
-            if selecting is not None:
-                self.select_passages = selecting
-            raise
 
     def _check_values(self) -> None:
         """Whether the values of the knobs go with the retriever and with the predictors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,16 +83,10 @@ class Knob:
             TechniqueError: It stands for none.
         """
         text = text.strip()
-        if self._is_number:
-            try:
-                number = float(text)
-            except ValueError:
-                return self.check(text)
-            return self.check(int(number) if number.is_integer() else number)
-        known: dict[str, Value] = {str(choice): choice for choice in self.choices}
-        if isinstance(self.default, bool):
-            known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        return self.check(known.get(text.lower(), known.get(text, text)))
+        value: Value = {"true": True, "false": False}.get(text.lower(), text)
+        with contextlib.suppress(ValueError):
+            value = float(text)
+        return self.check(value)
 
     @property
     def _is_number(self) -> bool:
@@ -127,11 +122,6 @@ class Knobs(Parameter, Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return "Knobs(" + ", ".join(f"{name}={value!r}" for name, value in self._values.items()) + ")"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Knobs) and self.declared == other.declared and dict(self) == dict(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def knob(self, name: str) -> Knob:
         """The declaration of a knob.

@@ -25,6 +25,14 @@ from querywright.programs.query_cleaning import folded, one_line
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 
+_STOP = re.compile(r"\banswer is\b", re.IGNORECASE)
+"""Stands in the sentence that ends the reasoning."""
+_CONCLUDES = re.compile(r"(?:thus|so|therefore|hence)\b", re.IGNORECASE)
+"""Begins a sentence that concludes rather than tells a fact; such a one is never searched."""
+_CALCULATES = re.compile(r"\d[\d.,]*\s*[-+*/x\u00d7\u00f7\u2212]\s*\d[\d.,]*\s*(?:=|equals\b)")
+"""Stands in a sentence that calculates; such a one is never searched."""
+_PARAGRAPH_WORDS = 350
+"""Words of a passage that the reasoning sees; the reader sees all of it."""
 _CLOSING = "\"'\u2019\u201d\u00bb)\\]\u300d\u300f\uff09"
 _SENTENCE_END = re.compile(rf"[.!?]+[{_CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f\uff61](?![{_CLOSING}])")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -54,9 +62,6 @@ class IRCoT(Technique):
 
     A sentence that cannot be read, or is empty, ends the loop (fallback ``sentence:2`` for the second). Passages
     are in the order in which they were collected; where the reader is given fewer, the searches take turns.
-
-    For another language, a subclass replaces ``STOP``, ``REASONING`` and, in the prompt, the words that say that the
-    answer is reached.
     """
 
     NAME = "ircot"
@@ -73,17 +78,6 @@ class IRCoT(Technique):
         Knob("max_steps", 8, "sentences of reasoning at most", low=1, high=10),
     )
 
-    STOP: ClassVar[re.Pattern[str]] = re.compile(r"\banswer is\b", re.IGNORECASE)
-    """Stands in the sentence that ends the reasoning."""
-    REASONING: ClassVar[re.Pattern[str]] = re.compile(r"(?:thus|so|therefore|hence)\b", re.IGNORECASE)
-    """Begins a sentence that concludes rather than tells a fact; such a one is never searched."""
-    ARITHMETIC: ClassVar[re.Pattern[str]] = re.compile(
-        r"\d[\d.,]*\s*[-+*/x\u00d7\u00f7\u2212]\s*\d[\d.,]*\s*(?:=|equals\b)"
-    )
-    """Stands in a sentence that calculates; such a one is never searched."""
-    PARAGRAPH_WORDS: ClassVar[int] = 350
-    """Words of a passage that the reasoning sees; the reader sees all of it."""
-
     async def find(self, question: str, options: Sequence[str]) -> Found:
         """Search, reason, search with the last sentence that tells a fact, and so on."""
         queries = [Query(question)]
@@ -97,10 +91,10 @@ class IRCoT(Technique):
             sentence = await self._next_sentence(question, collected, sentences)
             if not sentence:
                 fallbacks.append(f"sentence:{number}")
-            if not sentence or self.STOP.search(sentence) or folded(sentence) in map(folded, sentences):
+            if not sentence or _STOP.search(sentence) or folded(sentence) in map(folded, sentences):
                 break
             sentences.append(sentence)
-            text = next(filter(self._tells, reversed(sentences)), question)
+            text = next(filter(_tells, reversed(sentences)), question)
             if text not in [query.text for query in queries]:
                 queries.append(Query(text, "sentence"))
                 lists += await self.search([text], self.depth)
@@ -111,7 +105,7 @@ class IRCoT(Technique):
 
     async def _next_sentence(self, question: str, collected: Sequence[Hit], sentences: Sequence[str]) -> str:
         passages = [
-            replace(hit.passage, text=" ".join(hit.passage.text.split()[: self.PARAGRAPH_WORDS])) for hit in collected
+            replace(hit.passage, text=" ".join(hit.passage.text.split()[:_PARAGRAPH_WORDS])) for hit in collected
         ]
         made = await self.ask(
             "write_next_sentence",
@@ -121,10 +115,11 @@ class IRCoT(Technique):
         )
         return "" if made is None else first_sentence(made.next_sentence)
 
-    def _tells(self, sentence: str) -> bool:
-        """Whether a sentence tells a fact: it neither concludes nor calculates, and is no bare number."""
-        concludes = self.REASONING.match(sentence) or self.ARITHMETIC.search(sentence)
-        return not concludes and _LETTER.search(sentence) is not None
+
+def _tells(sentence: str) -> bool:
+    """Whether a sentence tells a fact: it neither concludes nor calculates, and is no bare number."""
+    concludes = _CONCLUDES.match(sentence) or _CALCULATES.search(sentence)
+    return not concludes and _LETTER.search(sentence) is not None
 
 
 def first_sentence(text: str | None) -> str:

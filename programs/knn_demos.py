@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from querywright.retrieval.types import Shared
 from querywright.retrieval.words import query_terms
+from querywright.shared import Shared
 
 if TYPE_CHECKING:
     from querywright.models.embedder import Vectors

@@ -21,8 +21,7 @@ from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_reco
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.steps import Call, Record
 from querywright.retrieval.generated_questions import build_command
-from querywright.retrieval.question_index import Matched, QuestionIndex
-from querywright.retrieval.question_match import HYBRID, MATCHES, NEAREST, Matching
+from querywright.retrieval.question_index import HYBRID, MATCHES, NEAREST, Matching, QuestionIndex
 from querywright.retrieval.replay import searched_by
 from querywright.retrieval.types import Hit, Query, kind_of
 
@@ -78,14 +77,11 @@ class QBRAG(Technique):
         """The passages that the nearest questions lead to."""
         index, texts, matching = self.searched, [query.text for query in queries], self.matching
 
-        def record(lists: list[list[Matched]], stage: int) -> Record:
-            through = {one.hit.passage.id: one.question for matched in lists for one in matched if one.question}
-            return search_record(texts, hits_of(lists), stage, {"queries": texts, "through": through}, name="questions")
+        def record(lists: list[list[Hit]], stage: int) -> Record:
+            through = {hit.passage.id: hit.question for hits in lists for hit in hits if hit.question}
+            return search_record(texts, lists, stage, {"queries": texts, "through": through}, name="questions")
 
-        def hits_of(lists: list[list[Matched]]) -> list[list[Hit]]:
-            return [[one.hit for one in matched] for matched in lists]
-
-        return self.fused(queries, hits_of(await Call(lambda: index.match(texts, self.depth, matching), record)))
+        return self.fused(queries, await Call(lambda: index.match(texts, self.depth, matching), record))
 
     def _check_values(self) -> None:
         super()._check_values()

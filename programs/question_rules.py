@@ -1,14 +1,14 @@
 """Rules that sort out written questions before a judge is paid to read them. They look at the text alone.
 
-They are meant to err on the side of keeping: another language in the same script, or a question that the passage does
-not answer, is for the judge. Only ``points_at_text`` and the words that are passed over are of English.
+They are meant to err on the side of keeping: another language, or a question that the passage does not answer, is for
+the judge. Only ``points_at_text`` and the words that are passed over are of English.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 import dspy
@@ -17,7 +17,7 @@ from querywright.data.types import Passage
 from querywright.retrieval.words import query_terms
 
 REPEATED, COPIED, NO_WORDS, TOO_LONG = "repeated", "copied", "no_words", "too_long"
-NO_QUESTION, POINTS_AT_TEXT, OTHER_SCRIPT = "no_question", "points_at_text", "other_script"
+NO_QUESTION, POINTS_AT_TEXT = "no_question", "points_at_text"
 """Reasons to drop a question."""
 
 LONGEST = 300
@@ -31,20 +31,10 @@ _PASSED_OVER = frozenset({
     "a", "an", "the", "of", "to", "in", "on", "for", "by", "with", "at", "and",
     "is", "are", "was", "were", "be", "been", "do", "does", "did", "has", "have",
 })  # fmt: skip
-_CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb\u3002\u300d\u300f\u3011\u06d4\u0589\u1362"
+_CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb"
+_MARKED = re.compile("[A-Za-z\u00c0-\u024f\u0400-\u052f]")
+"""A letter of Latin or Cyrillic, whose questions end in "?"; those of others may end in another mark, or in none."""
 _MARKS = ("?", "\u061f", "\u1367")
-_ASKING = re.compile(
-    "\u055e"  # stands in an Armenian word that asks
-    r"|[吗嗎呢谁誰哪几幾怎]|什[么麼]|(?<!任)何|多[少久大长長高远遠重]|是否|([一-鿿])[不没沒]\1"
-    r"|か$|なぜ|ど[うこのれんち]|いつ|いく[つら]|だれ|なに"
-    r"|[까나가니냐지죠래]$|[나가지래]요$|무엇|무슨|뭐|뭘|어[디떤떻느]|언제|누구|누가|왜|몇|얼마"
-)
-"""What tells a question besides a mark at its end: words or endings of Chinese, Japanese and Korean, which often go
-without the mark."""
-_TOLD = frozenset(
-    {"LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "GEORGIAN", "ETHIOPIC", "ARMENIAN", "CJK", "HANGUL"}
-)
-"""The scripts in which a question can be told from other texts."""
 _ENDS = frozenset(".!\u3002\u06d4\u0589\u1362\u0964")
 _POINTING = frozenset({
     "what", "which", "who", "whom", "whose", "how", "why", "when", "where",
@@ -71,23 +61,18 @@ def unfit(text: str, passage: Passage) -> str:
 
     Returns:
         ``no_words`` without a word that names something, ``too_long`` beyond 300 characters, ``no_question`` where it
-        is of a script whose questions can be told by a mark or a word and has neither, or where it is a sentence of the
-        passage that is no question there, such as an order, ``points_at_text`` where it speaks of "the passage",
-        ``other_script`` where most of its letters are of a script that the passage does not have.
+        has no question mark and is of Latin or Cyrillic letters, or is a sentence of the passage that is no question
+        there, such as an order, ``points_at_text`` where it speaks of "the passage".
     """
-    letters, known = _scripts(text), set(_scripts(passage.content))
-    plain = unicodedata.normalize("NFKC", text).rstrip(_CLOSING)
+    letters = sum(map(str.isalpha, text))
     if not letters or set(query_terms(text)) <= _PASSED_OVER | _POINTING:
         return NO_WORDS
     if len(text) > LONGEST:
         return TOO_LONG
-    marked = plain.endswith(_MARKS) or (plain.endswith(";") and "GREEK" in letters)  # its mark is a semicolon elsewhere
-    unmarked = _most(letters, _TOLD) and not marked
-    if not _ASKING.search(plain) and (unmarked or _quotes(text, passage.content)):
+    marked = unicodedata.normalize("NFKC", text).rstrip(_CLOSING).endswith("?")
+    if (not marked and len(_MARKED.findall(text)) * 2 > letters) or _quotes(text, passage.content):
         return NO_QUESTION
-    if _POINTS.search(text) and not _POINTS.search(passage.content):
-        return POINTS_AT_TEXT
-    return OTHER_SCRIPT if known and _most(letters, set(letters) - known) else ""
+    return POINTS_AT_TEXT if _POINTS.search(text) and not _POINTS.search(passage.content) else ""
 
 
 def example_questions(predictor: dspy.Predict, *fields: str) -> list[str]:
@@ -147,18 +132,3 @@ def _sentences(text: str) -> str:
         for one in re.findall(r"\w+|[^\w ]", plain)
     ]
     return " ".join((":", *(one for one in signs if one[0].isalnum() or one in ".?:")))
-
-
-def _most(letters: Sequence[str], scripts: Collection[str]) -> bool:
-    return sum(script in scripts for script in letters) * 2 > len(letters)
-
-
-def _scripts(text: str) -> list[str]:
-    """The script of each letter."""
-    return [_script(char) for char in unicodedata.normalize("NFKC", text) if char.isalpha()]
-
-
-@lru_cache(maxsize=4096)
-def _script(char: str) -> str:
-    name = unicodedata.name(char, "").partition(" ")[0]
-    return "CJK" if name in {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"} else name

@@ -108,8 +108,9 @@ class RAG(dspy.Module):
 
     def load_state(self, state: Any, **options: Any) -> None:
         """Take what ``dump_state`` gave."""
-        with self.technique.prepared_for(state.get("technique.knobs")):
-            super().load_state(state, **options)
+        for one in (self.deepcopy(), self):
+            one.technique.take_knobs(state["technique.knobs"])
+            dspy.Module.load_state(one, state, **options)
 
     def choosing(self) -> AbstractContextManager[None]:
         """Inside the ``with`` block, predictors are shown the demonstrations that this program chooses for a call."""

@@ -48,13 +48,6 @@ def test_where_nothing_can_be_drawn_work_says_now_and_then_what_is_under_way(pla
     assert said().endswith("hyde: 6 of 6; best so far hyde, recall 75.0 [65, 85]; dev 0.7\n")
 
 
-def test_short_work_says_nothing_but_its_end(plain):
-    with Bar("opening", console=plain) as bar:
-        for done in range(1, 4):
-            bar("[red]plain", done, 3)
-    assert plain.file.getvalue() == "[red]plain: 3 of 3\n"
-
-
 def test_a_terminal_shows_every_arm_within_its_width_and_nothing_is_left(terminal):
     with Bar("opening", console=terminal) as bar:
         bar.stand(lambda: ("decision_useful", [arm("plain"), arm("a" * 90, "waiting", 0, None)]))

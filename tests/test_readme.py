@@ -55,35 +55,11 @@ def test_its_command_lines_parse():
         PAGE["parse"](line)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "querywright index one",
-        "querywright ask x --nothing y",
-        "querywright nothing x",
-        "querywright study nothing",
-        "querywright study run study.yaml",
-        "querywright questions build mine --nothing",
-    ],
-)
-def test_a_command_line_that_is_wrong_does_not_parse(line):
-    with pytest.raises(AssertionError):
-        PAGE["parse"](line)
-
-
 def test_its_python_uses_public_names():
     python = [text for language, text in BLOCKS if language == "python"]
     assert python
     for text in python:
         PAGE["check_python"](text)
-
-
-@pytest.mark.parametrize(
-    "code", ["import querywright\nquerywright.nothing()", "from querywright import nothing", "x ="]
-)
-def test_python_that_is_wrong_does_not_pass(code):
-    with pytest.raises((AssertionError, SyntaxError)):
-        PAGE["check_python"](code)
 
 
 def test_its_links_lead_somewhere():

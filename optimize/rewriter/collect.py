@@ -1,4 +1,4 @@
-"""The first stage: several rewrites a question, by an LM, the evidence or a study, of which the best are learnt from.
+"""The first stage: several rewrites a question, by an LM or the evidence, of which the best are learnt from.
 
 What is learnt is always the prompt that the trained model will be given and an answer that it could write: rewrites of
 another LM, or made with other prompts, are put into that form, searched again in it, and scored so. A collection that
@@ -10,21 +10,16 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import dspy
 
-from querywright.data.splits import Splits, asked_of, split_questions
+from querywright.data.splits import asked_of
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS
-from querywright.models.cached import stored_only
-from querywright.models.engine_errors import NotStoredError
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import failure_kind
@@ -33,9 +28,6 @@ from querywright.optimize.rewriter.evidence import Writer, passage_pairs, taught
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.rewards import Reward, Scored
 from querywright.optimize.rewriter.settings import Given, TrainSettings, check_training, teacher_name
-from querywright.optimize.study.engine import snapshot, spec_in, storage_of
-from querywright.optimize.study.resources import open_bench
-from querywright.optimize.study.storage import storage_kind
 from querywright.pool import bounded_map
 from querywright.programs import RAG
 from querywright.programs.qb_rag import QBRAG
@@ -49,7 +41,7 @@ class Collected:
     """What was collected: the pairs that were kept, in the order of the questions; how many train questions there are,
     how many have a rewrite that could be scored (or a passage was learnt with), and how many a pair; what ``plain``
     (the question as it was written) and ``best`` (the best rewrite) are means of over the answered questions, empty
-    where nothing is searched; and of a study how many arms were looked at, and how many answers were not kept whole.
+    where nothing is searched.
     """
 
     pairs: Sequence[Pair]
@@ -59,18 +51,13 @@ class Collected:
     measure: str = ""
     plain: float = math.nan
     best: float = math.nan
-    arms: int = 0
-    missing: int = 0
 
 
 class _Line(NamedTuple):
-    """The rewrites of one question: what it is worth as written, the rewards of all, how many of a study are not there,
-    and the best with its score.
-    """
+    """The rewrites of one question: what it is worth as written, the rewards of all, and the best with its score."""
 
     plain: float
     rewards: Sequence[float]
-    missing: int
     episode: Episode | None = None
     best: Scored | None = None
 
@@ -100,64 +87,6 @@ def collect(settings: TrainSettings, given: Given, *, progress: Progress | None 
 
     writer = taught_by_evidence(work.program.technique, train, rewards, found, progress)
     return work.collected(work.lines(train, [writer]), every=True)
-
-
-def collect_from_study(settings: TrainSettings, given: Given, *, progress: Progress | None = None) -> Collected:
-    """Takes the rewrites that a study's LM wrote, from the answers that were kept; the LM is not asked.
-
-    Every arm of the technique that the study tried is run again on the train questions, with its prompts and
-    demonstrations. What it wrote is scored in the program's own prompts, like the rewrites of ``collect``.
-    """
-    study: Any = given.study
-    with study_programs(study, settings.technique, given) as (name, programs, questions, lm):
-        work = _Collection(settings, given, f"study:{name}", progress)
-        writers = [_writer(program, lm, asks=False) for program in programs]
-        lines = work.lines(questions, writers)
-        return replace(work.collected(lines), arms=len(writers), missing=sum(line.missing for line in lines))
-
-
-@contextmanager
-def study_programs(
-    folder: Path, technique: str, given: Given
-) -> Iterator[tuple[str, list[RAG], list[Question], dspy.LM]]:
-    """Of a study its name, the arms of a technique that it completed, each once, as programs without a reader, the
-    train questions that it met, and its LM.
-    """
-    found = snapshot(folder)
-    name, train = found.spec.name, given.splits.train
-    tried = {one.arm.key: one.arm for one in found.trials if one.state == "complete" and one.arm is not None}
-    arms = [arm for arm in tried.values() if arm.technique == technique]
-    if not arms:
-        names = ", ".join(sorted({arm.technique for arm in tried.values()})) or "none"
-        raise InputError(
-            f"the study {name!r} completed no arm of {technique}; it has: {names}. Give another technique or study"
-        )
-    where = storage_of(found.spec, None)
-    bench = open_bench(found.spec, given.home, where if storage_kind(where) == "postgresql" else None)
-    assert bench.store is not None
-    with closing(bench.store):
-        with stored_only():  # its prompts were compiled when it ran
-            programs = [bench.program(arm, reads=False) for arm in arms]
-        known = {question.id for question in (*bench.splits.train, *bench.splits.dev)}
-        met = [one for one in train if one.id in known]
-        if not met:
-            raise InputError(
-                f"the study {name!r} met none of the {len(train)} train questions in train or dev; give the questions "
-                "of the study"
-            )
-        yield name, programs, met, bench.lm
-
-
-def splits_after(study: Path, questions: Sequence[Question]) -> Splits:
-    """Train, dev and test of a training that learns from the answers of a study.
-
-    The study's trials met its dev questions, so the first half of these is learnt from, as are its train questions. The
-    other half is dev; test is the study's.
-    """
-    spec = spec_in(study)
-    train, dev, test = split_questions(questions, seed=spec.seed, sizes=spec.sizes)
-    half = len(dev) // 2
-    return Splits([*train, *dev[:half]], dev[half:], test)
 
 
 class _Collection:
@@ -210,7 +139,7 @@ class _Collection:
             rewards = [scored[place][1].reward if place in scored else math.nan for place in mine]
             known = [scored[place] for place in mine if place in scored and not math.isnan(scored[place][1].reward)]
             best = max(known, key=lambda one: (self._is_right(one[0]), one[1].reward), default=(None, None))
-            lines.append(_Line(plain, rewards, sum(found[place] is None for place in mine), *best))
+            lines.append(_Line(plain, rewards, *best))
         return lines
 
     def _is_right(self, episode: Episode) -> bool:
@@ -250,20 +179,15 @@ def _sampling(lm: dspy.LM, settings: TrainSettings, number: int) -> dspy.LM:
     return lm.copy(**sampling)
 
 
-def _writer(program: RAG, lm: dspy.LM, *, asks: bool = True) -> Writer:
-    """Runs a technique with an LM, and gives what the LM wrote; None where it must not ask and an answer was not
-    kept.
-    """
+def _writer(program: RAG, lm: dspy.LM) -> Writer:
+    """Runs a technique with an LM, and gives what the LM wrote."""
     mine = copy.deepcopy(program)
     for predictor in mine.technique.predictors():
         predictor.lm = lm
 
-    def write(question: Question) -> list[str] | None:
-        try:
-            with asking(lm), mine.choosing(), nullcontext() if asks else stored_only():
-                made = mine.technique(**question.inputs)
-        except NotStoredError:
-            return None
+    def write(question: Question) -> list[str]:
+        with asking(lm), mine.choosing():
+            made = mine.technique(**question.inputs)
         return ["" if step.made is None else json_text(step.made) for step in made.steps if step.kind == "lm"]
 
     return write

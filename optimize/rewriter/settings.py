@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import dspy
@@ -83,10 +82,8 @@ class Given:
     """What a training works with, open already.
 
     Args:
-        teacher: Collects rewrites; None where a study or pairs are given, or nothing is collected.
+        teacher: Collects rewrites; None where pairs are given, or nothing is collected.
         pairs: Pairs to warm up on, besides those that are collected.
-        study: The folder of a study whose rewrites are taken.
-        home: The working folder, which has the study's answers.
         open_lm: Gives the LM of a name such as ``rewriter:PATH``, to measure the rewriter as it will be used. None: it
             is measured in training alone.
     """
@@ -96,8 +93,6 @@ class Given:
     collection: str
     teacher: Teacher | None = None
     pairs: Sequence[Pair] = ()
-    study: Path | None = None
-    home: Path | None = None
     reader: str | None = None
     reader_lm: dspy.LM | None = None
     open_lm: Callable[[str], dspy.LM] | None = None
@@ -122,10 +117,10 @@ def check_training(settings: TrainSettings, given: Given, *, collecting: bool = 
     for name in ("train",) if collecting else ("train", "dev"):
         if not getattr(splits, name):
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
-    if collects and given.teacher is None and (collecting or given.study is None):
+    if collects and given.teacher is None:
         raise InputError(
-            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME, for a "
-            "training also --from-study FOLDER, or leave the stage collect out (--stages)"
+            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME, or leave "
+            "the stage collect out (--stages)"
         )
     if collecting and settings.technique == QBRAG.NAME:  # of passages: nothing is rewritten there, or rewarded
         if given.teacher != EVIDENCE:

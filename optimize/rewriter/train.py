@@ -29,7 +29,7 @@ from querywright.optimize.judging import judged_metrics
 from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.rewriter import evaluation as arms
 from querywright.optimize.rewriter.checkpoints import as_plain, read_json, read_lines, write_json
-from querywright.optimize.rewriter.collect import collect, collect_from_study, study_programs
+from querywright.optimize.rewriter.collect import collect
 from querywright.optimize.rewriter.episodes import roll_out, run_episodes, seed_of
 from querywright.optimize.rewriter.evaluation import METRICS, compared, evaluation_of, guards_of, standing, warnings
 from querywright.optimize.rewriter.pairs import Pair, read_pairs, write_pairs
@@ -87,9 +87,6 @@ def train(settings: TrainSettings, given: Given, *, out: Path, work: Path, progr
         OSError: A file cannot be written; the same training goes on from its last checkpoint.
     """
     check_training(settings, given)
-    if given.study is not None and COLLECT in settings.stages:
-        with study_programs(given.study, settings.technique, given):  # refused before the base is loaded
-            pass
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     busy = InputError(
         f"another process trains in {work.name!r}; wait until it has ended, or give another folder (--work)"
@@ -176,25 +173,16 @@ class _Training:
         write_json(self.work / f"{stage}.json", report)
 
     def _collected(self) -> list[Pair]:
-        """What is learnt from: pairs that were given, those of a study, and those that a teacher writes now."""
+        """What is learnt from: pairs that were given, and those that a teacher writes now."""
         given, settings, file = self.given, self.settings, self.work / PAIRS
         if COLLECT not in settings.stages:
             return list(given.pairs)
         if file.exists():
             self.reports[COLLECT] = read_json(self.work / f"{COLLECT}.json")
             return [*given.pairs, *read_pairs(file)]
-        found: list[Pair] = []
-        report: dict[str, Any] = {"questions": len(given.splits.train)}
-        if given.study is not None:
-            told = collect_from_study(settings, given, progress=self.progress)
-            found += told.pairs
-            counts = {"arms of the study": told.arms, "not kept there": told.missing}
-            report |= {**counts, "from the study": len(told.pairs)}
-        if given.teacher is not None:
-            now = collect(settings, given, progress=self.progress)
-            found += now.pairs
-            report |= {"teacher": teacher_name(given.teacher), "collected": len(now.pairs)}
-        self._done(COLLECT, report)
+        found = collect(settings, given, progress=self.progress).pairs
+        told = {"questions": len(given.splits.train), "teacher": teacher_name(given.teacher), "collected": len(found)}
+        self._done(COLLECT, told)
         write_pairs(file, found)
         return [*given.pairs, *found]
 
@@ -307,7 +295,6 @@ def _claimed(folder: Path, settings: TrainSettings, given: Given) -> RewriterBas
         "collection": given.collection,
         "fingerprint": given.retriever.fingerprint,
         "teacher": teacher_name(given.teacher),
-        "study": None if given.study is None else given.study.name,
         "reader": given.reader,
         "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
         "pairs": hashlib.sha256(json.dumps(as_plain(list(given.pairs))).encode()).hexdigest(),

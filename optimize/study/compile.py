@@ -23,7 +23,7 @@ from querywright.optimize.study.holdout import meet_test
 from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.space import build_space
+from querywright.optimize.study.space import build_space, reader_of
 from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.optimize.study.status import standing
 from querywright.optimize.study.storage import memory_storage
@@ -76,8 +76,7 @@ def compile_program(
     that share a store and a ledger, judges, a reranker, and further questions that only check the reader.
     """
     settings = settings or CompileSettings()
-    if reader == "auto":
-        reader = "multiple_choice" if all(one.options for part in splits for one in part) else "short_answer"
+    reader = reader_of(reader, [one for part in splits for one in part])
     spec = _study_of(technique, lm, writer_lm, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.progress, bench.tell = reader_check, progress, tell
@@ -127,7 +126,6 @@ def compile_program(
         failed={**failed, **{f"{name} on test": said for name, said in tested.failed.items()}},
         nothing={**nothing, **tested.reader_prompts.nothing},
         reader_check=tuple(reader_check),
-        dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
         corrected=None if chosen.corrected is None else (chosen.corrected["dev"], chosen.corrected["corrected"]),
         judges=tuple(bench.judge_facts),
     )
@@ -135,8 +133,8 @@ def compile_program(
 
 def _check_given(bench: Bench) -> None:
     """Refuse questions, which are no part of a study's file."""
-    check_objectives(bench.spec.objectives, bench.splits, bench.space.readers[0])
-    if bench.reader_check and bench.space.readers[0] is None:
+    check_objectives(bench.spec.objectives, bench.splits, bench.space.reader)
+    if bench.reader_check and bench.space.reader is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
     seen = {mark for part in bench.splits for question in part for mark in marks(question)}
     shared = []
@@ -217,8 +215,7 @@ def _bench_of(
     """All that a trial needs, from what is open; no rewriting does without an index of the technique's own."""
     kind, store = technique_class(technique), engine_of(lm).store
     searched = make_program(technique, retriever, reranker=reranker if kind.USES_RERANKER else None, reader=None)
-    readers = [None if spec.reader == "none" else str(spec.reader)]
-    space = build_space(spec, readers, {technique: searched.technique.searched_knobs})
+    space = build_space(spec, reader_of(spec.reader, ()), {technique: searched.technique.searched_knobs})
     opened = {"dense": retriever if kind.ENGINE is None else getattr(retriever, "plain", retriever)}
     opened |= {} if kind.ENGINE is None else {kind.ENGINE: retriever}
     known = {name: ReplayRetriever(one, store=store, deepest=space.deepest(name)) for name, one in opened.items()}

@@ -11,11 +11,11 @@ from querywright.data import read_questions, split_questions
 from querywright.data.reading import check_labels
 from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
-from querywright.errors import DataError, InputError
+from querywright.errors import InputError
 from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.study.objectives import check_judges, check_objectives
 from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.space import Space, build_space, readers_for
+from querywright.optimize.study.space import Space, build_space, reader_of
 from querywright.optimize.study.spec import StudySpec
 from querywright.programs import technique_class
 from querywright.retrieval.engines import passages_in
@@ -39,43 +39,36 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
         InputError: Something is wrong with the study, its questions or its collection.
     """
     spec = read_spec(source)
-    splits, readers, _ = data_of(spec)
+    splits, reader, _ = data_of(spec)
     held = passages_in(spec.collection, home)
     check_labels([question for part in splits for question in part], held)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
-    return CheckedStudy(spec, splits, build_space(spec, readers), [held[one] for one in chosen])
+    return CheckedStudy(spec, splits, build_space(spec, reader), [held[one] for one in chosen])
 
 
-def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
-    """The splits of a study; its readers, None alone where none reads; further questions of the reader check.
+def data_of(spec: StudySpec) -> tuple[Splits, str | None, list[Question]]:
+    """The splits of a study; its reader, None where none reads; further questions of the reader check.
 
     Raises:
         DataError: A question is wrong, or lacks the options that a technique or reader compares.
         InputError: The questions or the reader cannot carry an objective.
     """
     needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
-    needing += ["the reader multiple_choice"] if "multiple_choice" in [spec.reader, *spec.reader] else []
-    options = True if needing else None
-    try:
-        asked = read_questions(
-            spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, multiple_choice=options,
-            labels=spec.labels,
-        )  # fmt: skip
-    except DataError as error:
-        if not any("multiple_choice=True" in problem for problem in error.problems):
-            raise
-        raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
-    splits, readers = split_questions(asked, seed=spec.seed, sizes=spec.sizes), readers_for(spec, asked)
-    for reader in readers:
-        check_objectives(spec.objectives, splits, reader)
+    needing += ["the reader multiple_choice"] if spec.reader == "multiple_choice" else []
+    asked = read_questions(
+        spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, labels=spec.labels,
+        multiple_choice=" and ".join(needing),
+    )  # fmt: skip
+    splits, reader = split_questions(asked, seed=spec.seed, sizes=spec.sizes), reader_of(spec.reader, asked)
+    check_objectives(spec.objectives, splits, reader)
     measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
     check_judges(measured, [*map(resolve_judge, spec.judges)], asks=spec.judge_lm is not None)
-    return splits, readers, further_questions(spec.reader_check, asked, splits, readers, spec.seed)
+    return splits, reader, further_questions(spec.reader_check, asked, splits, reader, spec.seed)
 
 
 def further_questions(
-    count: int, asked: Sequence[Question], splits: Splits, readers: Sequence[str | None], seed: int = 0
+    count: int, asked: Sequence[Question], splits: Splits, reader: str | None, seed: int = 0
 ) -> list[Question]:
     """So many questions of the reader check: the first that the split leaves over, none there or twice, by id or text.
 
@@ -84,7 +77,7 @@ def further_questions(
     """
     if not count:
         return []
-    if None in readers:
+    if reader is None:
         raise InputError("reader_check needs a reader; give one, or leave it out")
     left = left_over(asked, splits, seed)
     if len(left) < count:

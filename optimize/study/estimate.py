@@ -6,10 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import dspy
 import numpy as np
 from dspy import lm15
 
@@ -17,18 +16,19 @@ from querywright.data.splits import Splits
 from querywright.data.types import Passage, Question
 from querywright.metrics.judges import JUDGED
 from querywright.models.embedder import Vectors
-from querywright.models.engine import LMEngine
 from querywright.models.lm import engine_of
-from querywright.optimize.evaluate import asking
+from querywright.models.response_parsing import text_response
 from querywright.optimize.optimizers import OPTIMIZERS
+from querywright.optimize.rewriter.episodes import Turn, first_asked, run_episodes
+from querywright.optimize.rewriter.policy import Messages
 from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.holdout import FRONT
 from querywright.optimize.study.objectives import objectives_of
-from querywright.optimize.study.space import Space, TechniqueSpace, predictors_of, reads_for
+from querywright.optimize.study.space import Space, TechniqueSpace, largest, predictors_of, reads_for
 from querywright.optimize.study.spec import PLAIN, StudySpec
-from querywright.programs import make_program, technique_class
+from querywright.programs import RAG, make_program, technique_class
 from querywright.programs.base import MAX_PASSAGES
-from querywright.retrieval.types import Hit, Kind
+from querywright.retrieval.types import Hit
 
 CHARACTERS_A_TOKEN = 4
 ANSWER_TOKENS = 1000
@@ -51,11 +51,11 @@ def estimate(
     Passages are some of the collection, as prompts show them.
 
     Returns:
-        ``calls``, ``tokens`` and ``dollars`` (None where no price is known) in all; the ``stages``, each with these, a
-        ``name`` and ``how`` its calls were counted; and the ``assumptions``, in sentences.
+        ``calls``, ``tokens`` and ``dollars`` (None where no price is known) in all; the ``stages``, each with these and
+        a ``name``; and the ``assumptions``, in sentences.
     """
     cap = int(lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") or ANSWER_TOKENS)
-    reader, asked = space.readers[0], splits.dev[:QUESTIONS]
+    reader, asked = space.reader, splits.dev[:QUESTIONS]
     seen = {one.name: _dry_run(one, asked, passages or _MADE_UP, reader) for one in space.techniques}
     each = math.ceil(max(longest for _, longest in seen.values()) / CHARACTERS_A_TOKEN) + cap
     prices = [_price(one, each, cap) for one in (lm, *writers)]
@@ -66,7 +66,7 @@ def estimate(
         return {"calls": calls, "tokens": calls * each, "dollars": dollars}
 
     counted = _counted(spec, space, splits, {name: calls for name, (calls, _) in seen.items()})
-    stages = [{"name": name, "how": how, **taken(calls)} for name, calls, how in counted]
+    stages = [{"name": name, **taken(calls)} for name, calls in counted.items()]
     assumed = [
         "an upper bound: every trial asks as much as the costliest technique with its largest values, and nothing is "
         "stored; a prompt that was answered is not asked again, so most studies take far less",
@@ -78,13 +78,13 @@ def estimate(
     if writers:
         named = " and ".join(one.model for one in writers)
         assumed.append(f"each call is as dear as the dearest: {named} write, {lm.model} reads")
-    return {**taken(sum(calls for _, calls, _ in counted)), "stages": stages, "assumptions": assumed}
+    return {**taken(sum(counted.values())), "stages": stages, "assumptions": assumed}
 
 
-def _counted(spec: StudySpec, space: Space, splits: Splits, asks: dict[str, int]) -> list[tuple[str, int, str]]:
-    """Name, calls and how they were counted of each stage, from the calls of each technique for a question."""
+def _counted(spec: StudySpec, space: Space, splits: Splits, asks: dict[str, int]) -> dict[str, int]:
+    """The calls of each stage, from those of each technique for a question."""
     n_train, n_dev, n_test = map(len, splits)
-    last, dear, reader = len(spec.last_prompts), max(asks, key=asks.__getitem__), space.readers[0] is not None
+    last, dear, reader = len(spec.last_prompts), max(asks, key=asks.__getitem__), space.reader is not None
     front = FRONT if len(spec.objectives) > 1 else 0
 
     def making(variant: str, technique: str, reads: bool) -> int:
@@ -105,21 +105,13 @@ def _counted(spec: StudySpec, space: Space, splits: Splits, asks: dict[str, int]
     a_trial = asks[dear] + spec.reads
     readings = (1 + last) * n_dev if last else 0
     further = (2 * spec.reader_check + (2 + front) * min(GOLDEN, n_dev)) * reader
-    how = f"{space.trials} trials x {n_dev} questions x {a_trial} calls, those of {dear}"
-    how += f"; {last} ways to read and the reader as written x {n_dev} questions" if last else ""
-    counted = [("trials, on dev", space.trials * n_dev * a_trial + readings, how)]
-    how = "each once; late ones for as many techniques as survive" if spec.prompts else "none"
-    counted.append(("prompts", prompts, how))
+    counted = {"trials, on dev": space.trials * n_dev * a_trial + readings, "prompts": prompts}
     judges = {JUDGED[name] for one in objectives_of(spec.objectives) for name in one.metrics if name in JUDGED}
     if judges:
         shown = int(str(spec.fixed.get("max_passages", MAX_PASSAGES.high)))
         each = sum(shown if "passage" in judge.needs() else 1 for judge in judges)
-        count = space.trials * n_dev + (TEST_ARMS + front) * n_test + spec.reader_check * 2
-        how = f"{each} a question at most, for {count} results; no passage of a question is judged twice"
-        counted.append(("judges", each * count, how))
-    how = f"{TEST_ARMS + front} programs x {n_test} questions, each as costly as {dear}"
-    how += f"; {further} further readings" if further else ""
-    return [*counted, ("test", (TEST_ARMS + front) * n_test * (asks[dear] + reader) + further, how)]
+        counted["judges"] = each * (space.trials * n_dev + (TEST_ARMS + front) * n_test + spec.reader_check * 2)
+    return counted | {"test": (TEST_ARMS + front) * n_test * (asks[dear] + reader) + further}
 
 
 def _price(lm: Any, each: int, cap: int) -> float | None:
@@ -129,7 +121,7 @@ def _price(lm: Any, each: int, cap: int) -> float | None:
     if price is None:
         return 0.0 if hasattr(inner, "answers_identity") else None
     request = lm15.Request(model=lm.model.partition("/")[2], messages=(lm15.Message.user("-"),))
-    found: float | None = price(request, _response(request, "-", each - cap, cap))
+    found: float | None = price(request, text_response("-", "stop", lm.model, each - cap, cap))
     return found
 
 
@@ -139,71 +131,30 @@ def _dry_run(
     """LM calls of a technique for a question and its longest prompt, its values as written and at their largest."""
     name: str = space.name
     starts: list[dict[str, Any]] = [dict(space.given)]
-    starts.append({**space.given, **{key: domain.highest for key, domain in space.domains.items()}})
+    starts.append({**space.given, **{key: largest(domain) for key, domain in space.domains.items()}})
     if technique_class(name).ENGINE is not None and not technique_class(name).LM_STAGES:
         # It asks nothing, and what it finds is read as what no rewriting finds.
         name, starts = PLAIN, [{"max_passages": space.given["max_passages"]}]
-    calls, longest = 0, 0
+    calls, prompts = 0, list[Messages]()
     for values in starts:
-        program = make_program(name, _DryRetriever(space.engine, shown), reader=reader, **values)
-        for one in asked:
-            engine = _DryEngine()
-            with asking(dspy.LM("dry/run", engine=LMEngine(engine, identity="dry"), cache=False, num_retries=0)):
-                found = program.technique(**one.inputs)
-                calls = max(calls, len(engine.asked))
-                if program.reader is not None:
-                    program.reader(**one.inputs, passages=found.passages, findings=found.findings)
-            longest = max([longest, *map(len, engine.asked)])
-    return calls, longest
+        program = make_program(name, _DryRetriever(shown), reader=reader, **values)
+        for one in run_episodes(RAG(program.technique, None), asked, _filled, settings=None):
+            calls = max(calls, len(one.turns))
+            prompts += [turn.messages for turn in one.turns]
+            if program.reader is not None:
+                read: Any = program.reader
+                found = {"passages": one.prediction.passages, "findings": one.prediction.findings}
+                prompts.append(first_asked(partial(read, **one.question.inputs, **found))[0])
+    return calls, max((sum(len(text) + 1 for _, text in one) for one in prompts), default=0)
 
 
-@dataclass
-class _DryEngine:
-    """Answers every request with filler in the form asked for."""
-
-    asked: list[str] = field(default_factory=list)
-    supports_response_schema = True
-    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _DryEngine:
-        return self
-
-    def complete(self, request: lm15.Request) -> lm15.Response:
-        system: Any = request.system
-        first = system if isinstance(system, str) else "".join(str(part.text) for part in system or ())
-        self.asked.append("\n".join([first, *(str(message.text or "") for message in request.messages)]))
-        form: Any = request.config.response_format or {}
-        fields = form.get("json_schema", form).get("schema", {}).get("properties", {})
-        mark = str(len(self.asked))  # no two answers are the same
-        return _response(request, json.dumps({name: _filler(one, f"{name} {mark}") for name, one in fields.items()}))
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-def _response(request: lm15.Request, text: str, read: int = 1, written: int = 1) -> lm15.Response:
-    message = lm15.Message.assistant([lm15.TextPart(text)])
-    usage = lm15.Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
-    return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
-
-
-@dataclass
 class _DryRetriever:
     """Finds as many passages as it is asked for."""
 
-    engine: str
-    passages: Sequence[Passage]
+    fingerprint = "dry"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _DryRetriever:
-        return self
-
-    @property
-    def kind(self) -> Kind:
-        return "hybrid" if self.engine == "hybrid" else "lexical" if self.engine in {"bm25", "expanded"} else "dense"
-
-    @property
-    def fingerprint(self) -> str:
-        return f"dry {self.engine}"
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         return [[self._hit(query, rank) for rank in range(1, k + 1)] for query in queries]
@@ -217,8 +168,17 @@ class _DryRetriever:
     def _hit(self, query: str, rank: int) -> Hit:
         # Others for every query; the title has a mark, for equal texts are shown once.
         mark = hashlib.sha256(f"{query}\n{rank}".encode()).hexdigest()
-        one = self.passages[int(mark[:8], 16) % len(self.passages)]
+        one = self._passages[int(mark[:8], 16) % len(self._passages)]
         return Hit(Passage(mark[:16], one.text, f"{one.title} {mark[:6]}".strip()), 0.0, rank)
+
+
+def _filled(turns: Sequence[Turn]) -> list[str]:
+    """Filler in the form asked for, no two answers the same."""
+    schemas = [(turn, {} if turn.schema is None else turn.schema["properties"]) for turn in turns]
+    return [
+        json.dumps({name: _filler(one, f"{name} {turn.place} {turn.number}") for name, one in fields.items()})
+        for turn, fields in schemas
+    ]
 
 
 def _filler(schema: Any, mark: str) -> Any:

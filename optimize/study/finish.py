@@ -35,7 +35,6 @@ _MADE = (
     "costs",
     "seeds",
     "data",
-    "dead_knobs",
     "judges",
 )
 """What an artifact says of the study that made it."""
@@ -66,7 +65,6 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
         "failed_on_test": dict(tested.failed),
         "test": [one.to_json(rows=True) for one in tested.rows],
         "comparisons": [one.to_json() for one in tested.comparisons],
-        "dead_knobs": [dict(one) for one in tested.dead_knobs],
         "judges": bench.judge_facts,
         "costs": {name: cost.to_json() for name, cost in costs.items()},
         "command": command,
@@ -123,7 +121,7 @@ def _save(bench: Bench, tested: Tested, outcome: dict[str, Any], folder: Path) -
     about = f"from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`."
     for name, arm in tested.arms.items():
         if name.startswith("front"):
-            called = name.partition(", reader ")[0].replace(", trial ", "-")
+            called = name.replace(", trial ", "-")
         elif name in {tested.recommended, tested.best, NO_REWRITING}:
             called = RECOMMENDED if name == tested.recommended else RUNNER_UP
         else:

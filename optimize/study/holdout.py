@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.errors import QuerywrightError
-from querywright.models.cached import stored_only
 from querywright.models.usage import Cost
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
 from querywright.optimize.evaluate import Evaluation, finite
@@ -24,7 +22,6 @@ from querywright.optimize.study.select import Chosen, beats, best_of, choose, pa
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG, Ensemble, make_reader
-from querywright.programs.hyperparameters import Value
 from querywright.progress import part
 
 FRONT = 4
@@ -53,11 +50,8 @@ class ReaderPrompts:
     nothing: dict[str, str] = field(default_factory=dict)
 
     def put_into(self, program: RAG) -> RAG:
-        """The program with the reader's prompts that were chosen; as it is where it has another reader."""
-        reader = None if program.reader is None else program.reader.NAME
-        if self.variant is None or self.variant.reader != reader:
-            return program
-        return with_reader_prompts(program, self.variant)
+        """The program with the reader's prompts that were chosen."""
+        return program if self.variant is None else with_reader_prompts(program, self.variant)
 
     def to_json(self) -> dict[str, Any]:
         """The choice as a JSON object."""
@@ -77,7 +71,6 @@ class Tested:
         recommended: Name of the arm that dev chose.
         rows: Results of every program, those that check the reader last.
         comparisons: The planned ones, and what came of them, as a word (``verdict``) and as a sentence with figures.
-        dead_knobs: Knobs that change nothing, each with its ``technique`` and the ``values`` that were tried.
         costs: Cost by stage.
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.
     """
@@ -92,7 +85,6 @@ class Tested:
     verdict: Verdict
     sentence: str
     reader_prompts: ReaderPrompts
-    dead_knobs: tuple[Mapping[str, Any], ...]
     costs: Mapping[str, Cost]
     failed: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,11 +92,10 @@ class Tested:
 def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     """Choose the best arm and the reader's prompts on dev, then let every program of the final table meet test, once.
 
-    All arms of one reader read alike: with the prompts that were chosen last for it, or as it is written. What they do
-    is seen in one more row, the recommended program with its reader as written. An arm of another reader reads as that
-    one is written, is named after it, and is held against no arm of a different reader. Closed book and oracle evidence
-    check the reader, and meet the questions of the reader check besides. What the verdict does not rest on may
-    fail: it is named and has no row.
+    All arms read alike: with the prompts that were chosen last, or as the reader is written. What they do is seen in
+    one more row, the recommended program with its reader as written. Closed book and oracle evidence check the reader,
+    and meet the questions of the reader check besides. What the verdict does not rest on may fail: it is named and has
+    no row.
 
     Raises:
         TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
@@ -114,9 +105,6 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     start = bench.total
     prompts = _reader_prompts(bench, chosen.winner.arm)
     costs = {"reader": bench.spent_since(start)}
-    looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None]
-    by_technique = {arm.technique: arm for arm in reversed(looked_at)}
-    dead = tuple(found for arm in by_technique.values() for found in _dead_knobs(bench, arm))
     arms, best = _final_arms(bench, chosen, {one.arm.key for one in trials if one.state == "failed"})
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
     written = {name: bench.program(arm, reads=True) for name, arm in arms.items()}
@@ -144,11 +132,6 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     costs |= {"reader check": bench.spent_since(middle), "test": tested}
     comparisons = _planned(rows, bench.objectives[0], arms, best, recommended)
     verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
-    if recommended != NO_REWRITING and arms[best].reader != arms[NO_REWRITING].reader:
-        sentence = (
-            f"Chosen on dev; no rewriting has a result with the reader {arms[NO_REWRITING].reader} alone, so nothing "
-            f"is said of a gain with {arms[best].reader}"
-        )
     sentence += by_judges(
         [one for one in bench.judge_facts if one["judge"] in bench.judges_of(bench.objectives[0].metrics)]
     )
@@ -163,7 +146,6 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
         verdict=verdict,
         sentence=sentence,
         reader_prompts=prompts,
-        dead_knobs=dead,
         costs=costs,
         failed=failed,
     )
@@ -211,24 +193,20 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
 def _final_arms(bench: Bench, chosen: Chosen, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
     """The programs that meet test, by name, and the name of the best: no rewriting, the best, it as written, the front.
 
-    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique. Those
-    of the front are named after their reader where readers differ.
+    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique.
     """
     arms, called = {NO_REWRITING: chosen.plain.arm}, ""
     if chosen.best is not None:
         best = chosen.best.arm
         called = f"{best.technique} compiled"
         arms[called] = best
-        written = replace(bench.space.as_written(best.technique), reader=best.reader, writer=best.writer)
+        written = replace(bench.space.as_written(best.technique), writer=best.writer)
         if written.key not in {*failed, *(arm.key for arm in arms.values())}:
             arms[f"{best.technique} as written"] = written
     known = {arm.key for arm in arms.values()}
     kept = chosen.front if len(bench.objectives) > 1 else ()
-    front = {f"front, {one.name}": one.arm for one in kept if one.arm.key not in known}
-    front = dict(list(front.items())[:FRONT])
-    if len({arm.reader for arm in (*arms.values(), *front.values())}) > 1:
-        front = {f"{name}, reader {arm.reader}": arm for name, arm in front.items()}
-    return {**arms, **front}, called
+    front = [(f"front, {one.name}", one.arm) for one in kept if one.arm.key not in known]
+    return {**arms, **dict(front[:FRONT])}, called
 
 
 def _planned(
@@ -237,9 +215,8 @@ def _planned(
     """The planned comparisons, whichever way they fall.
 
     Those of the arms are Holm-corrected together: the best one against no rewriting and against itself as written, the
-    front against no rewriting, and what the reader's prompts did; arms of different readers are not compared. Oracle
-    evidence against closed book is a check of the reader and no claim about a technique, so it is a family of its own
-    and corrects nothing else.
+    front against no rewriting, and what the reader's prompts did. Oracle evidence against closed book is a check of the
+    reader and no claim about a technique, so it is a family of its own and corrects nothing else.
     """
     pairs = [(best, NO_REWRITING), (best, f"{best.removesuffix(' compiled')} as written")]
     pairs += [(name, NO_REWRITING) for name in arms if name.startswith("front, ")]
@@ -247,7 +224,7 @@ def _planned(
         (metric, arm, other)
         for metric in dict.fromkeys([*objective.metrics, *DEFAULT_METRICS])
         for arm, other in pairs
-        if arm in arms and other in arms and arms[arm].reader == arms[other].reader
+        if arm in arms and other in arms
     ]
     planned.append(("accuracy", recommended, f"{recommended}, reader as written"))
     return [
@@ -290,35 +267,3 @@ def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:
     oracle = oracle_evidence(bench.retriever("dense"), asked, make_reader(plain.reader), budget)
     found = {CLOSED_BOOK: closed_book(make_reader(plain.reader))}
     return found if oracle is None else {**found, ORACLE: oracle}
-
-
-def _dead_knobs(bench: Bench, arm: ArmConfig) -> list[dict[str, Any]]:
-    """The searched knobs of an arm that make no difference to any dev question, each tried by itself.
-
-    Nothing is spent: a value that would need a new LM call is left out, and a knob of which only one value could be
-    tried is not judged.
-    """
-    found = []
-    own = bench.space[arm.technique]
-    for knob in own.knobs:
-        if not knob.acts(dict(arm.knobs)):
-            continue
-        domain = own.domains[knob.name]
-        values = dict.fromkeys([arm.knobs[knob.name], *(domain.choices or (domain.lowest, domain.highest))])
-        passages = {value: _passages(bench, arm, knob.name, value) for value in values}
-        outcomes = {value: one for value, one in passages.items() if one is not None}
-        if len(outcomes) > 1 and len(set(outcomes.values())) == 1:
-            found.append({"technique": arm.technique, "knob": knob.name, "values": list(outcomes)})
-    return found
-
-
-def _passages(bench: Bench, arm: ArmConfig, name: str, value: Value) -> tuple[tuple[str, ...], ...] | None:
-    """What the arm finds with another value; None where that would take a new LM call or is not allowed."""
-    given: dict[str, Any] = {"metrics": {}, "max_failures": 0.0, "progress": None}
-    try:
-        program = bench.program(replace(arm, knobs={**arm.knobs, name: value}), reads=False)
-        with stored_only():
-            met = bench.evaluated(program, bench.splits.dev, f"{name}={value}", **given)
-    except QuerywrightError:
-        return None
-    return tuple(row.passages for row in met.rows)

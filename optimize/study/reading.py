@@ -16,14 +16,13 @@ from querywright.errors import InputError, unknown
 from querywright.files import write_file
 from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.study.objectives import objective_named
-from querywright.optimize.study.sampling import make_sampler
 from querywright.optimize.study.space import (
-    build_space,
     domain_for,
     engines_of,
     knobs_of,
     lacking,
     late_trials_of,
+    nearest,
     predictors_of,
     variants_of,
 )
@@ -206,8 +205,6 @@ def _misfits(spec: StudySpec) -> Iterator[str]:
     declared = {name: knobs_of(name) for name in spec.techniques}
     yield from _of_fixed(spec, declared)
     yield from _of_prompts(spec)
-    if isinstance(spec.reader, list) and len(spec.reader) > 1 and not spec.reads:
-        yield "reader: several to choose from, but no objective reads; name one, or add the objective accuracy"
     for place, objective in enumerate(map(objective_named, spec.objectives)):
         if spec.reader == "none" and any("reader" in needs(metric) for metric in objective.metrics):
             yield f"objectives.{place}: {objective.name} needs a reader, but reader is none"
@@ -257,9 +254,9 @@ def _of_technique(spec: StudySpec, name: str, declared: Mapping[str, Knob]) -> I
             yield f"{where}: stands under fixed as well ({spec.fixed[key]!r}); give it in one place{more}"
         default = declared[key].default
         try:
-            if name == PLAIN and key != "max_passages" and domain_for(declared[key], value).nearest(default) != default:
+            domain = domain_for(declared[key], value)
+            if name == PLAIN and key != "max_passages" and nearest(domain, default) != default:
                 yield f"{where}: no rewriting ({key}={default}) is always an arm; add that value"
-            domain_for(declared[key], value)
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
@@ -297,7 +294,7 @@ def _of_prompts(spec: StudySpec) -> Iterator[str]:
 
 
 def _of_trials(spec: StudySpec) -> Iterator[str]:
-    """Whether the trials suffice, and whether a grid can go through all arms, where all else is sound."""
+    """Whether the trials suffice, where all else is sound."""
     count, late = len(spec.techniques), late_trials_of(spec)
     if spec.each_prompt:
         count += sum(len(variants_of(spec, name)[0]) - 1 for name in spec.techniques)
@@ -309,8 +306,3 @@ def _of_trials(spec: StudySpec) -> Iterator[str]:
             f"trials: must be {count + late} or more, for {count} {first} are tried as written first, no rewriting "
             f"among them, and {late} trials are late, but got {spec.trials}"
         )
-    elif spec.sampler.name == "grid":
-        try:
-            make_sampler("grid", {}, 0, build_space(spec, spec.reader if isinstance(spec.reader, list) else [None]))
-        except InputError as error:
-            yield f"sampler: {error}"

@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from itertools import cycle
 from pathlib import Path
@@ -82,7 +82,7 @@ def study_html(snapshot: Snapshot) -> str:
     kept = front(trials, objectives) if len(objectives) > 1 else []
     compared = on_test(snapshot.outcome)
     data = _questions(outcome, compared, objectives)
-    mattered = importances(trials, aim, names)
+    mattered, silent = importance(trials, aim)
     prompts = sum((one.prompt_spent for one in trials), Cost())
     stages = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts}
     judged = sum((one.judged for one in trials), Cost())
@@ -104,7 +104,7 @@ def study_html(snapshot: Snapshot) -> str:
             "Collection": spec.collection + (f", where {json.dumps(spec.where)}" if spec.where else ""),
             "LM": spec.lm,
             **({"Writers": ", ".join(one.name for one in spec.writers)} if spec.writers else {}),
-            "Reader": spec.reader if isinstance(spec.reader, str) else ", ".join(spec.reader),
+            "Reader": spec.reader,
             "Objectives": ", ".join(spec.objectives),
             **({"Judges": "; ".join(one["standing"] for one in outcome["judges"])} if outcome.get("judges") else {}),
             "Trials": f"{spec.trials} planned; {', '.join(f'{n} {state}' for state, n in counts.items() if n)}",
@@ -134,16 +134,12 @@ def study_html(snapshot: Snapshot) -> str:
         best=best_rows(ranked(trials, aim), objectives),
         front=best_rows([one for one in trials if one.number in kept], objectives, len(kept)),
         scores=[] if compared is None else score_rows(compared),
-        silent=[one for one in mattered if one.why],
+        silent=silent,
         techniques=[
             row | _told(sum((one.spent for one in of_technique(trials, row["technique"])), Cost()))
             for row in technique_rows(snapshot, aim)
         ],
         trials=[_trial_row(one, spec.objectives) for one in trials],
-        dead=[
-            {"technique": one["technique"], "knob": one["knob"], "values tried": ", ".join(map(str, one["values"]))}
-            for one in outcome.get("dead_knobs") or ()
-        ],
         spent=snapshot.spent,
         stages=[{"stage": name, **_told(cost)} for name, cost in stages.items() if cost.asked],
         chosen=prompt if prompt in (outcome.get("prompts") or {}) else None,
@@ -255,64 +251,39 @@ def _one_front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, 
     return Figure(f"figure-front-{_slug(other)}", title, plot.svg(), alt, legend=legend)
 
 
-@dataclass(frozen=True, slots=True)
-class Importance:
-    """How much each parameter of a study, or of one technique ``of`` it, tells the best trials from the others.
-
-    The shares' sum is 1, the greatest first; where nothing can be said of ``n`` complete trials it is said why.
-    """
-
-    of: str | None
-    n: int
-    shares: Mapping[str, float]
-    why: str = ""
-
-
-def importances(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Importance]:
-    """What mattered overall, then within each of these techniques that has parameters, by PED-ANOVA.
+def importance(trials: Sequence[TrialRecord], aim: Objective) -> tuple[dict[str, float], str]:
+    """How much each parameter tells the best complete trials from the others, by PED-ANOVA: shares whose sum is 1, the
+    greatest first. Where nothing can be said there are none, and it is said why.
 
     Source: Watanabe et al. 2023, arXiv:2304.10255, as Optuna has it.
     """
-    scored = ranked(trials, aim)
-    found = [_importance(None, [(dict(one.params), one.values[aim.name]) for one in scored], aim)]
-    for name in techniques:
-        mine = [
-            ({key: value for key, value in one.params.items() if key.startswith(f"{name}.") or key == "reader"}, one)
-            for one in of_technique(scored, name)
-        ]
-        if any(params for params, _ in mine):
-            found.append(_importance(name, [(params, one.values[aim.name]) for params, one in mine], aim))
-    return found
-
-
-def _importance(technique: str | None, trials: Sequence[tuple[dict[str, Any], float]], aim: Objective) -> Importance:
-    """That of parameters by trials, the best first."""
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    n = len(trials)
+    scored = [(dict(one.params), one.values[aim.name]) for one in ranked(trials, aim)]
+    n = len(scored)
     if n < FEWEST:
-        return Importance(technique, n, {}, f"complete trials: {n}, and it takes {FEWEST}")
-    names = dict.fromkeys(name for params, _ in trials for name in params)
-    spaces = {name: _distribution([params[name] for params, _ in trials if name in params]) for name in names}
+        return {}, f"complete trials: {n}, and it takes {FEWEST}"
+    names = dict.fromkeys(name for params, _ in scored for name in params)
+    spaces = {name: _distribution([params[name] for params, _ in scored if name in params]) for name in names}
     searched = {name: space for name, space in spaces.items() if not space.single()}
     if not searched:
-        return Importance(technique, n, {}, "no parameter has two values")
+        return {}, "no parameter has two values"
     share = min(0.5, max(0.1, TOP / n))
-    if trials[math.ceil(share * n) - 1][1] == trials[-1][1]:  # the best share holds all trials
-        return Importance(technique, n, {}, "the best trials cannot be told from the others")
+    if scored[math.ceil(share * n) - 1][1] == scored[-1][1]:  # the best share holds all trials
+        return {}, "the best trials cannot be told from the others"
     with quiet_optuna(), warnings.catch_warnings():
         # That values with a single trial are not told well is said in the report, of all of it.
         warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
         study = optuna.create_study(direction=aim.direction)
-        for params, value in trials:
+        for params, value in scored:
             kept = {name: one for name, one in params.items() if name in searched}
             own = {name: searched[name] for name in kept}
             study.add_trial(optuna.trial.create_trial(value=value, params=kept, distributions=own))
         evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
         found = get_param_importances(study, evaluator=evaluator, params=list(searched))
     by_size = sorted(found.items(), key=lambda one: (-one[1], one[0]))
-    return Importance(technique, n, {name: round(float(value), 6) for name, value in by_size})
+    return {name: round(float(value), 6) for name, value in by_size}, ""
 
 
 def _distribution(values: Sequence[Any]) -> Any:
@@ -325,20 +296,16 @@ def _distribution(values: Sequence[Any]) -> Any:
     return CategoricalDistribution(sorted(dict.fromkeys(values), key=lambda value: (str(type(value)), str(value))))
 
 
-def _mattered(found: Sequence[Importance], aim: Objective) -> list[Figure]:
-    """The shares of the parameters as bars, a figure for the study and one a technique."""
-    figures = []
-    for place, one in enumerate(found):
-        if one.shares:
-            shares = dict(list(one.shares.items())[:MANY])
-            labels = [arm_label(None, name.removeprefix(f"{one.of}.")) for name in shares]
-            plot, said = Plot((0, 112), labels=labels, x_title="share, %"), []
-            for line, (name, share) in enumerate(shares.items()):
-                said.append(f"{name}: {100 * share:.1f} %")
-                plot.bar(0, 100 * share, line, said[-1], ARM, text=f"{100 * share:.0f}", side=1)
-            title = f"{one.of or 'The whole study'}, {one.n} trials"
-            figures.append(Figure(f"figure-mattered-{_slug(aim)}-{place}", title, plot.svg(), "; ".join(said)))
-    return figures
+def _mattered(shares: Mapping[str, float], aim: Objective) -> list[Figure]:
+    """The shares of the parameters as bars."""
+    if not shares:
+        return []
+    drawn = dict(list(shares.items())[:MANY])
+    plot, said = Plot((0, 112), labels=[arm_label(None, name) for name in drawn], x_title="share, %"), []
+    for line, (name, share) in enumerate(drawn.items()):
+        said.append(f"{name}: {100 * share:.1f} %")
+        plot.bar(0, 100 * share, line, said[-1], ARM, text=f"{100 * share:.0f}", side=1)
+    return [Figure(f"figure-mattered-{_slug(aim)}", "What mattered", plot.svg(), "; ".join(said))]
 
 
 def _said(record: TrialRecord, aim: Objective) -> str:

@@ -181,7 +181,7 @@ class Bench:
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
-        written = replace(self.space.as_written(arm.technique), reader=arm.reader, writer=arm.writer)
+        written = replace(self.space.as_written(arm.technique), writer=arm.writer)
         program = self.program(written, reads=self.spec.reads or reads_for(prompt))
         return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
 
@@ -288,10 +288,10 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
     writers = open_writers(spec, lm)
     for rewriter in filter(None, map(rewriter_of, writers.values())):
         keep_rewriter(rewriter.path, home)  # a copy, for the programs that are saved
-    splits, readers, further = data_of(spec)
+    splits, reader, further = data_of(spec)
     given: dict[str, Any] = {"store": store, "local": local, "home": folder, "budget": purse, "judge_lm": judge_lm}
     given["judges"] = [*map(resolve_judge, spec.judges)]
-    return Bench(spec, splits, build_space(spec, readers), lm, reader_check=further, writers=writers, **given)
+    return Bench(spec, splits, build_space(spec, reader), lm, reader_check=further, writers=writers, **given)
 
 
 def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str | None, dspy.LM | None]:

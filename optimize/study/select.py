@@ -34,7 +34,7 @@ class Chosen:
     """What dev decides.
 
     Args:
-        plain: No rewriting, with the reader of the best arm.
+        plain: No rewriting.
         best: The best other arm, plain retrieval with other knobs among them; None where none was complete.
         winner: ``best`` where it beats no rewriting, else no rewriting.
         front: Arms that no other beats in all objectives, the first objective's best first.
@@ -61,26 +61,21 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
         arms.setdefault(one.arm.key, one)
     distinct = list(arms.values())
     # With other knobs, where a study searches them, plain retrieval is an arm to choose like any other.
-    plain_ones = [one for one in distinct if one.arm.is_plain]
-    plains = {one.arm.reader: one for one in plain_ones if one.arm.knobs == plain_ones[0].arm.knobs}
-    if not plains:
+    plain = next((one for one in distinct if one.arm.is_plain), None)
+    if plain is None:
         raise QuerywrightError(
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
     values, numbers = points(distinct, objectives), front(distinct, objectives)
     kept = [one for one in distinct if one.number in numbers]
     kept.sort(key=lambda one: ([-value for value in values[one.number]], one.number))
-    rivals = [one for one in distinct if one not in plains.values()]
+    rivals = [one for one in distinct if one is not plain]
     others = [one for one in rivals if one in kept] if len(objectives) > 1 else []
     leader = best_of(others or rivals, first) if rivals else None
-    winner = plain = next(iter(plains.values()))
-    too_few = ""
-    if leader is not None:
-        # No rewriting with the reader of the best arm, so that a reader's gain is not taken for rewriting's.
-        plain = plains.get(leader.arm.reader, plain)
-        winner = leader if beats(leader.dev, plain.dev, first) else plain
-        n_dev = len(first.scores(plain.dev))
-        if winner is not plain and min(n_dev, n_test) < FEWEST:
+    winner, too_few = plain, ""
+    if leader is not None and beats(leader.dev, plain.dev, first):
+        winner, n_dev = leader, len(first.scores(plain.dev))
+        if min(n_dev, n_test) < FEWEST:
             too_few = (
                 f"{n_dev} dev and {n_test} test questions are too few to crown an arm: with fewer than {FEWEST} no "
                 "test can show a difference"

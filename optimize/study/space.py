@@ -1,11 +1,13 @@
-"""The arms of a study: techniques, engines, knobs, prompts, readers and writers, and how a trial chooses one."""
+"""The arms of a study: techniques, engines, knobs, prompts and writers, and how a trial chooses one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError
@@ -17,9 +19,6 @@ from querywright.programs.gate import GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
 from querywright.programs.selection import SELECT
 
-MOST_COMBINATIONS = 3_000
-"""Combinations of values that a grid goes through at most."""
-
 _COUNTS = ("n_queries", "n_sub_questions")
 """Knobs that say how many of the ``n_written`` texts are used."""
 
@@ -30,101 +29,50 @@ _WIDE = 50
 """Times that the largest whole number is the smallest from which a range is looked at by its logarithm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """Values to choose from, or a range of numbers with both ends.
+Domain: TypeAlias = BaseDistribution
+"""Values to choose from, or a range of numbers with both ends, as Optuna has it."""
 
-    A range is looked at by its logarithm where that is said. Its high end, where no step leads to it, is lowered to
-    the last that one does; without a step it has every number, or every whole one.
-    """
 
-    choices: tuple[Value, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    step: float | None = None
-    log: bool = False
-    whole: bool = False
+def of_choices(values: Iterable[Value | None]) -> CategoricalDistribution:
+    """These values, in their order."""
+    return CategoricalDistribution(list(values))
 
-    def __post_init__(self) -> None:
-        if self.step is not None and not self.choices:
-            # Optuna does the same, and warns each time that it does.
-            low, step = Decimal(str(self.low)), Decimal(str(self.step))
-            object.__setattr__(self, "high", float(low + (Decimal(str(self.high)) - low) // step * step))
 
-    @property
-    def single(self) -> bool:
-        """Whether there is nothing to choose."""
-        return len(self.choices) == 1 or (not self.choices and self.low == self.high)
+def of_numbers(low: float, high: float, *, step: float | None = None, log: bool = False, whole: bool = False) -> Domain:
+    """Numbers, or whole ones, with both ends; a high end to which no step leads is the last to which one does."""
+    if step is not None:  # Optuna does the same, and warns each time that it does
+        first, each = Decimal(str(low)), Decimal(str(step))
+        high = float(first + (Decimal(str(high)) - first) // each * each)
+    if whole:
+        return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
+    return FloatDistribution(low, high, log=log, step=step)
 
-    @property
-    def size(self) -> int | None:
-        """How many values there are; None where they cannot be counted."""
-        counted = self.choices or self.step is not None or self.whole or self.single
-        return len(self.values) if counted else None
 
-    @property
-    def values(self) -> list[Value]:
-        """All values in order; only where they can be counted."""
-        if self.choices:
-            return list(self.choices)
-        low, high, step = (Decimal(str(one)) for one in (self.low, self.high, self.step or 1))
-        return [self._typed(float(low + step * place)) for place in range(int((high - low) // step) + 1)]
+def nearest(domain: Domain, value: Value) -> Value:
+    """The value itself where it is in the domain, else the number nearest to it, else the first choice."""
+    numbers: Any = domain
+    choices: Sequence[Any] = getattr(domain, "choices", ())
+    if choices:
+        chosen: Value = choices[0]
+        if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in choices):
+            chosen = value
+        elif not any(isinstance(one, (str, bool)) for one in (value, *choices)):
+            chosen = min(choices, key=lambda one: abs(float(one) - float(value)))
+        return chosen
+    number: float = min(max(float(value), numbers.low), numbers.high)
+    if numbers.step is not None:
+        low, step = Decimal(str(numbers.low)), Decimal(str(numbers.step))
+        number = float(low + round((Decimal(str(number)) - low) / step) * step)
+    return round(number) if isinstance(domain, IntDistribution) else number
 
-    @property
-    def highest(self) -> Value:
-        """The largest number, or the last of choices that are no numbers."""
-        if self.choices:
-            return max(self.choices, key=float) if self._counts else self.choices[-1]
-        return self._typed(self.high)
 
-    @property
-    def lowest(self) -> Value:
-        """The smallest number, or the first of the choices."""
-        return self.choices[0] if self.choices else self._typed(self.low)
-
-    @property
-    def _counts(self) -> bool:
-        """Whether all choices are numbers."""
-        return not any(isinstance(value, (str, bool)) for value in self.choices)
-
-    def nearest(self, value: Value) -> Value:
-        """The value itself where it is among them, else the number nearest to it, else the first."""
-        if self.choices:
-            if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.choices):
-                return value
-            if self._counts and not isinstance(value, (str, bool)):
-                return min(self.choices, key=lambda one: abs(float(one) - float(value)))
-            return self.choices[0]
-        number = min(max(float(value), self.low), self.high)
-        if self.step is not None or self.whole:
-            low, step = Decimal(str(self.low)), Decimal(str(self.step or 1))
-            number = float(low + round((Decimal(str(number)) - low) / step) * step)
-        return self._typed(number)
-
-    def suggest(self, trial: Any, name: str) -> Value:
-        """A value in a trial; a value that is the only one is no parameter of it."""
-        if self.single:
-            return self.lowest
-        if self.choices:
-            value: Value = trial.suggest_categorical(name, list(self.choices))
-        elif self.whole:
-            value = trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
-        else:
-            value = trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
-        return value
-
-    def distribution(self) -> Any:
-        """What Optuna calls it."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-        if self.choices:
-            return CategoricalDistribution(list(self.choices))
-        if self.whole:
-            return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
-
-    def _typed(self, number: float) -> Value:
-        return round(number) if self.whole else number
+def largest(domain: Domain) -> Value:
+    """The largest number, or the last of choices that are no numbers."""
+    numbers: Any = domain
+    choices: Sequence[Any] = getattr(domain, "choices", ())
+    words = any(isinstance(one, (str, bool)) for one in choices)
+    most: Value = numbers.high if not choices else choices[-1] if words else max(choices)
+    return most
 
 
 Pick = Callable[[str, Domain, Value], Value]
@@ -162,14 +110,15 @@ class TechniqueSpace:
     def has_one_arm(self) -> bool:
         """Whether there is nothing to choose."""
         chosen = [len(self.engines) > 1, len(self.early) + len(self.late) > 1, len(self.writers) > 1]
-        return not any(chosen) and all(domain.single for domain in self.domains.values())
+        return not any(chosen) and all(domain.single() for domain in self.domains.values())
 
     @property
     def depth(self) -> int:
         """Hits that it asks for at most."""
-        most: dict[str, Any] = dict(self.given) | {name: domain.highest for name, domain in self.domains.items()}
+        most: dict[str, Any] = dict(self.given) | {name: largest(domain) for name, domain in self.domains.items()}
         technique = technique_class(self.name)(None, **most)
-        gate = self.domains["gate"].values if "gate" in self.domains else [most.get("gate", "off")]
+        searched: Any = self.domains.get("gate")
+        gate = [most.get("gate", "off")] if searched is None else searched.choices
         gated = max(GATE_DEPTH, technique.max_passages) if set(gate) != {"off"} else 0
         return max(technique.depth, int(most.get("depth", 0)), gated)
 
@@ -181,12 +130,12 @@ class Space:
     A trial of the first ones is a technique as written, or with a prompt beside its numbers as written; then come early
     trials; the last ones are late. The technique of a late trial is settled by its place among them, so that its
     parameter has the same choices in every trial. A technique with a single arm is tried once, as written, and is no
-    choice after that. Techniques are those of the study, ``plain`` first; readers are names, or None alone where none
+    choice after that. Techniques are those of the study, ``plain`` first; the reader is a name, or None where none
     reads; with ``each_prompt`` each early prompt is in one of the first trials.
     """
 
     techniques: tuple[TechniqueSpace, ...]
-    readers: tuple[str | None, ...]
+    reader: str | None
     trials: int
     late_trials: int = 0
     each_prompt: bool = False
@@ -197,7 +146,7 @@ class Space:
     @property
     def chosen(self) -> tuple[str, ...]:
         """The techniques that trials choose from."""
-        several = tuple(one.name for one in self.techniques if not one.has_one_arm or len(self.readers) > 1)
+        several = tuple(one.name for one in self.techniques if not one.has_one_arm)
         return several or tuple(one.name for one in self.techniques)
 
     @property
@@ -206,15 +155,11 @@ class Space:
         return tuple(dict.fromkeys(engine for one in self.techniques for engine in one.engines))
 
     @property
-    def openings(self) -> list[tuple[str, str | None, str]]:
-        """Technique, reader and prompt of the first trials.
-
-        Each technique as written, then no rewriting with the other readers, then the early prompts where each is tried.
-        """
-        first = [(one.name, self.readers[0], AS_WRITTEN) for one in self.techniques]
-        first += [(self.techniques[0].name, reader, AS_WRITTEN) for reader in self.readers[1:]]
+    def openings(self) -> list[tuple[str, str]]:
+        """Technique and prompt of the first trials: each as written, then the early prompts where each is tried."""
+        first = [(one.name, AS_WRITTEN) for one in self.techniques]
         if self.each_prompt:
-            first += [(one.name, self.readers[0], prompt) for one in self.techniques for prompt in one.early[1:]]
+            first += [(one.name, prompt) for one in self.techniques for prompt in one.early[1:]]
         return first
 
     def is_late(self, number: int) -> bool:
@@ -225,106 +170,53 @@ class Space:
         """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked."""
         openings = self.openings
         opening, late = number < len(openings), self.is_late(number)
-        technique, reader, prompt = openings[number] if opening else (None, None, AS_WRITTEN)
+        technique, prompt = openings[number] if opening else (None, AS_WRITTEN)
         if late:
             going = [name for name in survivors if name in self.chosen] or survivors
             technique = going[(number - self.trials + self.late_trials) % len(going)]
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
-            if (opening or (technique and name == "technique")) and not domain.single:
+            if domain.single():  # it is no parameter of the trial
+                return nearest(domain, default)
+            if opening or (technique and name == "technique"):
                 # What enqueue_trial() would have left there; a sampler is not asked for these.
-                settled = {name: domain.nearest(default)}
+                settled = {name: nearest(domain, default)}
                 trial._fixed_params = {**getattr(trial, "_fixed_params", {}), **settled}
-            return domain.suggest(trial, name)
+            chosen: Value = trial._suggest(name, domain)
+            return int(chosen) if isinstance(domain, IntDistribution) else chosen
 
-        return self._walk(pick, technique, late=late, reader=reader, prompt=prompt)
+        return self._walk(pick, technique, late=late, prompt=prompt)
 
     def as_written(self, technique: str) -> ArmConfig:
         """The arm of a technique whose numbers and prompts nobody chose."""
-        return self._walk(lambda name, domain, default: domain.nearest(default), technique)
-
-    def distributions(self) -> dict[str, Any]:
-        """Every parameter that some trial has, with Optuna's distribution of it."""
-        found = {"technique": Domain(choices=self.chosen), "reader": Domain(choices=tuple(map(str, self.readers)))}
-        for one in self.techniques:
-            found[f"{one.name}.engine"] = Domain(choices=one.engines)
-            found |= {f"{one.name}.writer": Domain(choices=one.writers)} if one.writers else {}
-            found |= {f"{one.name}.{name}": domain for name, domain in one.domains.items()}
-            found[f"{one.name}.prompt"] = Domain(choices=one.early)
-            if one.late and self.late_trials:
-                found[f"{one.name}.late_prompt"] = Domain(choices=(*one.early, *one.late))
-        return {name: domain.distribution() for name, domain in found.items() if not domain.single}
-
-    def combinations(self) -> list[dict[str, Value]]:
-        """The parameters of every arm of an early trial.
-
-        Raises:
-            InputError: There are too many, or a number has no step.
-        """
-        found: list[dict[str, Value]] = []
-        ways: list[dict[str, Value]] = [{}]
-        while ways:
-            params = ways.pop()
-
-            def pick(name: str, domain: Domain, default: Value, params: dict[str, Value] = params) -> Value:
-                if domain.single:
-                    return domain.lowest
-                if domain.size is None:
-                    raise InputError(f"the sampler grid needs a step for {name}; give one, or take another sampler")
-                if name not in params:
-                    first, *others = domain.values
-                    ways.extend({**params, name: other} for other in others)
-                    params[name] = first
-                return params[name]
-
-            self._walk(pick)
-            found.append(params)
-            if len(found) + len(ways) > MOST_COMBINATIONS:
-                raise InputError(
-                    f"the sampler grid would go through more than {MOST_COMBINATIONS:,} combinations; search fewer "
-                    "values, or take another sampler"
-                )
-        return found
+        return self._walk(lambda name, domain, default: nearest(domain, default), technique)
 
     def deepest(self, engine: str) -> int:
         """The greatest number of hits that any arm asks of an engine; 0 where none asks it."""
         return max((one.depth for one in self.techniques if engine in one.engines), default=0)
 
     def _walk(
-        self,
-        pick: Pick,
-        technique: str | None = None,
-        *,
-        late: bool = False,
-        reader: str | None = None,
-        prompt: str = AS_WRITTEN,
+        self, pick: Pick, technique: str | None = None, *, late: bool = False, prompt: str = AS_WRITTEN
     ) -> ArmConfig:
         """The arm that is chosen parameter by parameter."""
         name = technique or self.chosen[0]
         if name in self.chosen:
-            name = str(pick("technique", Domain(choices=self.chosen), name))
+            name = str(pick("technique", of_choices(self.chosen), name))
         own = self[name]
-        engine = str(pick(f"{name}.engine", Domain(choices=own.engines), own.engine))
-        writer = str(pick(f"{name}.writer", Domain(choices=own.writers), own.writers[0])) if own.writers else None
+        engine = str(pick(f"{name}.engine", of_choices(own.engines), own.engine))
+        writer = str(pick(f"{name}.writer", of_choices(own.writers), own.writers[0])) if own.writers else None
         values = dict(own.given)
         for knob in own.knobs:
             if knob.acts(values):
                 values[knob.name] = pick(f"{name}.{knob.name}", own.domains[knob.name], knob.default)
         late = late and bool(own.late)
-        variants = Domain(choices=(*own.early, *own.late) if late else own.early)
+        variants = of_choices((*own.early, *own.late) if late else own.early)
         prompt = str(pick(f"{name}.late_prompt" if late else f"{name}.prompt", variants, prompt))
-        reader = reader or self.readers[0]
-        if reader is not None:
-            reader = str(pick("reader", Domain(choices=tuple(map(str, self.readers))), reader))
-        return ArmConfig(name, engine, values, prompt, reader, writer)
+        return ArmConfig(name, engine, values, prompt, self.reader, writer)
 
 
-def build_space(
-    spec: StudySpec,
-    readers: Sequence[str | None],
-    searched: Mapping[str, Sequence[Knob]] | None = None,
-) -> Space:
-    """The arms of a study, with readers as ``readers_for`` settles them, and knobs as a retriever narrows them.
+def build_space(spec: StudySpec, reader: str | None, searched: Mapping[str, Sequence[Knob]] | None = None) -> Space:
+    """The arms of a study, with the reader that ``reader_of`` settles, and knobs as a retriever narrows them.
 
     Raises:
         InputError: A value is not allowed.
@@ -343,16 +235,14 @@ def build_space(
         writers = tuple(one.name for one in spec.writers) if technique_class(name).LM_STAGES else ()
         variants = variants_of(spec, name)
         found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants, writers))
-    return Space(tuple(found), tuple(readers), spec.trials, late_trials_of(spec), spec.each_prompt)
+    return Space(tuple(found), reader, spec.trials, late_trials_of(spec), spec.each_prompt)
 
 
-def readers_for(spec: StudySpec, questions: Sequence[Question]) -> list[str | None]:
-    """The readers of a study; ``auto`` chooses between options where every one of its questions has them."""
-    if isinstance(spec.reader, list):
-        return list(spec.reader)
-    if spec.reader == "auto":
-        return ["multiple_choice" if all(question.options for question in questions) else "short_answer"]
-    return [None if spec.reader == "none" else spec.reader]
+def reader_of(named: str | None, questions: Iterable[Question]) -> str | None:
+    """The reader of a name, None for ``none``; ``auto`` chooses between options where every question has them."""
+    if named == "auto":
+        return "multiple_choice" if all(question.options for question in questions) else "short_answer"
+    return None if named == "none" else named
 
 
 def engines_of(spec: StudySpec, name: str) -> tuple[str, ...]:
@@ -384,7 +274,7 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
     if not isinstance(asked, KnobRange):
         if knob.name == SELECT.name and isinstance(asked, list) and len(asked) > 1:
             raise InputError("must be true or false, for programs with and without it have other predictors")
-        return Domain(choices=tuple(knob.check(value) for value in (asked if isinstance(asked, list) else [asked])))
+        return of_choices(map(knob.check, asked if isinstance(asked, list) else [asked]))
     if knob.choices or isinstance(knob.default, bool):
         raise InputError(f"must be a list or one of {knob.range}, for it is no number, but got a range")
     whole = isinstance(knob.default, int)
@@ -402,18 +292,19 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
     if asked.log and (low <= 0 or step is not None):
         raise InputError("log needs a low of more than 0 and no step")
     if step is None and not whole and not asked.log:
-        step = domain_of(knob).step and own_step(low, high)
-    return Domain(low=low, high=high, step=None if step is None else float(step), log=asked.log, whole=whole)
+        own: Any = domain_of(knob)
+        step = own.step and own_step(low, high)
+    return of_numbers(low, high, step=step, log=asked.log, whole=whole)
 
 
 def domain_of(knob: Knob) -> Domain:
     """A knob's own range; whole numbers over a wide range by their logarithm."""
     if knob.choices or isinstance(knob.default, bool):
-        return Domain(choices=knob.choices or (False, True))
+        return of_choices(knob.choices or (False, True))
     low, high = float(knob.low or 0.0), float(knob.high or 0.0)
     if isinstance(knob.default, int):
-        return Domain(low=low, high=high, log=low > 0 and high / low >= _WIDE, whole=True)
-    return Domain(low=low, high=high, step=own_step(low, high, float(knob.default)))
+        return of_numbers(low, high, log=low > 0 and high / low >= _WIDE, whole=True)
+    return of_numbers(low, high, step=own_step(low, high, float(knob.default)))
 
 
 def own_step(low: float, *others: float) -> float | None:
@@ -429,7 +320,7 @@ def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str,
     for key, prompt in spec.prompts.items():
         suits = key in named if named is not None else lacking(spec, name, prompt) is None
         if suits and not prompt.last:
-            (late if prompt.is_late else early).extend(prompt.names(key))
+            (late if prompt.is_late else early).append(key)
     return tuple(early), tuple(late)
 
 
@@ -453,9 +344,7 @@ def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
 
 def predictors_of(spec: StudySpec, name: str) -> list[str]:
     """The predictors of a technique's programs by name, such as ``technique.write_queries`` and ``reader.predict``."""
-    reader = spec.reader[0] if isinstance(spec.reader, list) else spec.reader
-    if reader == "auto":
-        reader = "short_answer"  # every reader has the same predictors
+    reader = "short_answer" if spec.reader == "auto" else spec.reader  # every reader has the same predictors
     asked = {**spec.fixed, **spec.techniques[name].knobs} if name in spec.techniques else {}
     selects: dict[str, Any] = {"select": asked["select"]} if isinstance(asked.get("select"), bool) else {}
     program = make_program(name, None, reader=reader if reader in READERS else None, **selects)
@@ -467,16 +356,16 @@ def _given(spec: StudySpec, name: str, knobs: Mapping[str, Knob], domains: Mappi
     values: dict[str, Any] = {key: value for key, value in spec.fixed.items() if key in knobs}
     asked = spec.techniques[name].knobs
     values |= {key: value for key, value in asked.items() if not isinstance(value, (list, KnobRange))}
-    values |= {key: domain.nearest(knobs[key].default) for key, domain in domains.items()}
-    counted = next((key for key in _COUNTS if key in domains and not domains[key].single), None)
+    values |= {key: nearest(domain, knobs[key].default) for key, domain in domains.items()}
+    counted = next((key for key in _COUNTS if key in domains and not domains[key].single()), None)
     if "n_written" in knobs and counted is not None:
-        values.setdefault("n_written", domains[counted].highest)  # smaller numbers are the first of the same texts
+        values.setdefault("n_written", largest(domains[counted]))  # smaller numbers are the first of the same texts
     return dict(technique_class(name)(None, **values).knobs)
 
 
 def _can_act(knob: Knob, domains: Mapping[str, Domain], given: Mapping[str, Value]) -> bool:
     """Whether some choice of the others lets a knob make a difference."""
     return all(
-        any(value in allowed for value in (domains[other].values if other in domains else [given[other]]))
+        any(nearest(domains[other], one) == one for one in allowed) if other in domains else given[other] in allowed
         for other, allowed in knob.when.items()
     )

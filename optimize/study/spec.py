@@ -100,17 +100,6 @@ def check_storage(storage: str) -> str:
     )
 
 
-def _readers(asked: Any) -> Any:
-    named = asked if isinstance(asked, list) else [asked]
-    if not named or not all(isinstance(one, str) for one in named):
-        raise ValueError(f"must be a name or a list of names, but got {asked!r}; write none for a study without")
-    allowed = list(READERS) if isinstance(asked, list) else ["auto", *READERS, "none"]
-    for one in named:
-        if one not in allowed:
-            raise ValueError(unknown("reader", one, allowed))
-    return _once(asked) if isinstance(asked, list) else asked
-
-
 def _finite(value: Any) -> Any:
     json.dumps(value, allow_nan=False)  # a ValueError where JSON has no such number
     return value
@@ -167,7 +156,6 @@ class PromptSpec(_Strict):
         optimizer: A name in ``OPTIMIZERS``, or None where only ``instructions`` are given.
         arguments: Passed to the optimizer.
         instructions: Instructions by the predictor's name (``technique.write_queries``), set before the optimizer.
-        sets: How many times it is run, each with a seed of its own; each gives a variant. Default 1.
         part: Predictors that are tuned: the technique's, the reader's, or both.
         late: Whether only arms that survive the first phase are given it. None: as the optimizer says, the
             expensive ones being late.
@@ -179,7 +167,6 @@ class PromptSpec(_Strict):
     optimizer: Annotated[str, _one_of("optimizer", OPTIMIZERS)] | None = None
     arguments: dict[str, _Json] = Field(default_factory=dict)
     instructions: dict[str, Annotated[str, Field(pattern=r"\S")]] = Field(default_factory=dict)
-    sets: int = Field(default=1, ge=1, le=20)
     part: Literal["technique", "reader", "all"] = "technique"
     late: bool | None = None
     metric: Annotated[str, _checked(metric_named)] | None = None
@@ -195,10 +182,6 @@ class PromptSpec(_Strict):
         """The parts that are tuned: ``technique``, ``reader``, or both."""
         return {"technique", "reader"} if self.part == "all" else {self.part}
 
-    def names(self, key: str) -> list[str]:
-        """The names of its variants, by its own in the study: ``few``, or ``few.1``, ``few.2`` of several sets."""
-        return [key] if self.sets == 1 else [f"{key}.{number}" for number in range(1, self.sets + 1)]
-
     @model_validator(mode="after")
     def _fits_together(self) -> PromptSpec:
         if problems := list(self._problems()):
@@ -211,8 +194,6 @@ class PromptSpec(_Strict):
                 yield "names neither an optimizer nor instructions; give one of them"
             if self.arguments:
                 yield "arguments are for an optimizer, but none is named"
-            if self.sets > 1:
-                yield f"sets: instructions alone give one set, but got {self.sets}"
         else:
             try:
                 OPTIMIZERS[self.optimizer].check(self.arguments)
@@ -257,8 +238,7 @@ class SamplerSpec(_Strict):
     """What proposes trials.
 
     Args:
-        name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``qmc``, ``gp`` or ``cmaes``, which are Optuna's samplers, or
-            ``grid``, which goes through every combination of values once.
+        name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``gp`` or ``cmaes``, which are Optuna's samplers.
         arguments: Passed to it; its seed is the study's, mixed with the number of the trial.
     """
 
@@ -341,10 +321,11 @@ class StudySpec(_Strict):
         judge_api_base: Address of its server.
         judge_api_key_env: Environment variable that holds its key.
         embedder: Name of the embedder.
-        reader: A reader's name, ``auto``, ``none``, or a list of names to choose from.
+        reader: A reader's name, ``auto`` or ``none``.
         objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
         techniques: By name; ``plain``, which is no rewriting, is always among them.
-        prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``.
+        prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``. An optimizer under two names
+            is run twice, each time with a seed of its own.
         fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
             it is not given; with ``fixed: {}`` there is none, and techniques may search it.
         trials: Trials in all, the late ones included.
@@ -386,7 +367,7 @@ class StudySpec(_Strict):
     judge_api_base: Annotated[str, AfterValidator(_public)] | None = None
     judge_api_key_env: str | None = None
     embedder: str = "embedded"
-    reader: Annotated[str | list[str], PlainValidator(_readers)] = "auto"
+    reader: Annotated[str, _one_of("reader", ("auto", *READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(_once)] = ["decision_useful"]
     techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
     prompts: dict[_PromptName, PromptSpec] = Field(default_factory=dict)
@@ -425,11 +406,11 @@ class StudySpec(_Strict):
     @property
     def last_prompts(self) -> list[str]:
         """The prompt variants that are tried at the end, on the reader of what dev chose."""
-        return [name for key, prompt in self.prompts.items() if prompt.last for name in prompt.names(key)]
+        return [key for key, prompt in self.prompts.items() if prompt.last]
 
     def prompt_of(self, variant: str) -> PromptSpec | None:
         """The prompt of a variant; None for prompts as written."""
-        return None if variant == AS_WRITTEN else self.prompts[variant.partition(".")[0]]
+        return None if variant == AS_WRITTEN else self.prompts[variant]
 
     @property
     def limits(self) -> Limits:

@@ -166,10 +166,9 @@ def standing(trials: Sequence[TrialRecord], spec: StudySpec, total: int) -> tupl
     """The first objective, and the trials as arms under way that meet so many questions in all."""
     aim = aims(spec)[0]
     states = {"complete": "done", "running": "running"}
-    told: dict[str, Any] = {} if isinstance(spec.reader, list) else {"reader": None}  # the same in all
     return aim.name, [
         live_arm(
-            f"{one.name}, {arm_name(replace(one.arm, **told))}", states.get(one.state, "stopped"),
+            f"{one.name}, {arm_name(replace(one.arm, reader=None))}", states.get(one.state, "stopped"),
             [*aim.scores(one.dev).values()], total, len(one.dev.rows),
         )
         for one in trials

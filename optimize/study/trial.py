@@ -54,7 +54,7 @@ class Worker:
     def __post_init__(self) -> None:
         """Open Optuna's study."""
         spec = self.bench.spec
-        sampler = make_sampler(spec.sampler.name, spec.sampler.arguments, spec.seed, self.bench.space)
+        sampler = make_sampler(spec.sampler.name, spec.sampler.arguments, spec.seed)
         self.study = self.storage.study([objective.direction for objective in self.bench.objectives], sampler)
 
     def work(self) -> None:

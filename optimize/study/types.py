@@ -30,7 +30,7 @@ class ArmConfig:
         technique: Its name; ``plain`` is no rewriting.
         engine: What searches the collection.
         knobs: The value of every knob of the technique, those at their defaults too.
-        prompt: ``as written``, or the variant ``NAME`` or ``NAME.2`` of a name in the study's ``prompts``.
+        prompt: ``as written``, or a name in the study's ``prompts``.
         reader: Name of the reader, or None where none reads.
         writer: Name of the LM that writes, out of the study's ``writers``; None where there are none.
     """

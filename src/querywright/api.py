@@ -34,6 +34,7 @@ from querywright.named import (
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import save_compiled
+from querywright.optimize.artifacts.writers import keep_rewriter
 from querywright.optimize.comparison import Compared
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
@@ -377,7 +378,7 @@ def compile(
         InputError: Something cannot be used; it names what, and what may be given.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
     """
-    settings = settings or CompileSettings(objective="auto")
+    settings, tell = settings or CompileSettings(objective="auto"), tell or _warn
     try:
         settings = replace(settings, **changes)
     except TypeError:
@@ -389,27 +390,31 @@ def compile(
     check_takes_writer(kind, writer_lm)
     if reranker is not None and not kind.USES_RERANKER:
         raise InputError(f"{technique} does not rerank; leave reranker= out, or use a technique that does")
-    needs_options = kind.NEEDS_OPTIONS or reader == "multiple_choice"
+    needing = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice" if reader == "multiple_choice" else ""
     values = knob_values(technique, knobs or {})
     check_reader(reader)
     searched = engine_for(technique, engine) or "dense"
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
     judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
-    asked, splits = _split(questions, sizes, settings.seed, needs_options, {"labels": labels, **(reading or {})})
+    asked, splits = _split(questions, sizes, settings.seed, needing, {"labels": labels, **(reading or {})})
     if "auto" in settings.objectives:
-        auto = _auto(splits, judges, judge_lm is not None, tell or _warn)
+        auto = _auto(splits, judges, judge_lm is not None, tell)
         settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
     aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
     check_judges(aims, judges, asks=judge_lm is not None)
     read_by = reader_for(asked, reader)
     for line in of_mixed(asked, reader):
-        (tell or _warn)(line)
+        tell(line)
     if isinstance(reader_check, int):
-        reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
+        reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
     with shown(progress, "opening retriever and models") as update:
         place = _workspace(home, lm, settings.threads)()
-        writer, index = place.writer(writer_lm, keep=True), opened(place, retriever, embedder, searched, where)
-        tell_unlearnt(rewriter_of(writer), [technique], tell or _warn)
+        writer, index = place.writer(writer_lm), opened(place, retriever, embedder, searched, where)
+        rewriter = rewriter_of(writer)
+        tell_unlearnt(rewriter, [technique], tell)
+        # Its folder is what runs, for its base may lie beside it; the copy is for the program that is saved.
+        if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
+            tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
         if callable(getattr(index, "passages", None)):
             check_labels(asked, {passage.id for passage in index.passages()})
         asks: Any = judge_lm
@@ -418,20 +423,19 @@ def compile(
         found = compile_program(
             technique, splits, retriever=index, lm=place.lm, reader=read_by,
             knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker),
-            writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell or _warn,
+            writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         )  # fmt: skip
     return Tuned(found, splits, place, writer)
 
 
 def _split(
-    questions: Any, sizes: tuple[int, int, int] | None, seed: int, needs_options: bool, reading: Mapping[str, Any]
+    questions: Any, sizes: tuple[int, int, int] | None, seed: int, needing: str, reading: Mapping[str, Any]
 ) -> tuple[list[Question], Splits]:
-    """All questions, and their splits: those that were given, or made here."""
-    options = True if needs_options else None
+    """All questions, and their splits: those that were given, or made here; ``needing`` is what compares options."""
     if isinstance(questions, Splits):
         questions = questions._asdict()
     if not isinstance(questions, Mapping):
-        asked = read_questions(questions, **reading, multiple_choice=options)
+        asked = read_questions(questions, **reading, multiple_choice=needing)
         return asked, split_questions(asked, seed=seed, sizes=sizes)
     dev = "dev" if "dev" in questions else "validation"
     missing = [name for name in ("train", dev, "test") if name not in questions]
@@ -440,7 +444,7 @@ def _split(
             f"questions as splits need train, dev (or validation) and test, but {', '.join(missing)} is missing among "
             f"{', '.join(map(str, questions))}; give all three, or one list of questions"
         )
-    parts = [read_questions(questions[name], multiple_choice=options) for name in ("train", dev, "test")]
+    parts = [read_questions(questions[name], multiple_choice=needing) for name in ("train", dev, "test")]
     asked = [question for part in parts for question in part]
     if reading.get("labels") is not None:
         asked = with_labels(asked, read_labels(reading["labels"]))
@@ -469,7 +473,7 @@ def _workspace(home: str | Path | None, lm: Any, threads: int | None) -> Callabl
     if _opens(lm):
         return cast("Callable[[], Workspace]", lm)
     limits = Limits(at_once=threads) if isinstance(lm, str) else None  # one that is there has its own
-    return lambda: Workspace.open(home, cast("Any", lm), limits=limits, tell=_warn)
+    return lambda: Workspace.open(home, cast("Any", lm), limits=limits)
 
 
 def _judging(judge: str | Path | Sequence[str | Path], lm: LM | None) -> dict[str, Any]:

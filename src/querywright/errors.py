@@ -30,15 +30,14 @@ class DataError(InputError):
     """One or more bad rows, files or columns.
 
     Args:
-        problems: One line for each problem, all of them at once.
-        limit: How many of them the message shows. Default 20.
+        problems: One line for each problem, all of them at once; the message shows the first 20.
     """
 
-    def __init__(self, problems: str | Sequence[str], *, limit: int = 20) -> None:
+    def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
-        shown = list(self.problems[:limit])
-        if len(self.problems) > limit:
-            shown.append(f"... and {len(self.problems) - limit} more")
+        shown = list(self.problems[:20])
+        if len(self.problems) > 20:
+            shown.append(f"... and {len(self.problems) - 20} more")
         super().__init__("\n".join(shown))
 
 

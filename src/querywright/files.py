@@ -258,6 +258,16 @@ def json_digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def jsonable(data: Any) -> Any:
+    """Data as JSON has it: a number that is none becomes None, and what JSON does not know its text."""
+    from pydantic_core import to_jsonable_python
+
+    def other(one: Any) -> Any:
+        return dict(one) if isinstance(one, Mapping) else str(one)
+
+    return to_jsonable_python(data, inf_nan_mode="null", fallback=other)
+
+
 def _swap(made: Path, target: Path) -> None:
     replaced = target.exists()
     if replaced:

@@ -17,7 +17,7 @@ import dspy
 from querywright.data import Question, read_questions
 from querywright.data.labels import evidence_by
 from querywright.data.reading import check_evidence, check_labels
-from querywright.errors import DataError, InputError
+from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS, RANKED, Metric, needs
 from querywright.metrics.guideline import Guidelines
 from querywright.metrics.judge import JudgedMetric
@@ -416,12 +416,7 @@ def _questions(source: Any, arms: Mapping[str, _Arm], reader: str | None, readin
     """Read the questions; where an arm that was named compares options, every one must have some."""
     needing = [name for name, arm in arms.items() if arm.needs_options]
     needing += ["the reader multiple_choice"] if reader == "multiple_choice" else []
-    try:
-        return read_questions(source, **reading, multiple_choice=True if needing else None)
-    except DataError as error:
-        if not any("multiple_choice=True" in problem for problem in error.problems):
-            raise
-        raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
+    return read_questions(source, **reading, multiple_choice=" and ".join(needing))
 
 
 def _metrics(

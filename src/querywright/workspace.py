@@ -32,7 +32,6 @@ class Workspace:
         ledger: What all LMs cost.
         lm: The LM.
         budget: What its calls are paid from.
-        tell: Says what a user should know meanwhile.
     """
 
     home: Path
@@ -40,7 +39,6 @@ class Workspace:
     ledger: Ledger
     lm: dspy.LM
     budget: Budget | None = None
-    tell: Tell = print
 
     @property
     def threads(self) -> int:
@@ -59,7 +57,6 @@ class Workspace:
         api_key: str | None = None,
         max_calls: int | None = None,
         limits: Limits | None = None,
-        tell: Tell = print,
         keeps: bool = True,
     ) -> Workspace:
         """Open the working folder and make the LM ready.
@@ -71,7 +68,6 @@ class Workspace:
             api_key: Key of its service.
             max_calls: Calls that it may be asked. Default any number.
             limits: How patient it is asked, and every LM beside it. Default: as ``resolve_lm`` and ``as_lm`` have it.
-            tell: Says what a user should know meanwhile. Default ``print``.
             keeps: Whether it must be possible to keep what is answered. Default True.
 
         Raises:
@@ -96,7 +92,7 @@ class Workspace:
         store, ledger = open_store(folder), Ledger()
         budget = None if max_calls is None else Budget(None, "the command", calls=max_calls)
         opened = _lm(lm, api_base, api_key, store=store, ledger=ledger, budget=budget, limits=limits)
-        return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget, tell)
+        return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget)
 
     def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
         """A second LM with the same store, ledger and limit of calls; the first where it is that one."""
@@ -106,25 +102,15 @@ class Workspace:
         found = _lm(lm, api_base, api_key, store=self.store, ledger=self.ledger, budget=self.budget, limits=limits)
         return writer_beside(self.lm, found, store=self.store) or self.lm
 
-    def writer(self, given: dspy.LM | str | Path | None, *, keep: bool = False) -> dspy.LM | None:
+    def writer(self, given: dspy.LM | str | Path | None) -> dspy.LM | None:
         """The LM that writes, with the same store, ledger and limit of calls; None where it is the LM.
 
         Args:
             given: Any LM, its name or the folder of a trained rewriter; None for the LM.
-            keep: Whether a copy of a rewriter is kept in the working folder, for programs that are saved; the folder
-                that was given is what runs, for its base may lie beside it. Default False.
         """
         from querywright.models.lm import writer_beside
-        from querywright.models.rewriters import rewriter_of
-        from querywright.optimize.artifacts.writers import keep_rewriter
 
-        found = writer_beside(self.lm, given)
-        rewriter = rewriter_of(found) if keep else None
-        if rewriter is not None and keep_rewriter(rewriter.path, self.home) is None:
-            self.tell(
-                f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here"
-            )
-        return found
+        return writer_beside(self.lm, given)
 
     def retriever(
         self,

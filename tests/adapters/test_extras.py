@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from querywright.adapters.common import documents, lm_by_name
+from querywright.adapters.common import documents
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.programs import Record
@@ -77,10 +77,3 @@ def test_a_passage_knows_how_it_was_found():
     assert first == (passages[0], 0.4, {"id": "a", "title": "", "rank": 1, "queries": ["one"]})
     assert second[1:] == (0.7, {"id": "b", "title": "B", "page": 3, "rank": 2, "queries": ["one", "two"]})
     assert documents(lambda *told: told, passages)[1][1:] == (None, {**second[2], "queries": []})
-
-
-def test_a_name_that_is_saved_holds_no_address():
-    assert lm_by_name("openai/gpt-4o-mini") == "openai/gpt-4o-mini"
-    assert lm_by_name(None) is None
-    with pytest.raises(InputError, match="holds an address"):
-        lm_by_name("openai/http://elsewhere.example")

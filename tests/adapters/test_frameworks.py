@@ -172,6 +172,7 @@ def test_a_pipeline_is_saved_by_the_path_and_cannot_send_a_key_away(at_place):
 
 
 def test_the_examples(example):
+    assert OPTIONS[1] in "\n".join(example("load_artifact.py"))
     *documents, chained, streamed = example("in_langchain.py")
     assert documents[0].startswith("1 home ")
     assert (chained, streamed) == (f"{OPTIONS[1]} (2 documents)", OPTIONS[1])

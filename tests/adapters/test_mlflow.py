@@ -59,10 +59,6 @@ def test_a_logged_artifact_predicts(tools, logged):
     assert model.predict({"question": QUESTION, "options": OPTIONS})["answer"][0] == OPTIONS[1]
 
 
-def test_settings_of_another_version_are_left_out(tools, at_place):
-    tools.ours._load_pyfunc("artifacts/plain", {"later": 1, "threads": 2})
-
-
 def test_a_question_that_fails_fails_alone(tools, logged):
     model = tools.mlflow.pyfunc.load_model(logged.model_uri)
     table = model.predict([{"question": QUESTION, "options": OPTIONS}, {"question": QUESTION, "options": ["one"]}])

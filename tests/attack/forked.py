@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 WARM = (
-    "chromadb", "dspy", "optuna", "pandas", "pyarrow.parquet", "plotly.offline", "bm25s", "querywright.api",
+    "chromadb", "dspy", "optuna", "pandas", "pyarrow.parquet", "bm25s", "querywright.api",
     "querywright.optimize", "querywright.optimize.artifacts.pack", "querywright.optimize.artifacts.save",
     "querywright.optimize.study.engine", "querywright.optimize.question_build", "querywright.optimize.report",
     "querywright.optimize.testsets", "querywright.retrieval.chroma_index", "querywright.models.recording",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import runpy
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from querywright.errors import ArtifactError
+from querywright.errors import ArtifactError, InputError
+from querywright.models.recording import packaged_recording, read_recording
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
@@ -30,6 +32,7 @@ for name in ("optimize/conftest.py", "optimize/artifacts/conftest.py"):
 REFUSED = "a changed byte of an artifact is refused, and nothing of it runs"
 WHOLE = "an artifact whose writer is killed is the old one or the new one, whole"
 PACKED = "a changed byte of a packed file is refused or changes nothing"
+RECORDED = "a changed byte of a recording is refused or changes nothing"
 UNPACKED = "a killed unpacking leaves nothing half there, and the next one completes"
 
 
@@ -130,12 +133,30 @@ def test_killed_while_writing(place, write, times, attack):
     assert [entry.name for entry in place.iterdir()] == ["a"]
 
 
+def changed(whole, turn, chance):
+    """A file with a byte that is another one, one more or one less; at first near its end."""
+    place = len(whole) - 1 - turn if turn < 20 else chance.randrange(len(whole))
+    head, old, tail = whole[:place], whole[place], whole[place + 1 :]
+    return head + (bytes([old ^ 1 << turn % 8]), bytes([old, turn % 256]), b"")[turn % 3] + tail
+
+
+def test_changed_recordings(tmp_path, times, attack):
+    lines = gzip.decompress(packaged_recording().read_bytes()).splitlines(keepends=True)
+    path, chance, whole = tmp_path / "answers.jsonl.gz", random.Random(4), gzip.compress(b"".join(lines[:9]))
+    path.write_bytes(whole)
+    right = read_recording(path)
+    for turn in range(times(300)):
+        path.write_bytes(changed(whole, turn, chance))
+        try:
+            attack.tried(RECORDED, read_recording(path) == right, turn)
+        except InputError as error:
+            attack.tried(RECORDED, path.name in str(error), error)
+
+
 def test_changed_packed_files(file, saved, tmp_path, times, attack):
     whole, target, chance, refusals = file.read_bytes(), tmp_path / "x.qw", random.Random(3), 0
     for turn in range(times(60)):
-        place = len(whole) - 1 - turn if turn < 20 else chance.randrange(len(whole))
-        head, old, tail = whole[:place], whole[place], whole[place + 1 :]
-        target.write_bytes(head + (bytes([old ^ 1 << turn % 8]), bytes([old, turn % 256]), b"")[turn % 3] + tail)
+        target.write_bytes(changed(whole, turn, chance))
         try:
             unpack(target, tmp_path / "a", home=tmp_path / "other")
             attack.tried(PACKED, read_artifact(tmp_path / "a").data == read_artifact(saved[1]).data, turn)

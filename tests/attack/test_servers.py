@@ -121,6 +121,10 @@ def test_a_service_that_answers_nothing_is_down(attack, remote, step):
     with pytest.raises((OutageError, TooManyFailuresError)):
         closed_book(questions(40), lm)
     attack.tried("a service that answers nothing ends a run", server.count <= 12, server.count)
+    lm, server = remote(step, limits={"outage_after": 5})  # as a command asks: with as many threads as there may be
+    with pytest.raises((OutageError, TooManyFailuresError)):
+        closed_book(questions(100), lm, threads=engine_of(lm).threads, max_failures=1.0)
+    attack.tried("a service that answers nothing ends a run", server.count <= 4 * 9, server.count)
     assert open_store().count("lm") == 0
 
 

@@ -1,9 +1,12 @@
+"""Every benchmark runs, at a tiny size and over random models, and tells what it is there to tell."""
+
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,35 +14,20 @@ import pytest
 pytestmark = pytest.mark.slow
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-NAMES = (
-    "by_hand", "contest", "load", "loopback", "measured", "peers", "questions", "study",
-    "techniques", "trials",
-)  # fmt: skip
 
 
 @pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import load
-    import questions
-    import study
-    import techniques
-    import trials
-
-    yield SimpleNamespace(
-        load=load, questions=questions, study=study, techniques=techniques, trials=trials,
-    )  # fmt: skip
-    for name in NAMES:
+def bench(tiny_models: None) -> Iterator[Callable[[str], Any]]:
+    """Imports a benchmark."""
+    yield importlib.import_module
+    for name in {path.stem for path in BENCHMARKS.glob("*.py")}:
         sys.modules.pop(name, None)
 
 
 @pytest.fixture
-def studies(
-    benchmarks: SimpleNamespace, hashed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., Any]:
-    """Runs parts of the benchmark of studies at a tiny size, with an embedder that has no model."""
-    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: hashed)
-    monkeypatch.setenv(benchmarks.trials.KEY, "x")
+def studies(bench: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Runs parts of the benchmark of studies."""
+    monkeypatch.setenv(bench("trials").KEY, "x")
     small = {
         "latency": 0.01, "threads": 2, "questions": 6, "trials": 6, "passages": 40, "data": tmp_path,
         "big-questions": 12, "big-trials": 3, "worker-trials": 5, "worker-questions": 3, "lm": "openai/bench",
@@ -48,86 +36,97 @@ def studies(
 
     def run(*parts: str) -> Any:
         named = [text for part in parts for text in ("--part", part)]
-        given = [text for name, value in small.items() for text in (f"--{name}", str(value))]
-        return benchmarks.study.main([*named, *given])
+        return bench("study").main([*named, *(text for name, one in small.items() for text in (f"--{name}", str(one)))])
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "reader", "stages", "calls", "texts"),
-    [
-        ("multi_query", "short_answer", 2, 2, 4),
-        ("hcqr", None, 2, 2, 3),
-        ("hyde", None, 1, 8, 9),
-        ("plain", None, 0, 0, 1),
-    ],
-)
-def test_a_technique_runs_through_the_benchmark(
-    benchmarks: SimpleNamespace, hashed: Any, name: str, reader: str | None, stages: int, calls: int, texts: int
-) -> None:
-    with benchmarks.techniques.bench(
-        latency=0.01, questions=4, concurrency=3, passages=12, data=None, embedder=hashed()
-    ) as ready:
-        result = benchmarks.techniques.run_technique(ready, name, reader=reader)
-    assert result.stages == stages
-    assert result.path == pytest.approx(stages * 4 / 3 * 0.01)
-    assert result.floor == pytest.approx(1.5 if stages else 1)  # two rounds of three questions at a time
+def test_a_technique_runs_through_the_benchmark(bench: Callable[[str], Any], hashed: Any) -> None:
+    techniques = bench("techniques")
+    size = {"latency": 0.01, "questions": 4, "concurrency": 3, "passages": 12, "data": None}
+    with techniques.bench(**size, embedder=hashed()) as ready:
+        result = techniques.run_technique(ready, "multi_query", reader="short_answer")
+    assert (result.stages, result.path) == (2, pytest.approx(2 * 4 / 3 * 0.01))
     for run in (result.cold, result.cached):
-        assert run.failures == 0
-        assert run.calls == calls
-        assert run.embedded == texts
-        assert run.searched == (1 if name == "hyde" else texts)
-    assert set(result.to_json()) == {"name", "stages", "path", "floor", "cold", "cached"}
-    assert (result.ratio(result.cold) is None) == (stages == 0)
-    assert result.name in benchmarks.techniques.line(result, 4)
+        assert (run.failures, run.calls, run.embedded, run.searched) == (0, 2, 4, 4)
+    assert result.name in techniques.line(result, 4)
 
 
-def test_stored_questions_lead_to_the_passage_of_a_question(benchmarks: SimpleNamespace, tmp_path: Path) -> None:
-    bench = benchmarks.questions.build(tmp_path, 42, 4)
-    assert (bench.plain.count, bench.index.count) == (42, 11)  # ten passages of four questions, one of two
-    for retriever in (bench.plain, bench.index):
+def test_stored_questions_lead_to_the_passage_of_a_question(bench: Callable[[str], Any], tmp_path: Path) -> None:
+    questions = bench("questions")
+    made = questions.build(tmp_path, 42, 4)
+    assert (made.plain.count, made.index.count) == (42, 11)  # ten passages of four questions, one of two
+    for retriever in (made.plain, made.index):
         assert retriever.search(["7.asked"], 1)[0][0].passage.id == "0000007"
-    assert len({hit.passage.id for hit in bench.index.search(["7.asked"], 5)[0]}) == 5
-    ratios = benchmarks.questions.compare(bench, 3)
-    assert set(ratios) == {"median", "p95", "plain ms", "matched ms"}
-    assert all(value > 0 for value in ratios.values())
+    assert min(questions.compare(made, 3).values()) > 0
 
 
 def test_trials_over_numbers_ask_once_and_loops_by_hand_as_often_as_their_cache_lets_them(
-    studies: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    studies: Callable[..., Any],
 ) -> None:
     report = studies("replay", "big")
-    found = report["replay"]
-    calls = [one["calls"] for one in found["by hand"]]
-    assert found["ours"]["calls"] == 6
-    assert found["floor"] == pytest.approx(0.03)
-    assert calls[0] == 36
+    calls = [one["calls"] for one in report["replay"]["by hand"]]
+    assert (report["replay"]["ours"]["calls"], calls[0], calls[2]) == (6, 36, 6)
     assert 6 < calls[1] <= 24
-    assert calls[2] == 6
-    assert found["ours"]["seconds"] > 0
     assert report["big"]["questions"] == 12
-    assert 1 <= len(report["big"]["seconds"]) <= 3
-    assert "always four queries" in capsys.readouterr().out
 
 
 def test_searches_are_compared_at_equal_calls(studies: Callable[..., Any]) -> None:
-    found = studies("equal-calls")["equal-calls"]
-    assert [one["name"].split()[0] for one in found["searches"]] == ["study", "random", "one", "MIPROv2"]
-    assert all(one["calls"] <= 45 for one in found["searches"])
-    ours, *others = found["searches"]
-    assert ours["paired"] == {"accuracy": None}
+    ours, *others = studies("equal-calls")["equal-calls"]["searches"]
+    assert [one["name"].split()[0] for one in (ours, *others)] == ["study", "random", "one", "MIPROv2"]
+    assert all(one["calls"] <= 45 for one in (ours, *others))
     for one in others:
         paired = one["paired"]["accuracy"]
-        assert paired["n"] == 6
         assert paired["difference"] == pytest.approx(ours["test"]["accuracy"] - one["test"]["accuracy"])
 
 
-def test_loading_is_set_beside_what_its_models_alone_need(
-    benchmarks: SimpleNamespace, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = benchmarks.load.main(["--runs", "1", "--lm", "loopback", "--engine", "bm25"])
-    assert min(result.dspy, result.floor, result.load) > 0
+def test_loading_is_set_beside_what_its_models_alone_need(bench: Callable[[str], Any]) -> None:
+    result = bench("load").main(["--runs", "1", "--lm", "loopback", "--engine", "bm25"])
+    assert min(result.dspy, result.floor, result.load, result.work) > 0
     assert result.ratio == pytest.approx(result.load / result.floor)
-    assert result.work > 0
-    assert f"load to first answer: {result.ratio:.2f} times" in capsys.readouterr().out
+
+
+def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(
+    bench: Callable[[str], Any], tmp_path: Path
+) -> None:
+    bench("rewriter").random_rewriter(tmp_path / "random", "rrr")
+    sizes = ["--train", "2", "--dev", "1", "--steps", "1", "--samples", "4", "--room", "8"]
+    found = bench("recipes").main(["--rewriter", str(tmp_path / "random"), *sizes, "--work", str(tmp_path / "work")])
+    assert list(found) == ["ours", "seed", "paper"]
+    for one in found.values():
+        assert one["recipe"]["batch"] * one["recipe"]["group"] == 4
+        assert [line["step"] for line in one["log"] if line["kind"] == "step"] == [1]
+
+
+def test_every_way_of_rewriting_is_measured_beside_the_search_and_the_frozen_lm(
+    bench: Callable[[str], Any], package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewriter = bench("rewriter")
+    monkeypatch.setattr(rewriter, "ARTIFACT", package / "none")
+    made = rewriter.main(["--questions", "2", "--rounds", "2", "--room", "16", "--json"])
+    ways = made["latency"]
+    assert list(ways) == ["plain", "frozen", "llama.cpp", "transformers"]
+    assert [one["measured"] for one in ways.values()] == [4] * 4
+    assert ways["plain"]["calls"] == 0 < min(ways[name]["tokens"] for name in ("frozen", "llama.cpp", "transformers"))
+    assert all(one["prompts"] == 32 and 1 < one["tokens"] <= 16 for one in made["batches"].values())
+    assert "over" in "\n".join(rewriter.lines(made, rewriter.parser().parse_args([])))
+
+
+def test_a_taught_judge_and_the_one_as_it_comes_are_held_against_the_labels(
+    bench: Callable[[str], Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    passages, cases = [], []
+    for number in range(20):  # an article of a passage each, with a question that it answers and one that it does not
+        id = f"A_{number}_0"
+        passages.append({"id": id, "title": f"Bridge {number}", "text": f"Bridge {number} has {number + 2} arches."})
+        asked = {"passage": id, "answerable": True, "answers": [f"{number + 2} arches"]}
+        cases.append(asked | {"question": f"How many arches has bridge {number}?"})
+        cases.append({"question": f"Who built bridge {number}?", "passage": id, "answerable": False, "answers": []})
+    for name, rows in (("corpus", passages), ("questions", cases)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sizes = ["--train", "16", "--dev", "2", "--test", "4", "--epochs", "1", "--device", "cpu"]
+    found = bench("taught_judge").main([str(tmp_path), *sizes, "--work", str(tmp_path / "work"), "--json"])
+    assert found["training"]["loss by epoch"][0] < found["training"]["loss before"]
+    assert (found["as it comes"]["n"], found["taught"]["n"]) == (4, 4)
+    assert "rewriter:" in found["taught"]["lm"]

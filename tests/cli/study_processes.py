@@ -119,7 +119,7 @@ def outcome(folder: Path, storage: str | None = None) -> dict[str, Any]:
         (one["arm"], one["metrics"], [(row["id"], row["scores"], row["answer"]) for row in one["rows"]])
         for one in found["test"]
     ]
-    kept = ("recommended", "verdict", "sentence", "arms", "corrected", "comparisons", "dead_knobs")
+    kept = ("recommended", "verdict", "sentence", "arms", "corrected", "comparisons")
     return {**{name: found[name] for name in kept}, "test": tests}
 
 

@@ -1,6 +1,6 @@
 """``querywright artifact``: what the commands print, write and refuse, and what never gets into an artifact.
 
-Below: programs on other engines, with a reranker, and with the embedded models without a network.
+Below: programs on other engines, and with a reranker.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -21,16 +19,13 @@ from pathlib import Path
 import pytest
 
 import querywright
-from querywright.data import Question
 from querywright.errors import CollectionError
 from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.save import save_program
 from querywright.programs import make_program
 
 QUESTION = "What is said about bread and ready meals?"
 OPTIONS = ("--option", "salt", "--option", "feet")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "load_artifact.py"
 KEY, USER, HOST, PLACE = "sk-planted-4b1c7e0d9f2a", "planted-user-5e2a", "planted-host-93c4", "planted-folder-1f8b"
 BARE = dict.fromkeys(("embedder", "collection", "engine", "reranker", "fingerprint"))
 
@@ -225,58 +220,3 @@ def test_a_reranker_orders_what_was_found_and_is_saved(ok, compiled, collection,
     manifest = json.loads((made / "manifest.json").read_text())
     assert manifest["reranker"] == (LongestFirst.id if manifest["technique"] == "rerank" else None)
     ok("ask", QUESTION, "--artifact", made, *OPTIONS, *server.lm)
-
-
-GUARD = """
-import os, sys
-
-def guard(event, args):
-    inner = event == "socket.connect" and isinstance(args[1], tuple)
-    if inner or event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
-        with open(os.environ["OPENED"], "a") as file:
-            file.write(f"{event} {args[1:] if inner else args}\\n")
-        raise OSError(101, "no network in this test")
-
-sys.addaudithook(guard)
-"""
-CARDS = [
-    {"id": "home", "title": "Readings at home", "text": "Sit for five minutes, take two readings a minute apart in the "
-     "morning and evening for a week, and write down the average."},
-    {"id": "feet", "title": "Feet", "text": "Look at both feet every evening and show any new sore to the team."},
-    {"id": "eyes", "title": "Eyes", "text": "The eye clinic photographs the retina once a year."},
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_what_was_saved_is_asked_by_the_embedded_models_without_a_network(tmp_path, monkeypatch):
-    """In processes of their own, with a guard that takes note of every connection that is tried."""
-    home, opened = tmp_path / ".querywright", tmp_path / "opened.txt"
-    for name in [name for name in os.environ if name.startswith(("HF_", "QUERYWRIGHT", "COV"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    retriever = querywright.ChromaRetriever.build("sample", CARDS, home=home)
-    save_program(
-        tmp_path / "artifacts" / "hcqr-sample",
-        make_program("plain", retriever, reader="multiple_choice", max_passages=2),
-        lm=querywright.resolve_lm("embedded"), threads=1, made={}, card="# x\n",
-        asked=[Question("q", "What photographs the retina?", ("The eye clinic", "A cuff"))],
-    )  # fmt: skip
-    (tmp_path / "guard").mkdir()
-    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "guard"), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("OPENED", str(opened))
-
-    def alone(*arguments):
-        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=240, check=False)
-
-    done = alone("-m", "querywright", "ask", "Which reading at home should I write down?", "--artifact",
-                 "artifacts/hcqr-sample", "--json", *OPTIONS)  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    answer = json.loads(done.stdout)
-    assert (answer["passages"][0]["id"], len(answer["passages"]), answer["fallbacks"]) == ("home", 2, [])
-    assert answer["answer"] in OPTIONS
-    done = alone(str(EXAMPLE))
-    assert (done.returncode, "'home'" in done.stdout) == (0, True), done.stderr
-    assert not opened.exists(), opened.read_text()
-    alone("-c", "import socket; socket.socket().connect_ex(('127.0.0.1', 9))")
-    assert "127.0.0.1" in opened.read_text()

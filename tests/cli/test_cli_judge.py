@@ -90,26 +90,18 @@ def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice
     assert len(server.requests) == 24
 
 
-def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(ok, cli, write, server, perfect):
+def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(ok, write, server, perfect):
     server.reply = perfect
     rows = [{"question": f"What of {q}?", "passage": f"Code {grade}, passage {arm} of {q}.", "label": LABELS[grade],
              "second_label": LABELS[0 if q == 7 else grade], "arms": arm}
             for q in range(8) for arm, grade in (("plain", 0), ("hyde", 2 * (q < 6)), ("hcqr", 1))]  # fmt: skip
-    command = ("judge", "calibrate", "--data", write("arms.jsonl", rows), *BARE, *server.lm)
-    done = ok(*command)
-    flat = " ".join(done.out.split())
+    flat = " ".join(ok("judge", "calibrate", "--data", write("arms.jsonl", rows), *BARE, *server.lm).out.split())
     assert "value second person" in flat
     for said in (
         "hcqr 1.00 1.00 hyde 0.75 0.75 plain 0.00 0.00",
         "Kendall's tau of the two orders of 3 arms: 1.00 [1.00",
     ):
         assert said in flat
-    data = cli(*command, "--json").data
-    assert (data["arms"]["hyde"], data["order"]["value"], data["between_people"]["kappa"]["value"] < 1) == (
-        [0.75, 0.75],
-        1,
-        True,
-    )
 
 
 def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, server, collection, rows, write, perfect):
@@ -139,19 +131,12 @@ def test_compile_keeps_what_helps_and_says_what_it_is_worth(ok, cli, write, serv
 
     server.reply = lambda body: perfect(body) if sent(body).count("Code ") > 1 else at_random(body)
     data = write("many.jsonl", cases(32, 5))
-    done = ok("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", *server.lm)
-    flat = " ".join(done.out.split())
+    flat = " ".join(ok("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", *server.lm).out.split())
     assert re.search(r"chosen on dev: [36] demonstrations", flat)
     assert "the demonstrations bring the judge nearer to people: difference in kappa" in flat
-    assert all(word in flat for word in ("before", "after", "difference"))
-    made = json.loads(Path("judges/tuned/judge.json").read_text())
-    assert len(made["predictors"]["label"]["demos"]) in (3, 6)
-    assert KEY not in json.dumps(made)
+    assert KEY not in Path("judges/tuned/judge.json").read_text()
     again = cli("judge", "calibrate", "judges/tuned", "--data", data, "--json", *server.lm)
     assert again.data["figures"]["kappa"]["value"] == 1
-    assert again.data["prompt"] == made["calibration"]["prompt"]
-    as_json = cli("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", "--json", *server.lm)
-    assert set(as_json.data) == {"chosen", "dev", "before", "after", "differences", "n"}
 
 
 def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, server, sent):
@@ -186,13 +171,10 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
     ("arguments", "parts"),
     [
         (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
-        (("calibrate", "--data", "none.jsonl"), ["no such file"]),
         (("calibrate", "--data", "beyond.jsonl"), ["line 1", "found 5; expected a label: NOT_USEFUL"]),
         (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
-        (("calibrate", "faithfulness", "--data", "cases.jsonl"), ["response"]),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
         (("compile", "--data", "two.jsonl", "--out", "x"), ["--seed"]),
-        (("evaluate", "--judge", "nobody"), ["unknown judge 'nobody'"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
         (("evaluate", "--judge", "coverage"), ["--guidelines FILE"]),
         (("evaluate", "--judge", "usefulness", "--guidelines", "x.json"), ["--judge coverage"]),
@@ -210,9 +192,3 @@ def test_mistakes(wrong, data, write, server, questions, collection, arguments, 
     given += ["--collection", collection] if command == "evaluate" else []
     message = wrong(*given, *more, *server.lm)
     assert all(part in message for part in parts), message
-
-
-def test_an_outage_stops_it_and_saves_nothing(cli, data, server):
-    server.status = 401
-    done = cli("judge", "calibrate", "--data", data, "--out", "judges/x", *server.lm)
-    assert (done.status, KEY in done.out + done.err, Path("judges").exists()) == (3, False, False)

@@ -20,35 +20,25 @@ def says(text, *parts):
     assert not missing, f"{missing} not in {text!r}"
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "parts"),
-    [
-        ([{"id": "a", "text": "one"}, {"id": "a", "text": "two"}], (), ["p.jsonl", "'a'", "other content"]),
-        ([{"id": "a", "contents_": "x"}], ("--column", "text"), ["--column takes NAME=VALUE", "'text'"]),
-        ([{"id": "a", "contents_": "x"}], ("--column", "words=contents_"), ["words", "text"]),
-    ],
-)
-def test_passages_that_cannot_be_indexed(wrong, write, rows, options, parts):
-    says(wrong("index", "new", write("p.jsonl", rows), *options), *parts)
-    assert not Path("home/collections/new").exists()
-
-
-def test_files_and_names_that_are_not_there(wrong, passages, collection, server):
+def test_files_and_names_that_are_not_there(wrong, passages, write, collection, server):
     says(wrong("evaluate", "--data", "absent.jsonl", *server.lm), "absent.jsonl", "no such file")
     says(wrong("index", "Two Words", passages), "'Two Words'", "a-z")
+    twice = write("p.jsonl", [{"id": "a", "text": "one"}, {"id": "a", "text": "two"}])
+    says(wrong("index", "new", twice), "p.jsonl", "'a'", "other content")
+    says(wrong("index", "new", passages, "--column", "text"), "--column takes NAME=VALUE", "'text'")
+    assert not Path("home/collections/new").exists()
 
 
 def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write, server, artifact):
     fixed = ("--collection", collection, *server.lm)
     rows[3]["answer"] = "pepper"
     source = write("pepper.jsonl", rows)
-    for command in (["evaluate", "--data", source], ["compile", "hcqr", "--data", source, "--out", "new"]):
-        says(wrong(*command, *fixed), "line 4", "pepper", "answer")
+    says(wrong("evaluate", "--data", source, *fixed), "line 4", "pepper", "answer")
     del rows[1]["options"], rows[3]
     source = write("open.jsonl", rows)
     says(wrong("evaluate", "plain", "--data", source, "--reader", "multiple_choice", *fixed), "line 2", "options")
-    says(wrong("evaluate", "hcqr", "--data", source, *fixed), "hcqr: every question needs options", "line 2")
-    says(wrong("evaluate", artifact, "--data", source, *server.lm), "made: every question needs options", "line 2")
+    says(wrong("evaluate", "hcqr", "--data", source, *fixed), "options, needed for hcqr", "line 2")
+    says(wrong("evaluate", artifact, "--data", source, *server.lm), "options, needed for made", "line 2")
     says(wrong("compile", "hcqr", "--data", source, "--out", "new", *fixed), "line 2", "options")
     says(wrong("ask", QUESTION, "--technique", "hcqr", *fixed), "hcqr compares options", "--option")
     says(wrong("ask", QUESTION, "--technique", "plain", "--reader", "multiple_choice", *fixed), "compares", "--option")
@@ -58,32 +48,26 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
 def test_unknown_names_are_answered_with_the_known_ones(wrong, questions, collection, server):
     fixed = ("--collection", collection, *server.lm)
     compiles = ("compile", "hcqr", "--data", questions, "--out", "new")
-    says(wrong("evaluate", "hcrq", "--data", questions, *fixed), "'hcrq'", "hcqr", "plain")
     says(wrong("compile", "hcrq", "--data", questions, "--out", "new", *fixed), "'hcrq'", "hcqr")
     says(wrong("ask", QUESTION, "--technique", "hcrq", *fixed), "'hcrq'", "hcqr")
     says(wrong("evaluate", "--data", questions, "--metric", "f1", *fixed), "'f1'", "token_f1", "recall")
     says(wrong(*compiles, "--objective", "speed", *fixed), "'speed'", "accuracy")
     for command in (["evaluate", "--data", questions], compiles, ["ask", QUESTION, "--technique", "plain"]):
-        says(wrong(*command, "--reader", "long", *fixed), "'long'", "multiple_choice", "none")
-        says(wrong(*command, "--knob", "depth=3", *fixed), "depth", "max_passages")
         says(wrong(*command, "--knob", "max_passages=many", *fixed), "max_passages", "many")
-        says(wrong(*command, "--knob", "max_passages", *fixed), "NAME=VALUE")
         says(wrong(*command, "--embedder", "other", *fixed), "'embedded:all-MiniLM-L6-v2'", "'st:other'")
+    says(wrong(*compiles, "--knob", "max_passages", *fixed), "NAME=VALUE")
 
 
 def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collection, server):
     """What may be a name or a path is a name; what is written to is refused before anything is asked."""
     long, fixed = "x" * 300, ("--collection", collection, *server.lm)
     compares = ("compare", "plain", "--data", questions, *fixed)
-    for arm in (long, f"plain:{long}=1", f"hcqr:writer={long}"):
+    for arm in (long, f"hcqr:writer={long}"):
         says(wrong("compare", arm, *compares[1:], "--out", "new"), "unknown", "xxx")
     says(wrong(*compares, "--out", long), "too long for the name", "give a shorter --out")
-    says(wrong(*compares, "--out", "new", "--judge", long), "unknown judge")
-    says(wrong("evaluate", "plain", "--data", questions, "--rows", long, *fixed), "give a shorter --rows")
     says(wrong("evaluate", "plain", "--data", long, *fixed), "no such file")
     says(wrong("index", "new", long), "too long for the name of a file")
     says(wrong("ask", QUESTION, "--artifact", long, *server.lm), "there is no artifact")
-    says(wrong("ask", QUESTION, "--technique", "plain", "--embedder", long, *fixed), "the one given is")
     assert not server.requests
 
 
@@ -128,27 +112,21 @@ def test_collections(cli, wrong, questions, collection, server, passages):
     assert cli("ask", QUESTION, "--technique", "plain", "--collection", "absent", *server.lm).status == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
+def test_what_cannot_be_asked(wrong, collection, server):
+    for arguments, parts in (
         (("  \n", "--technique", "plain"), ["a question must be a text that is not empty"]),
         ((QUESTION, "--technique", "plain", "--option", "salt"), ["two or more distinct texts", "['salt']"]),
-        ((QUESTION, "--technique", "plain", "--option", "salt", "--option", " "), ["texts that are not empty"]),
-        ((QUESTION, "--technique", "plain", "--option", "salt", "--option", "salt "), ["distinct", "'salt', 'salt'"]),
         ((QUESTION,), ["--artifact", "--technique"]),
         ((QUESTION, "--technique", "plain", "--verify"), ["--verify", "--artifact"]),
-    ],
-)
-def test_what_cannot_be_asked(wrong, collection, server, arguments, parts):
-    says(wrong("ask", *arguments, "--collection", collection, *server.lm), *parts)
+    ):
+        says(wrong("ask", *arguments, "--collection", collection, *server.lm), *parts)
 
 
 def test_sizes(wrong, questions, collection, server):
     command = ("compile", "hcqr", "--data", questions, "--collection", collection, "--out", "new", *server.lm)
-    for sizes in ("20,40", "a,b,c", "1,2,3,4", "-1,2,3", "²,1,1", ""):
+    for sizes in ("20,40", "-1,2,3", "²,1,1", ""):
         says(wrong(*command, f"--sizes={sizes}"), "--sizes takes three whole numbers", "20,40,80")
     says(wrong(*command, "--sizes", "0,2,2"), "1 or more")
-    says(wrong(*command, "--sizes", "2,900,2"), "dev", "900")
     says(wrong(*command, "--limit", "1"), "split is empty")
 
 
@@ -173,10 +151,6 @@ def test_artifacts(wrong, cli, artifact, questions, server, write):
         return wrong("ask", QUESTION, "--artifact", path, *OPTIONS, *server.lm)
 
     says(told("artifacts/absent"), "artifacts/absent'", "no artifact", "--out")
-    edited = Path(shutil.copytree(artifact, artifact.parent / "edited")) / "program.json"
-    edited.write_text(edited.read_text().replace("}", " }", 1))
-    says(told(edited.parent), "program.json was changed", "compile again")
-
     for option, value in (("--technique", "plain"), ("--reader", "short_answer"), ("--knob", "max_passages=1"),
                           ("--embedder", "other"), ("--engine", "bm25")):  # fmt: skip
         text = wrong("ask", QUESTION, "--artifact", artifact, *OPTIONS, option, value, *server.lm)
@@ -188,11 +162,10 @@ def test_artifacts(wrong, cli, artifact, questions, server, write):
     says(told(artifact), "'tiny'", "querywright index tiny")
 
 
-def test_an_artifact_whose_golden_answers_changed(cli, artifact, server, monkeypatch, tmp_path):
+def test_an_artifact_whose_golden_answers_changed(cli, artifact, server, tmp_path):
     server.reply = lambda body: '{"answer": "salt"}'
-    monkeypatch.setenv("QUERYWRIGHT_HOME", str(tmp_path / "elsewhere"))
     shutil.copytree(tmp_path / "home" / "collections", tmp_path / "elsewhere" / "collections")
-    done = cli("ask", QUESTION, "--artifact", artifact, "--verify", *OPTIONS, *server.lm)
+    done = cli("ask", QUESTION, "--artifact", artifact, "--verify", "--home", "elsewhere", *OPTIONS, *server.lm)
     assert done.status == 2
     says(done.err, "golden.jsonl line 1", "it now answers 'salt', but answered 'juice'", "compile again")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,11 +92,10 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection
     assert asked.out.startswith("answer: It is about salt.\nrests on: p-salt\n")
 
 
-@pytest.mark.parametrize("width", [80, 160])
-def test_the_table_is_whole_at_every_width_and_a_second_run_asks_nothing(ok, cli, collection, questions, server, width):
+def test_the_table_is_whole_and_a_second_run_asks_nothing(ok, cli, collection, questions, server):
     command = ("evaluate", "--data", questions, "--collection", collection, "--limit", "3", *server.lm)
-    done = ok(*command, width=width)
-    assert all(len(line) <= width for line in done.out.splitlines())
+    done = ok(*command, width=80)
+    assert all(len(line) <= 80 for line in done.out.splitlines())
     assert "…" not in done.out
     rows = [line for line in done.out.splitlines() if line.startswith("closed_book ") and " : " not in line]
     assert len(rows) == 1
@@ -138,46 +138,35 @@ def test_a_limit_of_calls_ends_with_3_and_the_next_run_goes_on(ok, outside, ques
     assert len(server.requests) == 6
 
 
-@pytest.mark.parametrize("command", ["ask", "evaluate", "compile"])
-def test_a_refused_key_ends_with_3_at_once_and_is_not_printed(cli, collection, questions, server, command):
+def test_a_refused_key_ends_with_3_at_once_and_is_not_printed(cli, collection, questions, server):
     server.status = 401  # its message repeats the key
-    arguments = {
-        "ask": ["ask", FEET, "--technique", "plain"],
-        "evaluate": ["evaluate", "plain", "--data", questions, "--threads", "1"],
-        "compile": ["compile", "hcqr", "--data", questions, "--out", "art", "--sizes", "2,2,2"],
-    }[command]
-    done = cli(*arguments, "--collection", collection, *server.lm)
-    assert (done.status, done.out) == (3, "")
-    assert done.err.count("\n") == 1 + done.err.count("embedding:")
-    assert "refused Bearer ***" in done.err
-    assert "answers received so far are kept" in done.err
-    assert "never-to-be" not in done.err
-    assert len(server.requests) <= 2
+    for command in (
+        ["ask", FEET, "--technique", "plain"],
+        ["compile", "hcqr", "--data", questions, "--out", "art", "--sizes", "2,2,2"],
+    ):
+        server.requests.clear()
+        done = cli(*command, "--collection", collection, *server.lm)
+        assert (done.status, done.out) == (3, "")
+        said = done.err.splitlines()[-1]
+        assert said.startswith("failed: ")
+        for part in ("refused Bearer ***", "answers received so far are kept"):
+            assert part in said
+        assert "never-to-be" not in done.err
+        assert len(server.requests) <= 2
     assert not Path("art").exists()
 
 
-@pytest.mark.parametrize("command", ["compile", "compare"])
-def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(
-    cli, collection, questions, server, command
-):
+def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(cli, collection, questions, server):
     server.reply = lambda body: "As an AI, I cannot."
-    arguments = {
-        "compile": ["compile", "hcqr", "--data", questions, "--out", "made", "--sizes", "3,4,4", "--trials", "1"],
-        "compare": ["compare", "plain", "hcqr", "--data", questions, "--out", "made"],
-    }[command]
-    done = cli(*arguments, "--collection", collection, *server.lm)
+    command = ("compare", "plain", "hcqr", "--data", questions, "--out", "made", "--collection", collection)
+    done = cli(*command, *server.lm)
     assert (done.status, done.out) == (3, ""), done.err
     assert [one.name for one in Path("made").glob("*") if one.name != "live.json"] == []
     said = " ".join(done.err.split())
-    for part in (
-        "could not be read",
-        "'As an AI, I cannot.'",
-        'a JSON object with "answer" was wanted',
-        "--max-unreadable",
-    ):
+    for part in ("could not be read", "'As an AI, I cannot.'", 'JSON object with "answer" was', "--max-unreadable"):
         assert part in said
     assert len(server.requests) < 60
-    wrong = cli(*arguments, "--collection", collection, "--max-unreadable", "1", *server.lm)
+    wrong = cli(*command, "--max-unreadable", "1", *server.lm)
     assert (wrong.status, "max_unreadable must be a share from 0 to less than 1" in wrong.err) == (2, True)
 
 
@@ -203,18 +192,6 @@ def test_an_artifact_s_own_lm_elsewhere_is_asked_where_it_is_named_or_at_a_named
     assert len(server.requests) == asked
     at = ("--api-base", server.address, "--api-key-env", "SCRIPTED_KEY")
     assert cli("ask", FEET, "--artifact", artifact, *OPTIONS, *at).status == 0
-
-
-def test_an_outage_ends_with_3(outside, home, questions):
-    # Nobody listens on the port. In a process of its own: its clients are not closed.
-    done = outside(
-        "evaluate", "closed_book", "--data", questions, "--threads", "1", "--max-failures", "0", "--limit", "2",
-        "--lm", "openai/scripted", "--api-base", "http://127.0.0.1:9/v1", "--api-key-env", "SCRIPTED_KEY",
-    )  # fmt: skip
-    assert (done.status, done.out) == (3, ""), done.err
-    assert "failed" in done.err
-    assert "Traceback" not in done.err
-    assert KEY not in done.err
 
 
 def test_ctrl_c_ends_with_130_and_the_next_run_goes_on(home, questions, server):
@@ -292,6 +269,7 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
 @pytest.mark.parametrize("live", [False, True])
 def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(live, monkeypatch, tmp_path):
     seen = {}
+    monkeypatch.setattr(demo, "build", lambda *_, **__: SimpleNamespace(count=200, embedded=0))
 
     def compiled(technique, splits, **given):
         seen.update(given, splits=splits)

@@ -6,7 +6,6 @@ import json
 import runpy
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from querywright.cli.study import _resumable, show_status, show_study, study_json
@@ -26,42 +25,6 @@ def study(study_file):
         "techniques": {"multi_query": {"search": "named", "knobs": {"top_k": [1, 2], "n_queries": 2}}},
     }  # fmt: skip
     return lambda **changes: study_file("tiny", **{**given, **changes})
-
-
-def test_a_study_is_run_shown_reported_and_exported(ok, cli, study, tmp_path):
-    out = tmp_path / "out"
-    done = ok("study", "run", study(), "--out", out, width=160)
-    assert "dev, best" in done.out
-    assert "test, " in done.out
-    assert "no rewriting" in done.out
-    assert "recommended: " in done.out
-    assert "LM calls: " in done.out
-    assert "oracle evidence: 8 of 8" in done.err
-    assert "too few to show any lead: it takes 6 at least" in done.err
-    assert json.loads((out / "live.json").read_text("utf-8"))["state"] == "done"
-    assert f"report: {out / 'report.html'}" in done.err
-    page = (out / "report.html").read_text("utf-8")
-    assert "Study tiny" in page
-
-    told = ok("study", "status", out, width=160)
-    assert "tiny: finished; 4 of 4 trials ended" in told.out
-    data = cli("study", "status", out, "--json").data
-    assert data["trials"]["complete"] + data["trials"]["pruned"] == 4
-    assert data["finished"] is True
-
-    (out / "report.html").unlink()
-    assert cli("study", "report", out).status == 0
-    assert (out / "report.html").read_text("utf-8") == page
-    assert cli("study", "report", out, "--out", tmp_path / "mine.html").status == 0
-    assert (tmp_path / "mine.html").is_file()
-
-    table = tmp_path / "trials.parquet"
-    exported = cli("study", "export", out, "--out", table)
-    assert exported.out.startswith("4 rows")
-    assert pq.read_table(table).num_rows == 4
-    rows = tmp_path / "rows.jsonl"
-    assert cli("study", "export", out, "--out", rows, "--questions").status == 0
-    assert {"number", "id", "score.decision_useful"} <= set(json.loads(rows.read_text().splitlines()[0]))
 
 
 def test_check_says_what_a_study_takes(ok, cli, study, server):

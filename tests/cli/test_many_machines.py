@@ -149,7 +149,7 @@ def test_the_main_job_over_three_engines_gives_what_one_process_gives(
     command(many, "index", "small", passages, "--workers", 2, kill="_Embedding", when=embedded)
     server.requests.clear()
     server.delay = 0.05
-    command(many, *build, "--engine", "ray", "--workers", 2, kill="ray::_Worker", when=lambda: len(server.requests) > 9)
+    command(many, *build, "--workers", 2, kill="ray::_Worker", when=lambda: len(server.requests) > 9)
     assert (questions_folder("small", many) / RECORDS).read_bytes() == (
         questions_folder("small", one) / RECORDS
     ).read_bytes()

@@ -10,7 +10,6 @@ import querywright
 from querywright.optimize.study.engine import snapshot
 
 SHOWN = {"optimizer": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
-BEST = "step_back compiled"
 LAST = {"shown": {**SHOWN, "part": "reader", "last": True}}
 
 
@@ -65,71 +64,6 @@ def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, 
     assert loaded("What about feet?").answer != "nothing of the kind"
 
 
-@pytest.fixture
-def two_readers(server, study_file, rows_of_questions):
-    """A study with two readers, whose front has an arm of either: rewriting reads best, choosing reads cheaply."""
-    usual, mark = server.reply, "The eye clinic looks at the retina once a year"
-    answers = {row["question"]: row["answer"] for row in rows_of_questions(8)}
-
-    def reply(body):
-        filled, asked, form = json.loads(usual(body)), *(json.dumps(body["messages"][place]) for place in (-1, 0))
-        if "answer" not in filled:
-            return json.dumps({key: [mark] if isinstance(one, list) else mark for key, one in filled.items()})
-        question, right = next((one, answer) for one, answer in answers.items() if one in asked)
-        number = int(question.split(":")[0].removeprefix("Number "))
-        if "one of " in form:
-            filled["answer"] = (
-                right if number % 2 else next(one for one in answers.values() if one != right and one in form)
-            )
-        else:
-            shown = mark in asked and (len(body["messages"]) > 2 or number != 5)
-            filled["answer"] = right if shown else "nothing"
-        return json.dumps(filled)
-
-    server.reply = reply
-
-    def write(**changes):
-        return study_file(
-            reader=["short_answer", "multiple_choice"],
-            objectives=["accuracy", "lm_calls"],
-            techniques={"step_back": {"search": "named", "knobs": {"top_k": [1, 2]}}},
-            **changes,
-        )
-
-    return write
-
-
-@pytest.mark.slow
-def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(ok, two_readers, tmp_path):
-    out = tmp_path / "out"
-    ok("study", "run", two_readers(prompts=LAST, trials=4), "--out", out)
-    outcome = snapshot(out).outcome
-    assert outcome["reader_prompts"]["name"] == "shown"
-    readers = {name: one["reader"] for name, one in outcome["arms"].items()}
-    other = "front, trial 2, reader multiple_choice"
-    assert readers == {"no rewriting": "short_answer", BEST: "short_answer", other: "multiple_choice"}
-    assert other in {one["arm"] for one in outcome["test"]}
-    compared = {(one["arm"], one["other"]) for one in outcome["comparisons"] if one["family"] == "technique"}
-    assert compared == {(BEST, "no rewriting"), (BEST, f"{BEST}, reader as written")}
-    saved = {one.parent.name: json.loads(one.read_text()) for one in (out / "artifacts").glob("*/program.json")}
-    demos = {name: len(one["predictors"]["reader.predict"]["demos"]) for name, one in saved.items()}
-    assert demos == {"recommended": 1, "runner-up": 1, "front-2": 0}
-
-
-@pytest.mark.slow
-def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study_file, server, tmp_path):
-    whole = tmp_path / "whole"
-    cli("study", "run", study_file(name="whole", prompts=LAST), "--out", whole)
-    calls = {name: cost["calls"] for name, cost in snapshot(whole).outcome["costs"].items()}
-    assert sum(calls.values()) == snapshot(whole).spent.calls
-    assert calls["interrupted"] == 0
-    again = tmp_path / "again"
-    assert cli("study", "run", study_file(name="again", prompts=LAST), "--out", again).status == 0
-    assert snapshot(again).spent.calls == 0
-    one, other = (snapshot(out).outcome["reader_prompts"] for out in (whole, again))
-    assert one["tried"] == other["tried"]
-
-
 def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     out = tmp_path / "out"
     ok("study", "run", study_file(reader_check=3), "--out", out)
@@ -140,24 +74,6 @@ def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     assert outcome["data"]["reader_check"]["n"] == 3
     assert len(outcome["questions"]) == 8 + 6 + 3
     assert "Met once" in (out / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_compile_checks_its_reader_on_further_questions_too(ok, cli, collection, more_questions, server):
-    command = ("compile", "hcqr", "--data", more_questions, "--collection", collection, "--sizes", "3,4,4",
-               "--trials", "1", "--threads", "2", "--json", *server.lm, "--out")  # fmt: skip
-    done = ok(*command, "artifacts/checked", "--reader-check", "3")
-    assert done.data["reader_check"] == 3
-    rows = {one["arm"]: one["n"] for one in done.data["test"]}
-    assert (rows.pop("closed book"), rows.pop("oracle evidence")) == (7, 7)
-    assert set(rows.values()) == {4}
-    asked = len(server.requests)
-    done = cli(*command, "artifacts/more", "--reader-check", "1000")
-    assert (done.status, len(server.requests)) == (2, asked)
-    assert "1000 further questions" in done.err
-    done = cli(*command, "artifacts/more", "--reader-check", "1", "--reader", "none", "--objective", "recall@5")
-    assert (done.status, len(server.requests)) == (2, asked)
-    assert "reader_check needs a reader" in done.err
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What comes of a study: a real gain, knobs without effect, several objectives or readers, arms that fail."""
+"""What comes of a study: a real gain, several objectives, arms that fail."""
 
 from __future__ import annotations
 
@@ -62,9 +62,6 @@ def test_an_arm_that_is_really_better_is_recommended_with_figures_and_saved(cli,
     manifest = json.loads((out / "artifacts" / "recommended" / "manifest.json").read_text())
     assert manifest["technique"] == "rag_fusion"
     assert manifest["made"]["verdict"] == "gain"
-    dead = {one["knob"] for one in found.outcome["dead_knobs"]}
-    assert "rrf_k" in dead
-    assert "top_k" not in dead
 
 
 @pytest.mark.slow
@@ -108,19 +105,6 @@ def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
     front = [found.trials[number].arm.technique for number in found.outcome["front"]]
     assert set(front) == {"plain", "rag_fusion"}  # the one finds more, the other asks no LM
     assert found.outcome["recommended"] == "rag_fusion compiled"
-
-
-@pytest.mark.slow
-def test_no_rewriting_has_the_reader_of_what_it_is_held_against(ok, riddles, tmp_path):
-    out = tmp_path / "out"
-    readers = ["short_answer", "multiple_choice"]
-    ok("study", "run", riddles(reader=readers, objectives=["accuracy"], trials=10), "--out", out)
-    found = snapshot(out)
-    assert {one.arm.reader for one in found.trials if one.arm.is_plain} == set(readers)
-    arms = found.outcome["arms"]
-    best = found.outcome["best"]["name"]
-    assert arms["no rewriting"]["reader"] == arms[best]["reader"]
-    assert arms[best]["technique"] == "rag_fusion"
 
 
 @pytest.mark.slow

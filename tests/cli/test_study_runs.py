@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
+
 import querywright
 from querywright.models.lm import resolve_lm
 from querywright.optimize.study.engine import snapshot
@@ -13,8 +15,12 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
     ok, cli, study_file, server, tmp_path
 ):
     out, file = tmp_path / "out", study_file()
-    done = ok("study", "run", file, "--out", out, "--json")
-    found = snapshot(out)
+    done, found = ok("study", "run", file, "--out", out, width=160), snapshot(out)
+    for said in ("dev, best", "test, ", "no rewriting", "recommended: ", "LM calls: "):
+        assert said in done.out
+    for said in ("oracle evidence: ", f"report: {out / 'report.html'}"):
+        assert said in done.err
+    assert json.loads((out / "live.json").read_text("utf-8"))["state"] == "done"
     assert {one.state for one in found.trials} <= {"complete", "pruned"}
     assert len(found.trials) == 9
     assert [one.arm.technique for one in found.trials[:3]] == ["plain", "rag_fusion", "step_back"]
@@ -23,9 +29,6 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
     names = [one["arm"] for one in found.outcome["test"]]
     assert names[0] == "no rewriting"
     assert {"closed book", "oracle evidence"} < set(names)
-    assert (done.data["recommended"], bool(done.data["verdict"])) == (found.outcome["recommended"], True)
-    assert done.data["files"]["report"] == str(out / "report.html")
-    assert ({"arm", "metrics"} <= set(done.data["test"][0]), "rows" in done.data["test"][0]) == (True, False)
 
     saved = {path.parent.name: json.loads(path.read_text()) for path in (out / "artifacts").glob("*/manifest.json")}
     assert {name: one["made"]["name"] for name, one in saved.items()} == {
@@ -42,8 +45,22 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
 
     asked = len(server.requests)
     for again in (("run", file, "--out", out), ("resume", out)):
-        assert ok("study", *again, "--json").data["recommended"] == found.outcome["recommended"]
+        data = ok("study", *again, "--json").data
+        assert (data["recommended"], bool(data["verdict"])) == (found.outcome["recommended"], True)
+        assert data["files"]["report"] == str(out / "report.html")
+        assert ({"arm", "metrics"} <= set(data["test"][0]), "rows" in data["test"][0]) == (True, False)
     assert len(server.requests) == asked
+    assert "small: finished; 9 of 9 trials ended" in ok("study", "status", out, width=160).out
+    assert ok("study", "status", out, "--json").data["finished"] is True
+    page = (out / "report.html").read_text("utf-8")
+    ok("study", "report", out, "--out", tmp_path / "mine.html")
+    assert "Study small" in page
+    assert (tmp_path / "mine.html").read_text("utf-8") == page
+    table, rows = tmp_path / "trials.parquet", tmp_path / "rows.jsonl"
+    assert ok("study", "export", out, "--out", table).out.startswith("9 rows")
+    assert pq.read_table(table).num_rows == 9
+    ok("study", "export", out, "--out", rows, "--questions")
+    assert {"number", "id", "score.decision_useful"} <= set(json.loads(rows.read_text().splitlines()[0]))
     changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
     assert changed.status == 2
     assert "fixed.max_passages: 2 became 3" in " ".join(changed.err.split())

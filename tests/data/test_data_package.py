@@ -30,25 +30,14 @@ def folder(write, tmp_path):
     return tmp_path
 
 
-def test_the_sample_is_loaded_and_checked(folder, write):
-    sample = load_sample(folder)
+def test_the_sample_is_found_in_the_package_and_checked(folder, write, monkeypatch):
+    monkeypatch.setattr(resources, "files", {"querywright.data.sample": folder}.__getitem__)
+    sample = load_sample()
     assert [passage.content for passage in sample.passages] == ["Cuffs\nToo small.", "Sleeves\nToo high."]
-    (question,) = sample.questions
-    assert question.evidence == {"bp-1": Label.ENTAILED, "bp-2": Label.USEFUL}
+    assert sample.questions[0].evidence == {"bp-1": Label.ENTAILED, "bp-2": Label.USEFUL}
+    assert (read_questions("sample"), read_passages("sample")) == (sample.questions, sample.passages)
     write("cards.jsonl", CARDS[0])
     with pytest.raises(DataError, match="bp-2"):
-        load_sample(folder)
-    write("questions.jsonl", {"id": "q", "question": "?"})
-    with pytest.raises(DataError, match="multiple_choice"):
-        load_sample(folder)
-
-
-def test_the_sample_is_found_in_the_package(folder, monkeypatch):
-    monkeypatch.setattr(resources, "files", {"querywright.data.sample": folder}.__getitem__)
-    assert load_sample() == load_sample(folder)
-    assert (read_questions("sample"), read_passages("sample")) == (load_sample().questions, load_sample().passages)
-    (folder / "cards.jsonl").write_text('{"id": "a", "text": ""}\n')
-    with pytest.raises(DataError, match=r'^sample/cards\.jsonl line 1, column "text"'):
         load_sample()
     (folder / "cards.jsonl").unlink()
     with pytest.raises(DataError, match=r"sample/cards\.jsonl: no such file"):

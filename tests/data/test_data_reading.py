@@ -57,13 +57,10 @@ def test_forms_of_a_history(fields):
         (CHOICE | {"answer": "green"}, "green"),
         (CHOICE | {"answer": " BLUE "}, "Blue"),
         (CHOICE | {"answer": "C"}, "green"),
-        (CHOICE | {"answer": "(b)"}, "Blue"),
         (CHOICE | {"answer": 0}, "red"),
         (CHOICE | {"answer": "2"}, "green"),
-        (CHOICE | {"answer_letter": "c"}, "green"),
         (CHOICE | {"answer_idx": 1, "answer": "blue"}, "Blue"),
         (CHOICE | {"answerKey": "A", "answer": None}, "red"),
-        (CHOICE | {"answers": ["green"]}, "green"),
         (CHOICE, None),
         # The text as it is goes before case, and case before letters.
         (GENOTYPES | {"answer": "Aa"}, "Aa"),
@@ -75,9 +72,7 @@ def test_forms_of_a_history(fields):
         # A letter that is the text of another option is told apart by an index, or by a plain list.
         ({"question": "?", "options": VITAMINS, "answer": "D", "answer_idx": "C"}, "D"),
         ({"question": "?", "answer": "A", "answer_idx": "D"} | VITAMINS, "A"),
-        ({"question": "?", "options": VITAMINS, "answer": "K"}, "K"),
         ({"question": "?", "options": list(VITAMINS.values()), "answer": "D"}, "D"),
-        ({"question": "?", "options": list(VITAMINS.values()), "answer": "B"}, "C"),
         # Without options it is what it is.
         ({"question": "?", "answer": 1912}, "1912"),
         ({"question": "?", "options": [], "answer": "B"}, "B"),
@@ -92,17 +87,8 @@ def test_forms_of_an_answer(row, answer):
     [
         {"options": {"A": "red", "B": "Blue", "C": "green", "D": None}},
         {"choices": {"text": ["red", "Blue", "green"], "label": ["A", "B", "C"]}},
-        {"choices": ["red", "Blue", "green"]},
         {"options": [{"key": key, "value": text} for key, text in zip("ABC", ("red", "Blue", "green"), strict=True)]},
         {"options": {"key": ["A", "B", "C"], "value": ["red", "Blue", "green"]}, "answer": "Blue"},
-        {
-            "choices": [
-                {"option": "B", "text": "red"},
-                {"option": "A", "text": "Blue"},
-                {"option": "C", "text": "green"},
-            ],
-            "answer_idx": "A",
-        },
         {"A": "red", "B": "Blue", "C": "green", "D": None},
         {"options": '["red", "Blue", "green"]'},
     ],
@@ -116,7 +102,6 @@ def test_forms_of_options(fields):
     ("fields", "answers"),
     [
         ({"answers": ["in Rome", "Rome", "in Rome"]}, ("in Rome", "Rome")),
-        ({"answers": []}, ()),
         ({"answer": "Rome", "answers": ["Rome", "Roma"]}, ("Rome", "Roma")),
         ({"answers": {"text": ["x", "y"], "answer_start": [3, 4]}}, ("x", "y")),
     ],
@@ -137,7 +122,6 @@ def test_an_id_that_is_not_given_is_the_hash_of_question_and_options():
     first = read_questions(rows)
     assert first[0].id == hashlib.sha256('["One?", "a", "é"]'.encode()).hexdigest()[:16]
     assert read_questions(rows[::-1]) == first[::-1]
-    assert one(rows[0], multiple_choice=False).id == first[0].id
 
 
 def test_rows_that_ask_the_same_are_one_question_unless_they_contradict(problems):
@@ -170,7 +154,6 @@ def test_limit_and_multiple_choice(write, problems):
     path = write("q.jsonl", *(CHOICE | {"id": str(n), "answer": "red"} for n in range(5)))
     path.write_text(path.read_text() + "{broken\n")
     assert [question.id for question in read_questions(path, limit=2)] == ["0", "1"]
-    assert all(not q.options and q.answer == "red" for q in read_questions(path, limit=5, multiple_choice=False))
     assert "q.jsonl line 6" in problems(path)[0]
     (problem,) = problems([CHOICE, {"id": "b", "question": "?"}], multiple_choice=True)
     assert "row 2" in problem
@@ -184,36 +167,27 @@ def test_limit_and_multiple_choice(write, problems):
     [
         ({"question": "  "}, "question", ["found '  '", "non-empty text"]),
         ({"question": None}, "question", ["found nothing"]),
-        ({"question": 3}, "question", ["found 3"]),
         ({"question": "a\0b"}, "question", ["NUL"]),
         ({"question": "a\ud800b", "id": None}, "question", ["surrogate", r"a\ud800b"]),
         ({"options": ["red"]}, "options", ["['red']", "2 to 26"]),
         ({"options": ["red", "red "]}, "options", ["distinct"]),
         ({"options": ["red", " "]}, "options", ["option B"]),
-        ({"options": ["red", 3]}, "options", ["found 3", "option B"]),
         ({"options": "red or blue"}, "options", ["found 'red or blue'", "a list of"]),
         ({"options": {"text": ["red", "blue"], "label": ["A"]}}, "options", ["'label'", "a list of"]),
-        ({"options": {"text": ["red", "blue"], "label": ["A", "A"]}}, "options", ["distinct"]),
         ({"answer_idx": 1.0}, "answer_idx", ["found 1.0"]),
         ({"answer": "black"}, "answer", ["found 'black'", "'Blue'"]),
-        ({"answer": True}, "answer", ["found True"]),
-        ({"answer": ""}, "answer", ["found ''"]),
         ({"answer_idx": "D"}, "answer_idx", ["found 'D'", "A, B, C", "0 to 2"]),
-        ({"answer_idx": -1}, "answer_idx", ["found -1"]),
         ({"answer_idx": "A", "answer": "green"}, "answer", ["found 'green'", "'red'"]),
         ({"options": None, "answer_idx": "A"}, "answer_idx", ["the row has none"]),
         ({"options": ["2", "3", "1"], "answer": 1}, "answer", ["found 1"]),
         ({"options": GENOTYPES["options"], "answer": "aa"}, "answer", ["one of the options"]),
         ({"options": VITAMINS, "answer": "D"}, "answer", ["text of C and the letter or position of D", "answer_idx"]),
-        ({"aliases": ["x", 0.5]}, "aliases", ["found 0.5"]),
         ({"evidence": {"p": "RELEVANT"}}, "evidence", ["'RELEVANT'", "ENTAILED, USEFUL, NOT_USEFUL"]),
         ({"gold": [["p", 0]]}, "gold", ["['p', 0]", "passage id"]),
-        ({"gold": [""]}, "gold", ["found ''"]),
         ({"jointly": "maybe"}, "jointly", ["found 'maybe'", "true or false"]),
         ({"evidence": ["p"], "assessors": {"q": "person"}}, "assessors", ["{'q': 'person'}", "passage id of the evi"]),
         ({"evidence": ["p"], "assessors": "person"}, "assessors", ["found 'person'", "a name, or a list of names"]),
         ({"history": [{"said": "Hello"}]}, "history", ["a list of turns"]),
-        ({"id": ""}, "id", ["found ''"]),
         ({"id": 1.5}, "id", ["found 1.5"]),
     ],
 )  # fmt: skip
@@ -245,7 +219,6 @@ def test_all_problems_come_at_once_in_order(write, problems):
     [
         ([{"id": 1, "text": "a"}, {"id": 2}], {}, ["(looked for question or query or user_input)", "['id', 'text']"]),
         ([{"id": 1, "text": "a"}, {"id": 2}], {"question": "q"}, ["no column ['q'] for 'question'", "['id', 'text']"]),
-        ([CHOICE], {"evidence": "docs"}, ["no column ['docs'] for 'evidence'"]),
         ([{"question": "?", "a": "x", "b": "y"}], {"options": "a,b,c"}, ["no column ['c']"]),
         ([CHOICE], {"stem": "question"}, ["unknown name ['stem']", "'aliases'"]),
     ],
@@ -275,12 +248,9 @@ def test_forms_of_passages():
     ("fields", "column", "parts"),
     [
         ({"text": ""}, "text", ["found ''"]),
-        ({"text": None}, "text", ["found nothing"]),
-        ({"text": ["a"]}, "text", ["found ['a']"]),
         ({"text": "\udc00"}, "text", ["surrogate"]),
         ({"title": 3}, "title", ["found 3"]),
         ({"metadata": {"a": {"b": 1}}}, "metadata", ["{'a': {'b': 1}}", "flat value"]),
-        ({"metadata": {"a": [1]}}, "metadata", ["flat value"]),
         ({"metadata": {"a": float("nan")}}, "metadata", ["finite"]),
         ({"metadata": "none"}, "metadata", ["an object"]),
         ({"id": None}, "id", ["found nothing"]),

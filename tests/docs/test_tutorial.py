@@ -38,11 +38,6 @@ def test_output_that_is_not_printed_fails(page, workshop, play):
         play(blocks)
 
 
-def test_a_command_that_fails_fails(page, workshop, play):
-    with pytest.raises(AssertionError, match="ended with 2"):
-        play(page["blocks"]("```sh\nquerywright index workshop nothing.jsonl\n```\n"))
-
-
 def test_its_data_fit_together(docs):
     passages = read_passages(docs / "tutorial" / "passages.jsonl")
     questions = read_questions(docs / "tutorial" / "questions.jsonl")

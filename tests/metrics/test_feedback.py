@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-import math
+import re
 
 import dspy
 import pytest
 
 from querywright.data.declined import DECLINED
-from querywright.data.types import Label, Passage, Question
+from querywright.data.types import PERSON, Label, Passage, Question
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.metrics.feedback import PIECE, feedback, feedback_metric
+from querywright.metrics.judge import Judgement
 from querywright.retrieval.types import Query
 
 
@@ -58,6 +59,8 @@ def test_a_question_without_labels_is_told_whether_the_answer_was_found():
     bare = question(evidence={}, options=())
     assert 'The right answer "a tree" stands in a passage that was found.' in feedback(bare, found(OAK), "technique.x")
     assert "stands in no passage that was found" in feedback(bare, found(OTHER), "technique.x")
+    alias = question(evidence={}, options=(), aliases=("a stone",))
+    assert "stands in a passage that was found" in feedback(alias, found(OTHER), "technique.x")
 
 
 def test_a_reader_is_told_of_its_answer_and_nothing_of_the_search():
@@ -72,12 +75,34 @@ def test_a_reader_is_told_of_its_answer_and_nothing_of_the_search():
     assert "Nothing is known" in feedback(bare, found(answer=None, queries=()), "reader.predict")
 
 
+def test_what_judges_said_is_told_with_their_reasons():
+    said = [
+        Judgement("p9", "NOT_USEFUL", "usefulness", "It is of stones."),
+        Judgement("p1", "USEFUL", "usefulness"),
+        Judgement("p1", "ENTAILED", PERSON),
+        Judgement("p2", None, "usefulness"),
+        Judgement("", "yes", "faithfulness"),
+    ]
+    of_search, of_reading, of_both = (
+        re.findall(r"The judge .*?\.(?: |$)", feedback(question(), found(OTHER, OAK), predictor, said))
+        for predictor in ("technique.x", "reader.predict", None)
+    )
+    assert [one.strip() for one in of_search] == [
+        'The judge usefulness calls the passage "p9" at rank 1 NOT_USEFUL: "It is of stones.".',
+        'The judge usefulness calls the passage "Oak" at rank 2 USEFUL.',
+    ]
+    assert [one.strip() for one in of_reading] == ["The judge faithfulness calls the answer yes."]
+    assert len(of_both) == 3
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [("a fish", "names none of the options"), (DECLINED, "declined"), ("", "No answer was given")],
 )
 def test_a_reader_is_told_what_was_wrong_with_its_answer(answer, said):
-    assert said in feedback(question(), found(OTHER, answer=answer), "reader.predict")
+    told = feedback(question(), found(OTHER, answer=answer), "reader.predict")
+    assert said in told
+    assert ("names none" in told) == (answer == "a fish")
 
 
 def test_texts_are_cut_on_one_line_and_no_frame():
@@ -86,6 +111,11 @@ def test_texts_are_cut_on_one_line_and_no_frame():
     for mark in ("\n", "[[", "<|", "|>", "```", '"quoted"'):
         assert mark not in said
     assert len(said) < 3 * PIECE
+    for length, end in ((PIECE, '"'), (PIECE + 1, '..."')):
+        said = feedback(question(), found(Passage("p1", "x" * length)), "technique.x")
+        assert f'"{"x" * PIECE}{end}.' in said
+    for count, end in ((3, "."), (5, " and 2 more.")):
+        assert f'"0", "1", "2"{end}' in feedback(question(), found(queries=map(str, range(count))), "technique.x")
 
 
 def test_the_metric_is_gepas():
@@ -95,4 +125,3 @@ def test_the_metric_is_gepas():
     assert "right answer" in part.feedback
     assert "rank" not in part.feedback
     assert metric(question(evidence={}), found(OAK)).score == 0.0  # not NaN
-    assert not math.isnan(sum([metric(question(), found(OTHER)), metric(question(), found(OAK))]))

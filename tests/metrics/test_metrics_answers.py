@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 from dspy.evaluate.metrics import em_score, f1_score
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querywright.metrics.answers import contains_answer, exact_match, hit, token_f1
@@ -15,36 +15,14 @@ WORDS = st.lists(st.sampled_from(["red", "blue", "green", "the", "a", "x-ray", "
 
 
 @pytest.mark.parametrize(
-    ("text", "normal"),
-    [
-        ("The Eiffel Tower!", "eiffel tower"),
-        ("U.S.", "us"),
-        ("an  answer\tto   the question", "answer to question"),
-        ("theatre and anagram", "theatre and anagram"),
-        ("A", ""),
-        ("the.end", "theend"),  # punctuation goes first, so no article is left alone
-        ("“the”", "“ ”"),  # only ASCII punctuation is deleted
-        ("東京タワー", "東京タワー"),
-    ],
-)
-def test_normalisation_follows_squad(text, normal):
-    assert normalize_answer(text) == normal
-
-
-@pytest.mark.parametrize(
     ("prediction", "answers", "match", "f1"),
     [
         ("the Beatles", ["Queen", "Beatles"], 1.0, 1.0),
-        ("Beatle", ["Queen", "Beatles"], 0.0, 0.0),
         ("A", [""], 1.0, 1.0),  # the trap that multiple choice must avoid
-        ("the Eiffel Tower", ["Eiffel Tower in Paris"], 0.0, 2 / 3),
         ("red red blue", ["red blue blue"], 0.0, 2 / 3),  # shared: red once, blue once
         ("red", ["blue", "red green"], 0.0, 2 / 3),
-        ("", ["red"], 0.0, 0.0),
         ("red", ["the"], 0.0, 0.0),
-        ("北京市。", ["北京市"], 1.0, 1.0),
-        ("대한 민국", ["대한민국"], 1.0, 1.0),
-        ("2008。", ["2008"], 1.0, 1.0),
+        ("대한 민국。", ["대한민국"], 1.0, 1.0),
         ("北京市", ["北京"], 0.0, 4 / 5),  # P 2/3, R 1
         ("서울은", ["서울"], 0.0, 4 / 5),  # by words it would be 0
         ("1911年", ["1912年"], 0.0, 1 / 2),  # a number is one token
@@ -62,6 +40,7 @@ def test_english_scores_are_dspys(prediction, answer):
     assert exact_match(prediction, [answer]) == float(em_score(prediction, answer))
 
 
+@settings(max_examples=30)
 @given(st.text(max_size=50), st.text(st.characters(max_codepoint=0x10FF), max_size=40))
 def test_any_text_equals_itself_and_without_cjk_characters_tokens_are_squads(text, other):
     assert token_f1(text, [text]) == exact_match(text, [text]) == 1.0
@@ -71,17 +50,12 @@ def test_any_text_equals_itself_and_without_cjk_characters_tokens_are_squads(tex
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        ("東京タワー", ["東", "京", "タ", "ワ", "ー"]),
-        ("大韓 民國", ["大", "韓", "民", "國"]),
         (unicodedata.normalize("NFD", "서울은"), ["서", "울", "은"]),  # jamo, as some file systems write them
         ("IBM公司\uff0c成立於\uff11\uff19\uff11\uff11年。", ["ibm", "公", "司", "成", "立", "於", "1911", "年"]),
-        ("「東京」\uff08Tokyo、Japan\uff09", ["東", "京", "tokyo", "japan"]),
         ("ｶﾞﾝﾀﾞﾑ", ["ガ", "ン", "ダ", "ム"]),
         ("約\uff12\uff0e\uff15人、1,000円", ["約", "25", "人", "1000", "円"]),  # SQuAD too makes 25 of 2.5
-        ("ビタミン A", ["ビ", "タ", "ミ", "ン", "a"]),
         ("The Beatles の A day", ["beatles", "の", "day"]),
-        ("𠮷野家", ["𠮷", "野", "家"]),
-        ("“U.S.”美国", ["us", "美", "国"]),
+        ("“U.S.”𠮷野家", ["us", "𠮷", "野", "家"]),
     ],
 )
 def test_tokens_of_cjk_texts(text, tokens):
@@ -96,12 +70,9 @@ PASSAGE = "Radium\nMarie Curie's lab in Paris/Sceaux found it; she knew no rest 
 @pytest.mark.parametrize(
     ("answer", "value"),
     [
-        ("Marie Curie", 1.0),
         ("the lab", 1.0),  # articles do not count
         ("Paris", 1.0),
-        ("U.S.", 1.0),
         ("US", 1.0),
-        ("192", 0.0),
         ("no", 1.0),  # a word of its own; an accident, which the definition allows
         ("new", 0.0),  # a part of "knew"
         ("Curie Marie", 0.0),
@@ -116,8 +87,6 @@ def test_hit_by_hand(answer, value):
 def test_hit_in_other_texts():
     assert hit(["seen by Marie", "Curie was there"], ["Marie Curie"]) == 0.0  # it lies within one passage
     assert hit([], ["Curie"]) == 0.0
-    assert hit(["首都は東京都です。"], ["東京"]) == 1.0
-    assert hit(["IBM公司成立于1911年。"], ["IBM"]) == 1.0
     assert [hit(["서울은 수도이다."], [answer]) for answer in ("서울", "부산")] == [1.0, 0.0]
     assert hit(["Lord of the Rings (指輪物語)"], ["The Lord of the Rings"]) == 1.0
     assert hit(["Curie"], ["A", "Curie"]) == 1.0
@@ -128,15 +97,11 @@ def test_hit_in_other_texts():
     ("written", "answer", "value"),
     [
         ("Insulin lowers blood sugar.", "insulin", 1.0),
-        ("It is the U.S. that won.", "US", 1.0),
         ("Insulins lower it.", "insulin", 0.0),
-        ("", "insulin", 0.0),
         ("Yes, both are rivers.", "yes", 1.0),
-        ("yes", "Yes.", 1.0),
         ("They are, yes.", "yes", 0.0),
         ("There is no river.", "no", 0.0),
         ("No one is.", "no one", 1.0),
-        ("수도는 서울이다.", "서울", 1.0),
         ("Vitamin A.", "A", 0.0),
     ],
 )

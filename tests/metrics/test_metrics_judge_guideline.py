@@ -17,7 +17,6 @@ from querywright.metrics.guideline import (
     write_guideline,
 )
 from querywright.metrics.judges import CoverageJudge
-from querywright.models.adapter import PromptAdapter
 
 QUESTION = Question("q1", "What helps?", answer="sugar")
 SOURCES = [Passage("p", "Sugar helps, then rest.")]
@@ -45,14 +44,6 @@ def test_written_from_the_source_in_two_steps(scripted, asking):
     assert "never instructions" in first.system
     assert "Sugar helps, then rest." not in second.text
     assert "Sugar, then rest." in second.text
-
-
-def test_an_lm_whose_output_is_constrained_has_room_for_several_sentences(scripted):
-    lm = scripted({"golden_answer": "Sugar. Then rest."}, {"key_points": ["Sugar helps."]})
-    with dspy.context(lm=lm, adapter=PromptAdapter(grammar=True)):
-        GuidelineWriter()(question="What helps?", passages=SOURCES)
-    golden, points = lm.engine.asked[0].properties["golden_answer"], lm.engine.asked[1].properties["key_points"]
-    assert (golden["maxLength"], points["maxItems"], points["items"]["maxLength"]) == (1000, 10, 200)
 
 
 @pytest.mark.parametrize("steps", [("?",), ({"golden_answer": "x"}, {"key_points": []}), ({"golden_answer": " "},)])
@@ -93,16 +84,8 @@ def test_nothing_is_asked_where_there_is_nothing_to_ask(frozen, scripted, asking
 
 
 def test_frozen_is_frozen(frozen, tmp_path):
-    other = Guideline("Water.", ("Water.",), "b", "writer")
-    more = frozen.with_new({"q1": other, "q2": other})
-    assert (more["q1"], more["q2"]) == (frozen["q1"], other)
-    assert list(frozen) == ["q1"]
-    more.save(tmp_path / "points.json")
-    read = Guidelines.load(tmp_path / "points.json")
-    assert dict(read) == dict(more)
-
-
-def test_another_text_under_the_same_id_is_refused(frozen):
+    frozen.save(tmp_path / "points.json")
+    assert Guidelines.load(tmp_path / "points.json") == frozen
     assert frozen.holds(QUESTION, SOURCES)
     assert not frozen.holds(Question("q2", "What helps?"), SOURCES)
     for question, sources in ((Question("q1", "What hurts?"), SOURCES), (QUESTION, [Passage("p", "Other.")])):
@@ -114,10 +97,7 @@ def test_another_text_under_the_same_id_is_refused(frozen):
     "text",
     [
         "{",
-        '{"q1": 3}',
         '{"q1": {"golden_answer": "g", "points": [], "basis": "b", "lm": "l"}}',
-        '{"q1": {"golden_answer": "g", "points": [""], "basis": "b", "lm": "l"}}',
-        '{"q1": {"points": ["x"]}}',
     ],
 )
 def test_a_damaged_file_is_refused(text, tmp_path):

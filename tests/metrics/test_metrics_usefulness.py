@@ -6,7 +6,7 @@ import pytest
 
 from querywright.data.types import Label
 from querywright.errors import DataError
-from querywright.metrics.usefulness import Usefulness, decision_useful, passage_labels, question_label, usefulness
+from querywright.metrics.usefulness import Usefulness, passage_labels, usefulness
 
 E, U, N = Label.ENTAILED, Label.USEFUL, Label.NOT_USEFUL
 EVIDENCE = {"e": "ENTAILED", "u": U, "n": "NOT_USEFUL"}
@@ -16,15 +16,6 @@ def test_labels_in_order_and_unnamed_passages_do_not_help():
     assert passage_labels(["n", "other", "u", "e", "u"], EVIDENCE) == [N, N, U, E, U]
     with pytest.raises(DataError, match="'p' has the label 'entailed'; a label is one of ENTAILED, USEFUL"):
         passage_labels(["p"], {"p": "entailed"})
-
-
-@pytest.mark.parametrize(
-    ("labels", "label", "score"),
-    [([N, U, E], E, 1.0), ([N, U, N], U, 1.0), ([N, N], N, 0.0), ([], N, 0.0), (["USEFUL"], U, 1.0)],
-)
-def test_best_label_is_the_questions(labels, label, score):
-    assert question_label(labels) is label
-    assert decision_useful(label) == score
 
 
 def test_usefulness_of_what_was_found():

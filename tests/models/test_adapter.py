@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Literal
 
@@ -202,34 +201,20 @@ def test_answers_that_can_be_read(text):
     [
         ("tea", "The answer is no JSON object", {}),
         ('["tea"]', "The answer is no JSON object", {}),
-        ("{" * 3_000, "The answer", {}),
         ('{"answer": ' + "[" * 1_500 + "]" * 1_500 + "}", "The answer is (no|nested)", {}),
         ('{"answer": ' + "[" * 900 + "]" * 900 + "}", "The (answer is nested too deep|field answer is no text)", None),
-        ("", "The answer is no JSON object", {}),
-        ("{}", "The answer lacks answer", {}),
         ('{"reply": "tea"}', "The answer lacks answer", {}),
         ('{"answer": ["tea"]}', "The field answer is no text", {"answer": ["tea"]}),
         ('{"answer": "tea"} or {"answer": "coffee"}', "more than one JSON object", {}),
         ('{"answer": "a \\" and', "breaks off inside a text", {"answer": 'a " and'}),
-        (
-            '{"answer": "Paris is the capital of Fra',
-            "breaks off inside a text",
-            {"answer": "Paris is the capital of Fra"},
-        ),
         ('Sure: {"more": 1, "answer": "Paris', "breaks off inside a text", {"answer": "Paris"}),
         ('{"answer": "half \\ud83d', "breaks off inside a text", {"answer": "half \ufffd"}),
-        ('{"ans', "breaks off inside a text", {}),
     ],
 )
 def test_answers_that_cannot_be_read_say_why_and_what_could_be_read(text, message, read):
     with pytest.raises(AdapterParseError, match=message) as caught:
         parse(text)
     assert read is None or caught.value.parsed_result == read
-
-
-@pytest.mark.parametrize("answer", ['{"answer": "answ"', '{"answer": "5" tall"}', '{"answer": "with an end }'])
-def test_an_answer_that_is_nearly_json_is_mended(answer):
-    assert parse(answer)["answer"]
 
 
 def test_values_have_their_fields_types():
@@ -291,23 +276,6 @@ def test_an_unreadable_answer_is_asked_for_once_more_in_another_prompt():
         'JSON object, nothing before or after it, with these fields: "answer".'
     )
     assert (lm.engine.ledger.total.repairs, lm.engine.ledger.total.calls) == (1, 2)
-
-
-def test_a_second_unreadable_answer_is_an_error_also_in_an_event_loop():
-    lm = lm_of("no", '{"answer": "tea"}', "no", "no", '{"answer": "late"}')
-
-    async def main():
-        with dspy.context(lm=lm, adapter=PromptAdapter()):
-            assert (await dspy.Predict(Plain).acall(question="a?")).answer == "tea"
-            with pytest.raises(AdapterParseError):
-                await dspy.Predict(Plain).acall(question="b?")
-
-    asyncio.run(main())
-    assert (lm.engine.ledger.total.repairs, len(lm.engine.inner.requests)) == (2, 4)
-    lm = lm_of("no")
-    with pytest.raises(AdapterParseError):
-        ask(lm, Plain, question="What?")
-    assert len(lm.engine.inner.requests) == 2
 
 
 def test_the_request_carries_the_schema_with_the_limits_that_a_grammar_keeps():

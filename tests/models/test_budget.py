@@ -63,15 +63,6 @@ def test_processes_together_make_exactly_as_many_calls_as_are_allowed(place, sto
     assert Budget(store, "study").spent == (50, 250, 25.0)
 
 
-@pytest.mark.parametrize("limit", [0, 3, 10])
-def test_threads_together_too_where_it_is_in_memory(limit):
-    budget = Budget(None, "test", calls=limit)
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(reserved, [budget] * 4)) == limit == budget.spent.calls
-    with pytest.raises(BudgetError, match=rf"the limit of {limit} LM calls is reached; .* Raise --max-calls"):
-        budget.reserve()
-
-
 @pytest.mark.parametrize(
     ("limits", "cost", "said"),
     [
@@ -115,7 +106,9 @@ def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
     store.close()
 
 
-def test_a_limit_below_nothing_is_refused():
+def test_a_limit_is_named_and_one_below_nothing_refused():
+    with pytest.raises(BudgetError, match=r"the limit of 0 LM calls is reached; .* Raise --max-calls"):
+        Budget(None, "test", calls=0).reserve()
     with pytest.raises(InputError, match=r"a budget of calls must be 0 or more, or None for no limit, but got -1"):
         Budget(None, "test", calls=-1)
 
@@ -131,20 +124,6 @@ def test_costs_add_subtract_and_are_written_and_read():
     assert Cost.from_json({"calls": 3}) == Cost(calls=3)
     rounded = Cost(seconds=1.23456, dollars=0.12345678).to_json()
     assert (rounded["seconds"], rounded["dollars"], rounded["calls"]) == (1.235, 0.123457, 0)
-
-
-def test_a_ledger_is_exact_under_threads_whose_meters_do_not_mix():
-    ledger = Ledger()
-
-    def work(number):
-        with metered() as meter:
-            for _ in range(200):
-                ledger.add(Cost(calls=number))
-        return meter.total.calls
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8))) == [200 * number for number in range(8)]
-    assert ledger.total == Cost(calls=200 * sum(range(8)))
 
 
 def test_a_meter_sees_what_is_asked_inside_it_also_in_copies_of_its_context_and_nothing_else():

@@ -10,20 +10,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 from dspy import lm15
 from dspy.utils.exceptions import LMInvalidRequestError
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 from pydantic import BaseModel, Field
 
 from querywright.errors import PromptTooLongError
 from querywright.models.constrained_decoding import Form
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine_errors import LMModelError
-from querywright.models.gguf_files import packaged_file, read_header, read_vocabulary, requantized
-from querywright.models.hf import load_tokenizer
-from querywright.models.llama import Chat, Llama
+from querywright.models.gguf_files import packaged_file, read_vocabulary
+from querywright.models.llama import Chat
 
 QUESTION = "What should I do before I check my blood pressure?"
 SETTINGS = EmbeddedSettings(context=1024, max_chars=40, max_items=3)
@@ -303,29 +300,6 @@ def test_a_forked_process_gets_an_error_and_does_not_hang(engine):
         assert b"start processes with the method 'spawn'" in pipe.read()
 
 
-@pytest.fixture(scope="module")
-def llama():
-    return Llama(packaged_file(), context=512, threads=1)
-
-
-@pytest.mark.parametrize(
-    ("field", "after", "ending"), [(TEXT, "}", '"}'), (TEXT, ",", '",'), (TEXTS, ",", '"],')], ids=["}", ",", "]"]
-)
-def test_a_value_may_end_with_the_token_that_also_goes_on(llama, field, after, ending):
-    (number,) = load_tokenizer()(ending, add_special_tokens=False).input_ids
-    wanted = {"temperature": 0.0, "logit_bias": [[number, 100.0]]}  # a model that is certain of that token
-    written = {}
-    for allowed in ("", after):
-        chat = Chat(llama, [{"role": "user", "content": "Name a fruit."}], wanted)
-        chat.written = '{"query": '
-        form = Form(field, {}, 40, 3, after=allowed)
-        written[allowed] = chat.write_value(form, 40)
-    assert [text.endswith(ending) for text in written.values()] == [False, True]
-    value, whole = form.read(written[after])
-    assert whole
-    assert not str(value).endswith(('"', after, ending))
-
-
 @pytest.mark.parametrize(
     ("field", "after", "text", "read"),
     [
@@ -340,46 +314,7 @@ def test_what_follows_is_no_part_of_the_value(field, after, text, read):
     assert Form(field, {}, 40, 3, after=after).read(text) == read
 
 
-@pytest.fixture
-def source(tmp_path):
-    path = tmp_path / "tiny.Q4_1.gguf"
-    writer = GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_bool("general.flag", True)
-    writer.add_array("general.numbers", [1.5, 2.5])
-    writer.add_token_list(["<|im_start|>", "<|im_end|>", "word", "<b>", "한"])
-    writer.add_token_types([3, 3, 1, 4, 1])
-    weights = np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)
-    kind = GGMLQuantizationType.Q4_1
-    writer.add_tensor("coarse", quants.quantize(weights, kind), raw_dtype=kind)
-    writer.add_tensor("plain", weights)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def test_the_copy_has_the_same_weights_and_keys_in_another_encoding_and_is_written_once(source, tmp_path):
-    copy = requantized(source, tmp_path / "models")
-    kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(copy).tensors}
-    before, after = (
-        {t.name: quants.dequantize(t.data, t.tensor_type) for t in GGUFReader(path).tensors} for path in (source, copy)
-    )
-    assert kinds == {"coarse": "Q8_0", "plain": "F32"}
-    assert np.array_equal(before["plain"], after["plain"])
-    assert np.allclose(before["coarse"], after["coarse"], atol=0.02)
-    assert not np.allclose(before["coarse"], 0, atol=0.02)
-    assert read_header(copy, {"general.numbers"}) == read_header(source, {"general.numbers"})
-    assert read_vocabulary(copy) == read_vocabulary(source)
-    written = copy.stat().st_mtime_ns
-    assert requantized(source, tmp_path / "models") == copy
-    assert ([path.name for path in copy.parent.iterdir()], copy.stat().st_mtime_ns) == ([copy.name], written)
-
-
-def test_texts_are_split_as_the_model_was_trained_to_where_the_file_says_how(source):
-    assert read_vocabulary(source).control == ("<|im_start|>", "<|im_end|>")
-    assert read_vocabulary(source).splitter()("any text") == [("any text", None)]
+def test_texts_are_split_as_the_model_was_trained_to():
     split = read_vocabulary(packaged_file()).splitter()
     assert [piece.text for piece in split("sit upright for 15 minutes")] == [
         "sit", " upright", " for", " ", "1", "5", " minutes"

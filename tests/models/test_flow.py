@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,31 +15,31 @@ from querywright.pool import bounded_map
 
 
 class Capacity:
-    """A server that answers so many requests at once, and refuses what comes beside them."""
+    """A server that answers so many requests at once, the first when it has refused one that came beside them."""
 
     def __init__(self, takes):
         self.takes, self.under_way, self.most, self.refused = takes, 0, 0, 0
-        self.lock = threading.Lock()
+        self.lock, self.full = threading.Lock(), threading.Event()
 
     def __call__(self, body):
         with self.lock:
             if self.under_way >= self.takes:
                 self.refused += 1
+                self.full.set()
                 return {"status": 429, "body": {"error": {"message": "too many requests"}}}
             self.under_way += 1
             self.most = max(self.most, self.under_way)
-        time.sleep(0.02)
+        self.full.wait(30)
         with self.lock:
             self.under_way -= 1
         return "yes"
 
 
-@pytest.mark.parametrize("takes", [2, 10])
-def test_no_answer_is_lost_where_the_server_refuses_what_comes_beside(remote, takes):
-    server = Capacity(takes)
+def test_no_answer_is_lost_where_the_server_refuses_what_comes_beside(remote):
+    server = Capacity(2)
     lm, _ = remote(server, limits={"max_attempts": 8, "backoff": 0.02, "max_wait": 0.1})
     engine = engine_of(lm)
-    asked = [f"question {number}" for number in range(200)]
+    asked = [f"question {number}" for number in range(100)]
     answers = bounded_map(lambda text: lm(text), asked, threads=engine.threads)
 
     assert engine.threads == MOST
@@ -51,6 +51,7 @@ def test_no_answer_is_lost_where_the_server_refuses_what_comes_beside(remote, ta
 
 def test_threads_that_are_told_stay(remote):
     server = Capacity(MOST)
+    server.full.set()
     lm, _ = remote(server, limits={"at_once": 3})
     assert engine_of(lm).threads == 3
     assert bounded_map(lambda text: lm(text), [str(number) for number in range(30)], threads=16) == [["yes"]] * 30
@@ -59,29 +60,20 @@ def test_threads_that_are_told_stay(remote):
         Limits(at_once=0)
 
 
-def _answer(flow, seconds, tokens, rounds):
-    """So many rounds of answers, with as many calls under way as may be."""
-    for _ in range(rounds):
-        calls = [flow.turn() for _ in range(int(flow.limit))]
-        for call in calls:
-            call.__enter__()
-        for call in calls:
-            flow.answered(seconds(len(calls)), tokens)
-            call.__exit__(None, None, None)
-
-
 @pytest.mark.parametrize("takes", [2, 10, 40])
 def test_the_number_of_calls_settles_where_the_server_refuses(takes):
     flow = Flow()
     refused = asked = 0
     for turn in range(100):
         calls = [flow.turn() for _ in range(int(flow.limit))]
-        cuts = [call.__enter__() for call in calls]
+        for call in calls:
+            call.__enter__()
+        cuts = flow.cuts
         for place, call in enumerate(calls):
             if place < takes:
                 flow.answered(1.0, 10)
             else:
-                flow.refused(cuts[place])
+                flow.refused(cuts)
             call.__exit__(None, None, None)
             if turn >= 50:
                 asked, refused = asked + 1, refused + (place >= takes)
@@ -90,20 +82,22 @@ def test_the_number_of_calls_settles_where_the_server_refuses(takes):
     assert refused < asked / 4
 
 
-def test_a_server_that_takes_all_is_given_most():
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "low", "high"),
+    [
+        (lambda calls, tokens: 1.0, [10], MOST, MOST),  # one that takes all
+        (lambda calls, tokens: max(1.0, calls / 8), [10], 8, 31),  # one that works on eight at a time
+        (lambda calls, tokens: (16 + tokens) / 100, [10, 400, 10, 400], MOST, MOST),  # long answers are no slow ones
+    ],
+)
+def test_a_server_that_refuses_nothing_is_given_as_many_as_it_works_on(seconds, tokens, low, high):
     flow = Flow()
-    _answer(flow, lambda calls: 1.0, 10, rounds=40)
-    assert flow.limit == MOST
-
-
-def test_calls_that_only_queue_are_taken_back():
-    flow = Flow()
-    _answer(flow, lambda calls: max(1.0, calls / 8), 10, rounds=50)  # eight are worked on at a time
-    assert 8 <= flow.limit < 32
-
-
-def test_long_answers_are_no_slow_ones():
-    flow = Flow()
-    for tokens in (10, 400, 10, 400):
-        _answer(flow, lambda calls: (16 + tokens) / 100, tokens, rounds=20)  # noqa: B023 - called at once
-    assert flow.limit == MOST
+    for count in tokens:
+        for _ in range(50):
+            with ExitStack() as calls:
+                under_way = int(flow.limit)
+                for _ in range(under_way):
+                    calls.enter_context(flow.turn())
+                for _ in range(under_way):
+                    flow.answered(seconds(under_way, count), count)
+    assert low <= flow.limit <= high

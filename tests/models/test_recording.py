@@ -6,9 +6,9 @@ import json
 import dspy
 import pytest
 
-from querywright.errors import InputError, ModelError, QuerywrightError
+from querywright.errors import InputError, ModelError
 from querywright.models.lm import resolve_lm
-from querywright.models.recording import read_recording, write_recording
+from querywright.models.recording import write_recording
 from querywright.models.store import Store
 from querywright.optimize.dspy_context import asking
 
@@ -70,24 +70,12 @@ def test_the_same_answers_give_the_same_bytes(recorded, tmp_path, ask):
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_a_run_of_its_own_is_recorded_alone(recorded, tmp_path, ask):
-    path, _ = recorded
-    store = Store(tmp_path / "alone.sqlite")
-    ask(resolve_lm(f"recording:{path}", store=store))
-    write_recording(tmp_path / "alone.jsonl.gz", store)
-    assert [one.text for one in read_recording(tmp_path / "alone.jsonl.gz")[1].values()] == ['{"name": "Brake"}']
-
-
 def test_what_was_not_recorded_is_said_with_the_prompt_and_the_remedy(recorded, ask):
-    lm = resolve_lm(f"recording:{recorded[0]}")
+    name = f"recording:{recorded[0]}"
     with pytest.raises(ModelError, match=r"no answer of this prompt.*It flies.*recording write"):
-        ask(lm, "It flies.")
-
-
-def test_a_prompt_that_has_changed_is_said_to_have_changed(recorded, ask):
-    lm = resolve_lm(f"recording:{recorded[0]}")
+        ask(resolve_lm(name), "It flies.")
     with pytest.raises(ModelError, match="instructions, which have changed"):
-        ask(lm, signature=Name.with_instructions("Name the thing in one word."))
+        ask(resolve_lm(name), signature=Name.with_instructions("Name the thing in one word."))
 
 
 def test_draws_are_told_apart_by_their_seeds(chat_server, tmp_path, ask):
@@ -119,11 +107,9 @@ def test_what_is_no_recording_is_refused_by_name(recorded, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=r"answers\.jsonl\.gz"):
         resolve_lm(f"recording:{path}")
-
-
-def test_a_missing_recording_is_said(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere.*No such file"):
-        resolve_lm(f"recording:{tmp_path / 'nowhere.jsonl.gz'}")
+    path.unlink()
+    with pytest.raises(InputError, match=r"answers.*No such file"):
+        resolve_lm(f"recording:{path}")
 
 
 def test_an_answer_may_hold_any_character(chat_server, tmp_path, ask):
@@ -135,17 +121,11 @@ def test_an_answer_may_hold_any_character(chat_server, tmp_path, ask):
     assert ask(resolve_lm(f"recording:{path}")) == answered
 
 
-@pytest.mark.parametrize("label", ["sample", "<b>", " ", "x" * 81, "a\nb"])
+@pytest.mark.parametrize("label", ["sample", "<b>", "x" * 81])
 def test_a_label_is_plain_and_not_that_of_the_packaged_one(recorded, tmp_path, label):
     store = Store(tmp_path / "store.sqlite")
     with pytest.raises(InputError, match="a label has up to 80"):
         write_recording(tmp_path / "other.jsonl.gz", store, label=label)
-
-
-def test_what_cannot_be_written_is_said(recorded, tmp_path):
-    store = Store(tmp_path / "store.sqlite")
-    with pytest.raises(QuerywrightError, match=r"other\.jsonl\.gz' could not be written"):
-        write_recording(tmp_path / "nowhere" / "other.jsonl.gz", store)
 
 
 def test_a_prompt_that_was_answered_twice_is_counted_and_has_one_answer(chat_server, tmp_path, ask):

@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from querywright.errors import QuerywrightError
-from querywright.models.budget import Budget
 from querywright.models.store import Store, open_store
 
 
@@ -42,6 +42,11 @@ def test_gives_back_what_was_put_and_the_first_writer_wins(store):
     assert store.get_many("lm", []) == {}
     store.delete_many("lm", ["a", "b"])
     assert store.count("lm") == 1
+    many = {str(number): b"%d" % number for number in range(1100)}  # more than one statement asks for
+    store.put_many("many", many)
+    assert store.get_many("many", [*many]) == many
+    store.delete_many("many", [*many])
+    assert store.count("many") == 0
 
 
 def test_only_the_owner_may_read_it(store):
@@ -53,49 +58,19 @@ def test_only_the_owner_may_read_it(store):
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
-def test_threads_and_processes_see_one_value_a_key(place):
-    code = """
-import sys
-from querywright.models.store import Store
-store, keys = Store(sys.argv[1]), [str(number) for number in range(100)]
-for key in keys:
-    store.put("lm", key, sys.argv[2].encode())
-print(sorted(store.get_many("lm", keys).items()))
-"""
-    workers = [started(code, place, name) for name in "abc"]
-    store = Store(place)
-    keys = [str(number) for number in range(100)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: [store.put("lm", key, b"%d" % n) for key in keys], range(8)))
-    answers = [worker.communicate(timeout=60)[0] for worker in workers]
-    assert {*answers} == {f"{sorted(store.get_many('lm', keys).items())}\n"}
-    store.close()
-
-
-@pytest.mark.parametrize("damage", [b"", b"this is no database" * 300, None])
-def test_a_damaged_file_costs_its_content_not_the_run(tmp_path, caplog, damage):
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put_many("lm", {str(number): bytes(1000) for number in range(100)})
-    store.close()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:2048] + b"\xff" * (len(whole) - 2048) if damage is None else damage)
-    assert store.get("lm", "1") is None
-    store.put("lm", "1", b"again")
-    assert store.get("lm", "1") == b"again"
-    if damage != b"":  # SQLite takes an empty file for a new database
-        assert (tmp_path / "store.sqlite.damaged-1").exists()
-        assert "store.sqlite.damaged-1" in caplog.text
-    store.close()
-
-
-def test_a_second_damaged_file_is_kept_beside_the_first(store):
-    for number in (1, 2):
-        store.put("lm", "a", b"1")
-        store.close()
-        store.path.write_bytes(b"this is no database" * 300)
-        assert store.get("lm", "a") is None
-        assert store.path.with_name(f"store.sqlite.damaged-{number}").exists()
+@pytest.mark.parametrize("is_there_again", [False, True])
+def test_a_damaged_file_that_another_process_has_set_aside_is_not_set_aside_again(store, is_there_again):
+    store.put("lm", "a", b"1")
+    for path in store.path.parent.glob("store.sqlite*"):
+        path.rename(path.with_name(f"aside{path.suffix}"))
+    if is_there_again:
+        Store(store.path).close()
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    assert store._set_aside(error)
+    store.put("lm", "b", b"2")
+    assert store.get_many("lm", ["a", "b"]) == {"b": b"2"}
+    assert not list(store.path.parent.glob("*.damaged-*"))
 
 
 def test_a_forked_process_leaves_its_parents_connections_and_copies_what_is_in_memory(store, monkeypatch):
@@ -134,14 +109,13 @@ def test_one_damaged_value_is_missing_and_can_be_written_again(store, caplog, da
 
 
 @pytest.mark.parametrize(
-    ("place", "data", "lost"),
-    [(20 * 4096, bytes(4096), 4), (18, b"\x07\x07", 100), (4000, b"\xd1" * 60, 100)],
-    ids=["a page", "its head", "its schema"],
+    ("place", "data"),
+    [(20 * 4096, bytes(4096)), (18, b"\x07\x07"), (4000, b"\xd1" * 60), (0, b"this is no database" * 3000)],
+    ids=["a page", "its head", "its schema", "all of it"],
 )
-def test_of_a_damaged_file_what_can_be_read_is_kept(store, caplog, place, data, lost):
+def test_a_damaged_file_is_set_aside_and_costs_its_content(store, caplog, place, data):
     values = {str(number): bytes([number]) * 1000 for number in range(100)}
     store.put_many("lm", values)
-    Budget(store, "run").reserve()
     store.close()
     with store.path.open("r+b") as file:
         file.seek(place)
@@ -150,9 +124,21 @@ def test_of_a_damaged_file_what_can_be_read_is_kept(store, caplog, place, data, 
     for _ in range(2):
         for key, value in values.items():
             assert store.get_or_compute("lm", key, lambda key=key: made.append(key) or values[key]) == value
-    assert len(made) == lost
-    assert f"{100 - lost} values of store.sqlite.damaged-1 could be read" in caplog.text
-    assert Budget(store, "run").spent.calls == (1 if lost < 100 else 0)
+    assert len(made) <= 100
+    assert "moved to store.sqlite.damaged-1, a fresh one is started" in caplog.text
+    assert store.path.with_name("store.sqlite.damaged-1").exists()
+
+
+def test_a_database_that_another_one_holds_is_told_of_and_not_set_aside(tmp_path, monkeypatch):
+    monkeypatch.setattr("querywright.models.store.BUSY_SECONDS", 0.05)
+    store = Store(tmp_path / "store.sqlite")
+    with closing(sqlite3.connect(store.path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(QuerywrightError, match=r"store.sqlite cannot be used \(database is locked\); free some"):
+            store.put("lm", "a", b"1")
+    store.put("lm", "a", b"1")
+    store.close()
+    assert not list(tmp_path.glob("*.damaged-1"))
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
@@ -165,6 +151,7 @@ def test_one_instance_a_path_and_a_copy_is_itself(tmp_path):
     store = open_store(tmp_path)
     assert open_store(tmp_path / ".." / tmp_path.name) is store is copy.deepcopy(store)
     assert store.path == tmp_path.resolve() / "store.sqlite"
+    assert (repr(store), repr(Store())) == (f"<the store {store.path}>", "<the store in memory>")
     store.close()
 
 

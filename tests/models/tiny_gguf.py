@@ -9,26 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-LAYER = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+from querywright.models.lora_gguf import LORA_MODULES, rows_for_llama
+
+LAYER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", **LORA_MODULES}
 OTHERS = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
 CONTROL, NORMAL = 3, 1
-
-
-def permuted(weight: Any, heads: int) -> Any:
-    """Row 2i is row i of a head's first half, row 2i + 1 of its second."""
-    size = weight.shape[0] // heads
-    order = [head * size + half * (size // 2) + i for head in range(heads) for i in range(size // 2) for half in (0, 1)]
-    return weight[order]
 
 
 def write_gguf(model: Any, tokenizer: Any, path: Path) -> Path:
@@ -56,7 +41,7 @@ def write_gguf(model: Any, tokenizer: Any, path: Path) -> Path:
         _, _, number, rest = name.split(".", 3)
         module = LAYER[rest.removesuffix(".weight")]
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(module)
-        writer.add_tensor(f"blk.{number}.{module}.weight", permuted(weight, heads) if heads else weight)
+        writer.add_tensor(f"blk.{number}.{module}.weight", rows_for_llama(weight, heads) if heads else weight)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -331,9 +331,8 @@ def make_lm() -> Callable[..., dspy.LM]:
             identity=identity,
             store=store,
             ledger=ledger,
-            limits=Limits(**{"max_attempts": 1, **limits}),
+            limits=Limits(**{"max_attempts": 1, "backoff": 0.0, "max_wait": 0.0, **limits}),
             budget=budget if max_calls is None else Budget(None, "test", calls=max_calls),
-            sleep=lambda seconds: None,
         )
         both = {"engine": guarded, "async_engine": AsyncLMEngine(guarded)}
         return dspy.LM(f"{identity}/model", **both, cache=False, num_retries=0)

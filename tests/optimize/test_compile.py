@@ -12,7 +12,6 @@ from querywright.data.types import Question
 from querywright.errors import InputError, QuerywrightError
 from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.models.store import Store
 from querywright.models.usage import Cost
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.program_state import state_of
@@ -78,7 +77,6 @@ def distinct(*engines):
     ("winner", "objective", "recommended"),
     [
         ("rewriting", "decision_useful", "as written"),
-        ("plain", "decision_useful", "no rewriting"),
         ("plain", "accuracy", "no rewriting"),
         ("both", "both", "no rewriting"),
         ("deep", "recall@1", None),
@@ -104,19 +102,6 @@ def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):
     assert compiled.recommended == compiled.compiled.name != "as written"
     knobs = compiled.program.technique.knobs
     assert knobs["n_queries"] == 1 or knobs["fusion"] in {"union", "best_score", "rrf"}
-
-
-def test_knobs_that_are_given_are_not_searched_and_without_demonstrations_nothing_else_is(world, compiled_in):
-    settings = replace(QUICK, trials=12, demo_sizes=(), reader_demo_sizes=())
-    compiled = compiled_in(world, knobs={"fusion": "union", "top_k": 4, "n_queries": 2}, settings=settings)
-    for arm in compiled.arms[1:]:
-        assert (arm.knobs["fusion"], arm.knobs["top_k"], arm.knobs["n_queries"]) == ("union", 4, 2)
-        assert arm.knobs["max_passages"] == 3
-        assert arm.knobs["rrf_k"] == 60  # it does not act under union
-    assert compiled.arms[0].knobs["max_passages"] == 3
-    assert compiled.n_demo_sets == 0
-    assert {arm.prompt for arm in compiled.arms} == {"as written"}
-    assert compiled.costs["prompts"] == Cost()
 
 
 def test_prompts_that_came_to_nothing_are_named_with_the_reason(make_world, make_engine, scripted, compiled_in):
@@ -207,11 +192,10 @@ def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(mak
     assert check.sentence.startswith("reader check: accuracy: oracle evidence beats closed book: 10 wins")
 
 
-@pytest.mark.parametrize("number", [0, 13])
-def test_further_questions_that_another_stage_sees_are_refused(number, world, make_engine, compiled_in):
+def test_further_questions_that_another_stage_sees_are_refused(world, make_engine, compiled_in):
     engine = make_engine()
-    further = [Question("new", "What of number 40?", ("a", "b"), "a"), world.questions[number]]
-    with pytest.raises(InputError, match=f"nor twice, by id or text, but these do: q{number};"):
+    further = [Question("new", "What of number 40?", ("a", "b"), "a"), world.questions[13]]
+    with pytest.raises(InputError, match="nor twice, by id or text, but these do: q13;"):
         compiled_in(world, engine, reader_check=further)
     with pytest.raises(InputError, match="reader_check needs a reader"):
         compiled_in(world, engine, reader_check=further[:1], reader=None)
@@ -257,9 +241,9 @@ def test_the_same_seed_gives_the_same_result_whatever_the_threads(make_world, co
     assert len({compile_once(2, seed)[0] for seed in (5, 6)}) > 1
 
 
-@pytest.mark.parametrize("k", [0, 20, 51, None])
+@pytest.mark.parametrize("k", [20, None])
 def test_interrupted_and_run_again_equals_undisturbed_and_asks_nothing_twice(
-    k, make_world, make_lm, make_engine, store, tmp_path, compiled_in
+    k, make_world, make_lm, make_engine, store, compiled_in
 ):
     def before(n, asked):
         if n == k:
@@ -267,9 +251,7 @@ def test_interrupted_and_run_again_equals_undisturbed_and_asks_nothing_twice(
 
     world, undisturbed = make_world("deep", size=12), make_engine()
     settings = replace(QUICK, threads=1)
-    other = Store(tmp_path / "other.sqlite")  # dead knobs are only looked for where answers are stored
-    expected = outcome(compiled_in(world, lm=make_lm(undisturbed, store=other), settings=settings))
-    other.close()
+    expected = outcome(compiled_in(world, lm=make_lm(undisturbed), settings=settings))
     cut, rest = make_engine(before=before), make_engine()
     if k is None:
         compiled_in(world, lm=make_lm(cut, store=store), settings=settings)
@@ -307,17 +289,13 @@ def test_costs_of_the_stages_are_the_ledgers_and_progress_names_what_is_done(wor
         ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy needs a reader"),
         ({"settings": replace(QUICK, demo_sizes=(0,))}, "prompts.demos_0: .*from 1 to 32, but got 0"),
         ({"knobs": {"no_such": 1}}, "no_such"),
-        ({"knobs": {"max_passages": 0}}, "max_passages"),
         ({"splits": {"test": []}}, "the test split is empty"),
-        ({"technique": "magic"}, "unknown technique"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_before_anything_is_asked(change, message, world, make_engine, compiled_in):
     engine = make_engine()
     if "splits" in change:
         change = {"splits": world.splits._replace(**change["splits"])}
-    if "technique" in change:
-        change = {**change, "knobs": {}}
     with pytest.raises(InputError, match=message):
         compiled_in(world, engine, **change)
     assert engine.asked == []

@@ -38,24 +38,6 @@ def compiled(make_world, compile_in):
     return compile_in(make_world())
 
 
-def test_everything_found_is_json(compiled):
-    data = json.loads(json.dumps(compiled.to_json(), allow_nan=False))
-    assert data["technique"] == "hcqr"
-    assert data["recommended"] == compiled.recommended == "as written"
-    assert [arm["arm"] for arm in data["arms"]][:2] == ["no rewriting", "as written"]
-    assert data["arms"][0]["objective"] == 0.0
-    assert data["arms"][1]["dev"]["metrics"]["decision_useful"]["value"] == 1.0
-    assert [one["arm"] for one in data["test"]] == [one.name for one in compiled.test]
-    assert data["corrected"]["corrected"] <= data["corrected"]["dev"] == 1.0
-    assert set(data["dead_knobs"]) == set(compiled.dead_knobs)
-    first = data["comparisons"][0]
-    assert (first["wins"], first["losses"], first["ties"]) == (6, 0, 0)
-    assert first["p_holm"] == compiled.comparisons[0].test.p_two_sided
-    assert first["p_one_sided"] == compiled.comparisons[0].test.p_one_sided
-    assert set(data["cost"]) == {"prompts", "search", "reader", "reader check", "test"}
-    assert "rows" not in data["test"][0]
-
-
 def test_it_is_a_table_a_page_and_is_drawn_in_a_notebook(compiled, read_page, tmp_path):
     assert [one.name for one in compiled.compared.arms] == ["no rewriting", "hcqr compiled"]
     assert compiled.to_pandas().groupby("arm")["decision_useful"].mean()["hcqr compiled"] == 1.0
@@ -69,12 +51,7 @@ def test_it_is_a_table_a_page_and_is_drawn_in_a_notebook(compiled, read_page, tm
 
 def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in, make_world):
     text = card("mine", compiled, "scripted/model", "2026-01-02", {"dev": {"n": 6}, "test": {"n": 6}})
-    assert text.startswith("# mine\n")
-    assert "for the LM `scripted/model`" in text
-    assert "**as written**" in text
-    assert "Questions: dev 6, test 6" in text
     assert "| max_passages | 3 |" in text
-    assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] |" in text
     assert "| hcqr compiled | 6 | 100.0 [61, 100] | 100.0 [61, 100] |" in text
     assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
     assert f"**{compiled.sentence}.**\n" in text
@@ -94,7 +71,6 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert all(f"{one.test.wins} : {one.test.losses}" in text for one in compiled.comparisons)
     assert all(one.sentence not in text for one in compiled.comparisons)
     changed = {
-        "dead_knobs": ("rrf_k",),
         "failed": {"trial 9": "no question could be scored", "trial 8": "no question could be scored"},
         "nothing": {"demos_2": "nothing to show"},
     }
@@ -104,7 +80,6 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert "So it is" in text
     assert all(one.sentence in text for one in compiled.comparisons)
     assert "a stronger LM" not in text
-    assert "no difference on any dev question: rrf_k" in text
     assert "out, no question could be scored: trial 9, trial 8" in text
     assert "no prompts of demos_2: nothing to show" in text
     assert f"the best of {len(compiled.arms)} arms has 100.0 where it was chosen" in text
@@ -209,6 +184,12 @@ def test_with_two_metrics_a_loss_in_one_is_a_loss(useful, right, verdict):
     assert ("no question could be scored" in sentence) == (right is None)
 
 
+def test_many_small_wins_and_no_difference_of_the_means_are_neither_gain_nor_loss():
+    even = paired_exact_test([0.75] * 16 + [0.0] * 2, [0.625] * 16 + [1.0] * 2)
+    assert (even.p_two_sided < 0.05, even.difference) == (True, 0.0)
+    assert verdict_on({"token_f1": even})[0] == "no gain shown"
+
+
 EACH = [
     name for name, technique in TECHNIQUES.items() if name not in {"closed_book", "plain"} and technique.ENGINE is None
 ]
@@ -268,24 +249,3 @@ def test_each_technique_is_tuned_saved_and_loaded(
     question = dense_world.questions[-1]
     assert loaded(question.question, list(question.options)).answer in question.options
     assert loaded.program.dump_state() == compiled.program.dump_state()
-
-
-def test_a_grounded_reader_is_tuned_saved_and_loaded(world, make_engine, make_lm, scripted, compile_in, tmp_path):
-    def write(asked):
-        if "passage_numbers" not in asked.properties:
-            return scripted(asked)
-        holds = f"Decides {asked.number}." in asked.prompt.rsplit("passages:", 1)[-1]
-        answer = {"answer": f"It is right {asked.number} here.", "passage_numbers": [1]}
-        return json.dumps({**answer, "passages_hold_the_answer": "yes" if holds else "no"})
-
-    lm = make_lm(make_engine(write=write))
-    settings = CompileSettings(trials=2, demo_sizes=(), reader_demo_sizes=(1,))
-    compiled = compile_in(world, lm=lm, reader="grounded", knobs={"max_passages": 2}, settings=settings)
-    save_compiled(tmp_path / "grounded", compiled, world.splits, lm=lm, threads=2)
-    accuracy = {one.name: one.mean("accuracy").value for one in compiled.test}
-    assert (accuracy["closed book"], accuracy["hcqr compiled"], accuracy["oracle evidence"]) == (0.0, 1.0, 1.0)
-    question = world.splits.test[0]
-    loaded = load(tmp_path / "grounded", lm=lm, retriever=world, verify=True)
-    out = loaded(question.question, question.options)
-    assert loaded.manifest.reader == "grounded"
-    assert out.support == [out.passages[0].id] == [f"decides-{question.id.removeprefix('q')}"]

@@ -13,7 +13,7 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_build import MADE, RecordMaker, build_questions
+from querywright.optimize.question_build import MADE, build_questions
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
@@ -191,26 +191,3 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     bread = read_records(folder)["bread"]
     assert bread.settings == read_records(folder)["apple"].settings
     assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
-
-
-def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm, engine):
-    other, hotter = make_lm(engine()), make_lm(engine())
-    other.engine.identity = "another"
-    hotter.kwargs["temperature"] = 0.5
-    reworded = QuestionWriter()
-    reworded.write_questions.signature = reworded.write_questions.signature.with_instructions("Ask.")
-    digests = [
-        RecordMaker(**{"lm": lm, **changes}).settings
-        for changes in [
-            {},
-            {"writer": QuestionWriter(19)},
-            {"writer": QuestionWriter(batch_size=4)},
-            {"writer": QuestionWriter(temperature=0.5)},
-            {"writer": reworded},
-            {"lm": other, "judge_lm": lm},
-            {"judge_lm": other},
-            {"judge_lm": hotter},
-        ]
-    ]
-    assert len(set(digests)) == len(digests)
-    assert digests[0] == RecordMaker(make_lm(engine()), threads=9).settings

@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from contextlib import closing
 from functools import partial
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,7 @@ from querywright.data.types import Passage
 from querywright.errors import BudgetError, InputError, ModelError, OutageError
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
-from querywright.optimize.question_ray import records_by_ray
+from querywright.optimize.question_ray import _Worker, records_by_ray
 from querywright.pool import bounded_map
 from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion
 
@@ -56,60 +55,6 @@ def simple(passage):
     return PassageRecord(passage.id, passage.text_digest(), "s", (WrittenQuestion("What?", COMPLETE),))
 
 
-def make(error=None):
-    """What a process makes records with; it refuses one passage where an error is given."""
-
-    def record_of(passage):
-        if error is not None and passage.id == "p01":
-            raise error
-        return simple(passage)
-
-    return lambda: record_of
-
-
-@pytest.fixture
-def no_processes(monkeypatch):
-    """Ray's names without its processes: what is sent there and back is pickled."""
-
-    def sent(value):
-        return pickle.loads(pickle.dumps(value))
-
-    class Actor:
-        def __init__(self, worker):
-            self.outcome = SimpleNamespace(remote=lambda *given: sent(worker.outcome(*sent(given))))
-
-    class Pool:
-        def __init__(self, actors):
-            self.actors = actors
-
-        def map_unordered(self, call, items):
-            return [call(self.actors[0], one) for one in items]
-
-    def remote(worker):
-        made = SimpleNamespace(remote=lambda make: Actor(worker(make)))
-        return SimpleNamespace(options=lambda **options: made)
-
-    state = SimpleNamespace(running=False)
-    fake = ModuleType("ray")
-    fake.remote, fake.kill, fake.is_initialized = remote, lambda actor: None, lambda: state.running
-    fake.init = lambda **given: setattr(state, "running", True)
-    fake.shutdown = lambda: setattr(state, "running", False)
-    fake.exceptions = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
-    fake.util = SimpleNamespace(ActorPool=Pool)
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setitem(sys.modules, "ray.util", fake.util)
-    yield state
-    assert not state.running
-
-
-def test_records_and_costs_come_back_as_they_were_made(no_processes):
-    ledger = Ledger()
-    with closing(records_by_ray(make(), PASSAGES[:3], workers=2, ledger=ledger)) as done:
-        assert no_processes.running is False
-        assert dict(done) == {n: simple(PASSAGES[n]) for n in range(3)}
-    assert ledger.total.calls == 3 * 2
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "made"),
     [
@@ -118,17 +63,23 @@ def test_records_and_costs_come_back_as_they_were_made(no_processes):
         (OutageError("away"), None, OutageError),
     ],
 )
-def test_a_failure_keeps_its_kind_and_its_message(no_processes, error, kind, made):
-    found = dict(records_by_ray(make(error), PASSAGES[:2], workers=1))
-    assert (type(found[1]), str(found[1]), failure_kind(found[1])) == (made, str(error), kind)
-    assert found[0] == simple(PASSAGES[0])
+def test_records_come_back_as_they_were_made_and_a_failure_keeps_its_kind_and_its_message(error, kind, made):
+    def record_of(passage):
+        if passage.id == "p01":
+            raise error
+        return simple(passage)
+
+    worker = _Worker(lambda: record_of)
+    (_, record, cost), (place, found, _) = pickle.loads(pickle.dumps([worker.outcome(n, PASSAGES[n]) for n in (0, 1)]))
+    assert (record, cost.calls, place) == (simple(PASSAGES[0]), 2, 1)
+    assert (type(found), str(found), failure_kind(found)) == (made, str(error), kind)
 
 
-def test_what_a_process_cannot_make_is_told_with_a_passage(no_processes):
+def test_what_a_process_cannot_make_is_told_with_a_passage():
     def broken():
         raise ModelError("no such file here")
 
-    ((_, found),) = records_by_ray(broken, PASSAGES[:1], workers=1)
+    _, found, _ = _Worker(broken).outcome(0, PASSAGES[0])
     assert (type(found), str(found)) == (ModelError, "no such file here")
 
 
@@ -138,9 +89,9 @@ def test_an_address_where_nobody_listens_is_told_before_ray_is_asked(monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", form.format(server.getsockname()[1]))
         with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
-            next(records_by_ray(make(), PASSAGES, workers=1))
+            next(records_by_ray(lambda: simple, PASSAGES, workers=1))
     with pytest.raises(InputError, match=r"no Ray answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset it"):
-        next(records_by_ray(make(), PASSAGES, workers=1))
+        next(records_by_ray(lambda: simple, PASSAGES, workers=1))
 
 
 @pytest.mark.slow

@@ -113,19 +113,10 @@ def test_scores_and_verdicts_are_those_of_the_evaluations(full):
     assert [one["failed"] for one in table] == ["0", "parse 1", "0"]
     assert [one["fallbacks"] for one in table] == ["25 %", "0 %", "0 %"]
     assert not {"token_f1", "seconds"} & set(head)
+    assert "No difference shown in 2 of 2 comparisons with plain" in full.parts["Verdict"]
     sentences = [one.sentence for one in compared(*ARMS).comparisons]
     assert len(sentences) == 3
     assert all(sentence in full.text for sentence in sentences)
-
-
-def test_verdicts_are_a_table_and_one_sentence(full):
-    head, *rows = full.tables[0]
-    assert head == ["arm", "metric", "difference", "won : lost", "p", "questions needed"]
-    assert [(row[1], row[2], row[3]) for row in rows] == [
-        ("accuracy", "+33.3 [+0, +100]", "1 : 0"), ("accuracy", "-33.3 [-100, +0]", "0 : 1"),
-        ("decision_useful", "+0.0 [-100, +100]", "1 : 1"),
-    ]  # fmt: skip
-    assert "No difference shown in 2 of 2 comparisons with plain" in full.parts["Verdict"]
 
 
 def test_the_figures_are_those_of_the_evaluations(full):

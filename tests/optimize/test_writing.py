@@ -6,9 +6,7 @@ import json
 
 import dspy
 
-from querywright.models.budget import Budget
 from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.lm import writer_beside
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.compile import compile_program
@@ -62,17 +60,3 @@ def test_demonstrations_for_the_rewriter_are_its_own_runs(world, make_lm, make_e
     found = compiled(world, lm, rewriter)
     assert any(arm.prompt.startswith("demos") for arm in found.arms), "a set was bootstrapped"
     assert any(one.step == "queries" and " mine" in one.prompt for one in asked(rewriter))
-
-
-def test_a_writer_made_elsewhere_is_kept_counted_and_limited_with_the_lm(world, make_lm, make_engine, store):
-    lm = make_lm(store=store, budget=Budget(None, "both", calls=400))
-    engine = LMEngine(make_engine(), identity="other")
-    other = dspy.LM("scripted/other", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0)
-    found = compiled(world, lm, writer_beside(lm, other))
-    writer = found.program.technique.writer_lm
-    own, reads = writer.engine, lm.engine
-    assert (writer.model, own.inner) == (other.model, other.engine.inner)
-    assert (own.store, own.ledger, own.budget) == (reads.store, reads.ledger, reads.budget)
-    assert reads.ledger.total.calls == len(asked(lm)) + len(asked(other))
-    assert other.engine.ledger.total.calls == 0
-    assert writer_beside(lm, lm.copy()) is None, "the same LM twice is one"

@@ -30,8 +30,7 @@ from querywright.retrieval.generated_questions import (
     write_pairs,
 )
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_index import Matched, QuestionIndex
-from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_index import Matching, QuestionIndex
 from querywright.retrieval.types import Hit
 
 PLANT = "Zyzzyva"
@@ -141,7 +140,7 @@ class RecordingIndex(QuestionIndex):
 
     searches: list[tuple[tuple[str, ...], int]]
 
-    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Matched]]:
+    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Hit]]:
         self.searches.append((tuple(queries), k))
         return super().match(queries, k, matching)
 

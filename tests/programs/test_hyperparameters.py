@@ -22,7 +22,6 @@ ALL = (WHOLE, NUMBER, FLAG, CHOICE, SIZES)
         (WHOLE, 50, 50),
         (WHOLE, 7.0, 7),
         (NUMBER, 0, 0.0),
-        (NUMBER, 0.25, 0.25),
         (FLAG, False, False),
         (CHOICE, "union", "union"),
         (SIZES, 4.0, 4),
@@ -34,16 +33,16 @@ def test_check_gives_the_value_in_the_knobs_type(knob, value, expected):
 
 
 @pytest.mark.parametrize(
-    ("knob", "values"),
+    ("knob", "values", "texts"),
     [
-        (WHOLE, (0, 51, 5.5, True, "5", None, math.nan, math.inf, 10**400)),
-        (NUMBER, (-0.1, 4.01, math.nan, -math.inf, True, [1])),
-        (FLAG, (1, 0, "true", None)),
-        (CHOICE, ("RRF", 1, ["rrf"])),
-        (SIZES, (3, True, "2")),
+        (WHOLE, (0, 51, 5.5, True, "5", None, math.inf, 10**400), ("many", "", "2.5")),
+        (NUMBER, (-0.1, 4.01, math.nan, True, [1]), ("nan",)),
+        (FLAG, (1, 0, "true", None), ("1", "maybe")),
+        (CHOICE, ("RRF", 1, ["rrf"]), ("best",)),
+        (SIZES, (3, True, "2"), ("3",)),
     ],
 )
-def test_check_names_the_value_and_what_is_allowed(knob, values):
+def test_what_is_not_allowed_is_named_beside_what_is(knob, values, texts):
     for value in values:
         with pytest.raises(TechniqueError) as caught:
             knob.check(value)
@@ -51,33 +50,14 @@ def test_check_names_the_value_and_what_is_allowed(knob, values):
         assert message.startswith(f"{knob.name} must be ")
         assert knob.range in message
         assert message.endswith(f"but got {value!r}")
-
-
-@pytest.mark.parametrize(
-    ("knob", "texts"),
-    [
-        (WHOLE, {"many": "'many'", "": "''", "500": "500", "2.5": "2.5", "true": "'true'"}),
-        (NUMBER, {"nan": "nan", "inf": "inf"}),
-        (FLAG, {"2": "'2'"}),
-        (CHOICE, {"best": "'best'"}),
-        (SIZES, {"3": "'3'"}),
-    ],
-)
-def test_parse_names_what_it_cannot_read(knob, texts):
-    for text, shown in texts.items():
-        with pytest.raises(TechniqueError, match=rf"but got {shown}$".replace(".", r"\.")):
+    for text in texts:
+        with pytest.raises(TechniqueError, match=f"but got '?{text}"):
             knob.parse(text)
 
 
 def test_declarations():
     assert [knob.range for knob in ALL] == ["1 to 50", "0 to 4", "true | false", "rrf | union", "1 | 2 | 4"]
-    assert [FLAG.parse(text) for text in ("TRUE", "no", "0")] == [True, False, False]
-    for odd in (
-        {"default": 5},
-        {"default": 9, "low": 1, "high": 5},
-        {"default": "a", "choices": ("b",)},
-        {"default": "a"},
-    ):
+    for odd in ({"default": 5}, {"default": 9, "low": 1, "high": 5}, {"default": "a"}):
         with pytest.raises(TechniqueError, match=r"k must be|k is a number and needs low= and high="):
             Knob("k", help="no such declaration", **odd)
 
@@ -89,18 +69,11 @@ def test_knobs_are_a_mapping_that_is_checked_as_a_whole():
     with pytest.raises(TechniqueError, match="weight must be 0 to 4, but got 9"):
         knobs.update({"top_k": 7, "weight": 9})
     assert knobs["top_k"] == 9
-    with pytest.raises(
-        TechniqueError,
-        match=r"^unknown knob 'topk' \(did you mean top_k\?\); there are: top_k, weight, keep, fusion, size$",
-    ):
+    with pytest.raises(TechniqueError, match=r"^unknown knob 'topk' \(did you mean top_k\?\); there are: top_k"):
         Knobs(ALL, {"topk": 3})
-    with pytest.raises(TechniqueError, match="there are: none"):
-        Knobs((), {"topk": 3})
-    assert Knobs(ALL) == Knobs(ALL, {"top_k": 5}) != Knobs(ALL, {"top_k": 6})
-    assert Knobs((FLAG,)) != Knobs((Knob("keep", True, "another thing"),))
     other = copy.deepcopy(knobs)
     other.update({"top_k": 1})
-    assert knobs["top_k"] == 9
+    assert (knobs["top_k"], knobs == other) == (9, False)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +81,6 @@ def test_knobs_are_a_mapping_that_is_checked_as_a_whole():
     [
         (lambda state: state.pop("top_k"), "lack top_k"),
         (lambda state: state.update(rounds=3), "unknown knob 'rounds'"),
-        (lambda state: state.update(top_k=0), "top_k must be a whole number from 1 to 50, but got 0"),
         (lambda state: state.update(keep=1), "keep must be true | false, but got 1"),
     ],
 )

@@ -119,11 +119,3 @@ def test_a_trial_that_changes_only_numbers_asks_and_searches_nothing(name, retri
             values = {key: value for key, value in drawn(name, draw).items() if key in largest}
             make_program(name, replay, **written, **values)(question=QUESTION, options=OPTIONS)
     assert (len(lm.engine.inner.asked), len(retriever.searches)) == (asked, searched)
-
-
-def test_fewer_documents_of_hyde_are_the_first_of_more(retriever, counted, store):
-    lm = counted(store=store)
-    with under(lm):
-        many, few = (TECHNIQUES["hyde"](retriever, n_documents=n)(question=QUESTION) for n in (8, 3))
-    assert len(lm.engine.inner.asked) == 8
-    assert [query.text for query in few.queries] == [query.text for query in many.queries[:4]]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import dspy
 import numpy as np
@@ -84,20 +83,6 @@ def test_a_reader_is_shown_the_nearest_too(retriever, scripted, asking):
     assert "deep blue sea" in one
     with pytest.raises(TechniqueError, match="nearest must be 0"):
         RAG(program.technique, None, nearest=-1)
-
-
-def test_each_of_many_threads_gets_its_own(paraphrasing, scripted, asking):
-    lm = scripted()
-    paraphrasing.showing.update({"nearest": 1})
-
-    def ask(text):
-        with asking(lm):
-            paraphrasing(question=f"{text}?")
-
-    with ThreadPoolExecutor(20) as threads:
-        list(threads.map(ask, QUESTIONS * 5))
-    for place, asked in enumerate(lm.engine.asked):
-        assert shown(lm, place) == [asked.messages[-1][1].partition("\n")[0].rstrip("?")]
 
 
 def test_what_is_pooled_for_labels_is_searched_as_the_program_searches(paraphrasing, scripted):

@@ -14,6 +14,8 @@ from querywright.programs import TECHNIQUES, GroundedReader, MultiQuery, make_pr
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.index import build_collection
 
+pytestmark = pytest.mark.slow
+
 CARDS = [
     Passage("sugar", "For low blood sugar take 15 g of fast sugar, such as juice.", "Low blood sugar"),
     Passage("insulin", "Insulin lowers blood sugar and is kept in the fridge.", "Insulin"),
@@ -40,14 +42,7 @@ def retriever(tmp_path_factory, model_files):
             yield ChromaRetriever("tiny", embedder=embedder, home=folder)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "hcqr" else pytest.mark.slow)
-        for name, kind in TECHNIQUES.items()
-        if not kind.ENGINE
-    ],
-)
+@pytest.mark.parametrize("name", [name for name, kind in TECHNIQUES.items() if not kind.ENGINE])
 def test_it_answers_with_the_embedded_models(name, retriever):
     own = {knob.name for knob in TECHNIQUES[name].KNOBS}
     knobs = {key: value for key, value in SMALL.items() if key in own}
@@ -71,7 +66,6 @@ def test_a_name_is_written_as_it_stands_in_the_question(retriever):
     assert all("Lewiston Maineiacs" in text for text in written)
 
 
-@pytest.mark.slow
 def test_a_grounded_answer_names_passages_that_were_shown_or_declines(retriever):
     reader = GroundedReader()
     out, again = (reader(question=QUESTION, options=None, passages=CARDS[:2]) for _ in range(2))

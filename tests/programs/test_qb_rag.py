@@ -6,7 +6,7 @@ import pytest
 
 from querywright.errors import InputError, TechniqueError
 from querywright.programs import QBRAG, HyDE, PlainRetrieval, make_program
-from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_index import Matching
 
 QUESTION = "Which drug is the right one?"
 
@@ -24,7 +24,7 @@ def test_it_gives_what_the_index_matches_with_its_knobs_and_asks_no_lm(index):
     technique = QBRAG(index, match="hybrid", coverage=8, keep_partial=True, weight=0.25, depth=20, max_passages=4)
     matching = Matching("hybrid", coverage=8, keep_partial=True, weight=0.25, depth=20)
     assert technique.matching == matching
-    assert technique(question=QUESTION).passages == [one.hit.passage for one in index.match([QUESTION], 4, matching)[0]]
+    assert technique(question=QUESTION).passages == [one.passage for one in index.match([QUESTION], 4, matching)[0]]
 
 
 def test_the_record_names_the_question_that_led_to_each_passage(index):
@@ -33,7 +33,7 @@ def test_the_record_names_the_question_that_led_to_each_passage(index):
         (record,) = out.steps
         assert (record.kind, record.name, record.stage) == ("search", "questions", 1)
         assert record.made == {QUESTION: [passage.id for passage in out.passages]}
-        assert record.given["through"] == {one.hit.passage.id: one.question for one in matched}
+        assert record.given["through"] == {one.passage.id: one.question for one in matched}
         assert all(f"of Title {int(id[1:])}?" in text for id, text in record.given["through"].items())
 
 

@@ -35,13 +35,9 @@ def test_what_is_searched_are_the_queries_and_the_sentence(run, retriever):
     assert retriever.searches == [(("pads", "rotor"), 10)]
 
 
-def test_no_passage_is_kept_where_none_helps(run):
+def test_no_passage_is_kept_where_none_helps_and_none_asked_of_where_none_was_found(run, nothing):
     out, _ = run(RewriteRetrieveSelect, PLANNED, {"chosen": []}, question=QUESTION, options=OPTIONS)
-    assert not out.passages
-    assert not out.fallbacks
-
-
-def test_of_nothing_nothing_is_selected_and_no_lm_is_asked(run, nothing):
+    assert (out.passages, out.fallbacks) == ([], [])
     out, asked = run(RewriteRetrieveSelect, PLANNED, question=QUESTION, options=OPTIONS, over=nothing)
     assert (out.passages, len(asked)) == ([], 1)
 
@@ -68,15 +64,16 @@ def test_smaller_budgets_share_one_answer_and_are_its_prefixes(run):
     assert found == [found[2][:1], found[2][:3], found[2]]
 
 
-def test_a_pool_that_does_not_fit_the_lm_is_halved(run):
+@pytest.mark.parametrize(("fit", "pools"), [(5, [20, 10, 5]), (1, [20, 10, 5, 2, 0]), (-1, [20, 10, 5, 2, 0])])
+def test_a_pool_that_does_not_fit_the_lm_is_halved(run, fit, pools):
     def short(asked):
-        if len(shown(asked)) > 5:
+        if len(shown(asked)) > fit:
             raise ContextWindowExceededError(message="too long")
-        return '{"decided_by": "x", "chosen": [5]}'
+        return '{"decided_by": "x", "chosen": [1]}'
 
-    out, asked = run(RewriteRetrieveSelect, PLANNED, short, question=QUESTION, options=OPTIONS)
-    assert [len(shown(one)) for one in asked[1:]] == [20, 10, 5]
-    assert len(out.passages) == 1
+    out, asked = run(RewriteRetrieveSelect, PLANNED, short, question=QUESTION, options=OPTIONS, max_passages=3)
+    assert [len(shown(one)) for one in asked[1:]] == pools  # one alone is shown without a number
+    assert (len(out.passages), out.fallbacks) == ((1, []) if fit > 0 else (3, ["select_passages"]))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in TECHNIQUES.items() if kind.LM_STAGES])
@@ -96,15 +93,6 @@ def test_an_lm_that_fills_in_a_form_names_only_passages_that_there_are(run):
     assert (form["maxItems"], form["items"]["minimum"], form["items"]["maximum"]) == (5, 1, 20)
     assert "minItems" not in form
     assert len(out.passages) == 2
-
-
-def test_a_larger_budget_is_one_that_may_be_named(run):
-    out, asked = run(
-        RewriteRetrieveSelect, PLANNED, {"chosen": list(range(1, 9))},
-        question=QUESTION, options=OPTIONS, max_passages=8,
-    )  # fmt: skip
-    assert "at most 8" in asked[1].system
-    assert len(out.passages) == 8
 
 
 def test_with_a_cross_encoder_the_lm_selects_from_its_order(run):

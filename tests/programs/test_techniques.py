@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import threading
 from dataclasses import replace
@@ -90,16 +89,6 @@ def test_multi_query_searches_the_question_and_its_paraphrases(run, ranked):
     assert (queries(out), ids(out)) == ([("paraphrase", text) for text in WORDINGS], "bcade")
 
 
-def test_multi_query_cleans_what_is_written(run, ranked):
-    lines = {"queries": ["1. first wording", "", '2) "FIRST wording?"', QUESTION.upper(), "third wording", "one more"]}
-    out, _ = run(MultiQuery, lines, question=QUESTION, over=ranked, n_queries=2)
-    assert [query.text for query in out.queries] == [QUESTION, "first wording", "third wording"]
-    for technique in (MultiQuery, RAGFusion):
-        nothing = {"queries": ["none", QUESTION]}
-        out, _ = run(technique, nothing, question=QUESTION, over=ranked, search_question=False)
-        assert (queries(out), out.fallbacks, ids(out)) == ([("original", QUESTION)], ["queries"], "abc")
-
-
 def test_rag_fusion_adds_reciprocal_ranks(run, ranked):
     """a 1/61 + 1/63, b 1/62 + 1/61 + 1/61, c 1/63 + 1/62, d 1/62 + 1/61, e 1/62: by hand."""
     given = {"question": QUESTION, "over": ranked}
@@ -110,8 +99,6 @@ def test_rag_fusion_adds_reciprocal_ranks(run, ranked):
     assert "4 short search queries" in asked.text
     # With weight 4 the question's own first, a, has 4/61 + 1/63 against 4/62 + 2/61 of b and 4/63 + 1/62 of c.
     assert ids(run(RAGFusion, {"queries": WORDINGS}, question_weight=4.0, **given)[0])[:3] == "bac"
-    # b 2/61, d 1/62 + 1/61, then c 1/62 (first seen), e 1/62, a 1/63
-    assert ids(run(RAGFusion, {"queries": WORDINGS}, search_question=False, **given)[0]) == "bdcea"
 
 
 def test_step_back_gives_each_question_half_of_the_budget(run, ranked):
@@ -131,7 +118,7 @@ def test_step_back_gives_each_question_half_of_the_budget(run, ranked):
 
 @pytest.mark.parametrize(
     ("kind", "repeats", "times"),
-    [("lexical", 0, 5), ("dense", 0, 1), ("hybrid", 0, 1), (None, 0, 1), ("lexical", 1, 1), ("dense", 3, 3)],
+    [("lexical", 0, 5), ("hybrid", 0, 1), (None, 0, 1), ("dense", 3, 3)],
 )
 def test_query2doc_repeats_the_question_as_the_retriever_needs_it(run, retriever, monkeypatch, kind, repeats, times):
     if kind is None:
@@ -181,7 +168,6 @@ def test_hyde_searches_the_mean_of_the_documents_and_the_question(run):
     assert len({one.text for one in asked}) == 1
     out, _ = run(HyDE, *documents("first", "second"), over=(plane := Plane()), search_question=False, **two)
     assert (plane.vectors, ids(out)) == ([pytest.approx([0, 1])], "nbe")
-    assert len(run(HyDE, *documents("first"), over=Plane(), question=QUESTION)[1]) == 8
 
 
 def test_hyde_embeds_its_documents_as_the_passages_are(run):
@@ -203,16 +189,15 @@ def test_hyde_leaves_out_a_document_that_cannot_be_read(run):
     assert (queries(out), plane.vectors) == ([("original", QUESTION)], [[1.0, 0.0]])
 
 
-@pytest.mark.parametrize("named", [None, "its own"])
-def test_samples_of_an_lm_without_seeds_are_told_apart_by_their_rollout(scripted, asking, named, monkeypatch):
+def test_samples_of_an_lm_without_seeds_are_told_apart_by_their_rollout(scripted, asking, monkeypatch):
     """DSPy's cache would otherwise give the first one for all."""
     monkeypatch.setattr(dspy, "cache", Cache(False, True, "", 0))
     plain = scripted(*documents("first", "second"))
     plain.engine.supported_params = frozenset({"temperature", "max_tokens", "response_format"})
     lm, technique = plain.copy(cache=True), HyDE(Plane(), n_documents=2)
-    technique.write_document.lm = lm if named else None
+    technique.write_document.lm = lm
     for _ in range(2):
-        with asking(scripted("never asked") if named else lm):
+        with asking(scripted("never asked")):
             out = technique(question=QUESTION)
         assert sorted(query.text for query in out.queries[1:]) == ["first", "second"]
     assert [one.sampling for one in lm.engine.asked] == [(0.7, None)] * 2
@@ -236,8 +221,6 @@ def test_hyde_refuses_a_retriever_without_vectors():
     words = SimpleNamespace(fingerprint="words", kind="lexical", search=lambda queries, k: [[] for _ in queries])
     with pytest.raises(TechniqueError, match=r"hyde .* vectors, which a lexical retriever cannot.*query2doc"):
         HyDE(words)
-    with pytest.raises(TechniqueError, match="hyde searches with vectors, which a foreign retriever cannot"):
-        HyDE(lambda query, k: [])
     words.search_vectors = words.search
     with pytest.raises(TechniqueError, match="a lexical retriever cannot"):
         HyDE(words)
@@ -260,11 +243,6 @@ def test_rrr_searches_its_queries_and_not_the_question(run, retriever):
     assert list(asked.properties) == ["thought", "queries"]  # the thought comes first
     assert "\nWrite at most 3 queries, or none if nothing has to be looked up.\n" in asked.system
     assert "options:\n- Aspirin\n- Insulin" in asked.text
-    _, (hidden,) = run(
-        RewriteRetrieveRead, rewriting(), question=QUESTION, options=OPTIONS, rewriter_sees_options=False, n_queries=1
-    )
-    assert "Aspirin" not in hidden.text
-    assert "\nWrite one query, or none" in hidden.system
 
 
 @pytest.mark.parametrize(
@@ -273,7 +251,6 @@ def test_rrr_searches_its_queries_and_not_the_question(run, retriever):
         (["director of Ed Wood; director of Big Fish"], REWRITTEN[:2]),
         (["1. director of Ed Wood", "Director of Ed Wood ", "none", '"director of Big Fish"'], REWRITTEN[:2]),
         ([], []),
-        ([" NONE. "], []),
         (["none; None"], []),
     ],
 )
@@ -287,19 +264,15 @@ def test_rrr_searches_the_question_where_it_may_not_skip_or_cannot_be_read(run):
     out, (asked,) = run(RewriteRetrieveRead, rewriting("None"), question=QUESTION, may_skip=False)
     assert (queries(out), out.fallbacks) == ([("original", QUESTION)], [])
     assert "\nWrite at most 3 queries.\n" in asked.system
-    for written in ("sorry", '{"thought": "x"}'):
-        out, _ = run(RewriteRetrieveRead, written, question=QUESTION)
-        assert (queries(out), out.fallbacks) == ([("original", QUESTION)], ["rewrite"])
+    out, _ = run(RewriteRetrieveRead, "sorry", question=QUESTION)
+    assert (queries(out), out.fallbacks) == ([("original", QUESTION)], ["rewrite"])
 
 
-@pytest.mark.parametrize("variant", [lambda one: one, copy.deepcopy, lambda one: one.with_knobs(n_queries=2)])
-def test_rrr_may_have_an_lm_of_its_own_and_reads_closed_book_when_nothing_is_searched(
-    retriever, scripted, asking, variant
-):
+def test_rrr_may_have_an_lm_of_its_own_and_reads_closed_book_when_nothing_is_searched(retriever, scripted, asking):
     trained, reading = scripted(rewriting(*REWRITTEN), rewriting("None")), scripted({"answer": "Tim Burton"})
     program = make_program("rrr", retriever, reader="short_answer")
     program.technique.rewriter.lm = trained
-    program.technique = variant(program.technique)
+    program.technique = program.technique.with_knobs(n_queries=2)
     with asking(reading):
         found, closed = program(question=QUESTION), program(question=QUESTION)
     assert ([query.text for query in found.queries][:2], found.answer) == (REWRITTEN[:2], "Tim Burton")
@@ -349,8 +322,6 @@ def test_rerank_sorts_the_pool_by_grade_and_equals_stay_in_their_order(run):
     shown = sorted(one.text.partition("passage: ")[2].partition("\n")[0] for one in asked)
     assert shown == [f"[1] Text {key}." for key in "abcdef"]
     assert all(f"question: {QUESTION}" in one.text for one in asked)
-    out, asked = run(Rerank, grading(grades), question=QUESTION, over=POOL, pool=4, max_passages=2)
-    assert (ids(out), len(asked)) == ("bd", 4)
     out, asked = run(Rerank, grading({"a": "splendid", "b": "irrelevant"}), question=QUESTION, over=POOL)
     assert (ids(out), out.fallbacks, len(asked)) == ("abcde", ["grade"], 7)  # unreadable: asked again, then the middle
 
@@ -370,11 +341,8 @@ def test_a_cross_encoder_takes_the_place_of_the_lm_and_runs_beside_the_event_loo
     assert [thread is threading.main_thread() for thread in reranker.threads] == [True, False]
     with pytest.raises(TechniqueError, match="plain does not rerank"):
         PlainRetrieval(POOL, reranker=reranker)
-    for unfit in ("/home/me/model", "~/model", "models\\mine", " ", None, 7):
-        reranker.id = unfit
-        with pytest.raises(TechniqueError, match="a reranker needs an id that names it wherever it runs, and no path"):
-            Rerank(POOL, reranker=reranker)
-    for lacking, said in ((object(), "needs an id"), (SimpleNamespace(id="x"), "needs score")):
+    unnamed = [SimpleNamespace(id=one, score=max) for one in ("/home/me/model", "~/model", "models\\mine", " ", None)]
+    for lacking, said in (*((one, "needs an id .* no path") for one in unnamed), (SimpleNamespace(id="x"), "score")):
         with pytest.raises(TechniqueError, match=said):
             Rerank(POOL, reranker=lacking)
 
@@ -398,7 +366,6 @@ def test_filter_keeps_the_order_of_the_search_and_what_cannot_be_judged(run):
 
     assert kept("d", "b", "a") == ("abd", [], 6)
     assert kept("b", "c", "d", pool=3) == ("bc", [], 3)
-    assert kept("b", "c", "d", max_passages=2) == ("bc", [], 6)
     assert kept() == ("a", [], 6)  # if none survives the first is kept, unless none is wanted
     assert kept(empty_ok=True) == ("", [], 6)
     out, asked = run(Filter, grading({"d": "relevant", "b": "perhaps", "e": "?"}), question=QUESTION, over=POOL)
@@ -435,7 +402,6 @@ def test_qa_rag_reranks_each_track_for_the_question_and_gives_it_half(run):
     [
         (("abcdef", "cgahij"), {}, "acbgdh"),  # a passage of both frees a place for the next best
         (("abcdef", "g"), {}, "agbcde"),  # what a short track leaves over goes to the other
-        (("", "cgahij"), {}, "cgahij"),
         (("abc", "def"), {"max_passages": 3}, "adb"),  # an odd budget gives the question one more
         (("abcdef", "cgahij"), {"track": "answer", "max_passages": 4}, "cgah"),  # the weaker form that QB-RAG names
     ],
@@ -446,10 +412,6 @@ def test_qa_rag_without_reranking(run, tracks, knobs, found):
     assert (got, len(asked)) == (found, 1)
 
 
-@pytest.mark.parametrize("track", ["both", "answer"])
-def test_without_an_answer_the_question_has_all_places_and_every_fallback_is_named(run, track):
-    found, out, _, searches = qa_rag(
-        run, written="none", track=track, max_passages=3, grades={"e": "relevant", "a": "?"}
-    )
-    assert (found, searches) == ("eab" if track == "both" else "abc", [((QUESTION,), 12)])
-    assert out.fallbacks == (["answer", "grade"] if track == "both" else ["answer"])
+def test_without_an_answer_the_question_has_all_places_and_every_fallback_is_named(run):
+    found, out, _, searches = qa_rag(run, written="none", max_passages=3, grades={"e": "relevant", "a": "?"})
+    assert (found, searches, out.fallbacks) == ("eab", [((QUESTION,), 12)], ["answer", "grade"])

@@ -30,7 +30,7 @@ from querywright.retrieval.generated_questions import (
     stored_answers,
     write_pairs,
 )
-from querywright.retrieval.question_files import COLUMNS, export_questions, import_questions
+from querywright.retrieval.question_files import export_questions, import_questions
 
 IRON = Passage("iron", "Tea hinders the uptake of iron.")
 TEA = Passage("tea", "Tea is drunk in the afternoon.", "Tea")
@@ -55,9 +55,7 @@ OF_IRON, OF_SALT, OF_TEA = BEFORE = [
     ("change", "told"),
     [
         ({"passage": 7}, "field passage: Input should be a valid string"),
-        ({"questions": [{"text": 1, "label": "complete"}]}, r"field questions\.0\.text: "),
         ({"questions": [{"text": "What?", "label": "complete", "mine": ""}]}, r"field questions\.0\.mine: "),
-        ({"repeated": True}, "field repeated: "),
         ({"repeated": -1}, "field repeated: "),
         ({"unfit": {"no_words": 1.5}}, r"field unfit\.no_words: "),
         (None, ""),
@@ -142,25 +140,11 @@ def row(passage, question, **others):
     return pd.DataFrame([{"passage": passage, "question": question, **others}])
 
 
-def test_the_file_holds_every_question_in_order(foods, home, tmp_path):
-    assert export_questions("foods", tmp_path / "q.parquet", home) == 4
-    table = pd.read_parquet(tmp_path / "q.parquet")
-    assert tuple(table.columns) == COLUMNS
-    assert table.values.tolist() == [
-        ["iron", "What hinders iron?", "complete", "it says so", IRON.text_digest()],
-        ["iron", "What is iron?", "none", "", IRON.text_digest()],
-        ["iron", "Is it \u6c34?", "", "", IRON.text_digest()],
-        ["tea", "When is tea drunk?", "partial", 'only "roughly",\nso to say', TEA.text_digest()],
-    ]
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        lambda table: table,
         lambda table: table.iloc[::-1],
-        lambda table: table.drop(columns="passage_digest"),
-        lambda table: table.assign(question=table["question"] + " \n", passage_digest=None),
+        lambda table: table.assign(question=table["question"] + " \n"),
         lambda table: table[table["passage"] == "tea"],
     ],
 )
@@ -189,13 +173,6 @@ def test_questions_are_added_changed_and_removed(edit, foods, home):
     assert len(published_passages(foods, home)[1]) == 5
 
 
-def test_pruning_forgets_passages_without_a_row(edit, foods):
-    """So that a build writes them anew; that of salt, of which the file cannot have a row, stays as it was."""
-    report = edit(lambda table: table[table["passage"] == "tea"], prune=True)
-    assert (report.removed, report.passages, report.absent, report.pruned, report.kept) == (3, 1, 1, True, 1)
-    assert read_records(foods) == {"salt": OF_SALT, "tea": OF_TEA}
-
-
 def test_a_cleared_label_is_vouched_for_and_one_that_was_never_read_is_not(edit, foods):
     edit(lambda table: table.assign(label=["", None, "", "partial"]))
     assert [one.label for one in read_records(foods)["iron"].questions] == [COMPLETE, COMPLETE, ""]
@@ -209,7 +186,6 @@ def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit, f
         row("tea", "Who drinks tea?", label="maybe"),
         row("tea", "when is  tea drunk?"),
         row("", "Whose?"),
-        row("salt", "What brings salt?", passage_digest="0" * 64),
     ]
     with pytest.raises(DataError) as told:
         edit(lambda table: pd.concat([table, *wrong]))
@@ -218,8 +194,6 @@ def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit, f
         "found 'maybe'; expected one of complete, partial, none, or nothing",
         "found ''; expected non-empty text",
         "there is no passage 'milk' in the collection",
-        "the passage 'salt' was changed after its questions were exported; run querywright questions build foods "
-        "first and export them again, or empty passage_digest where they fit the passage as it is now",
         "the question 'when is tea drunk?' is asked in q.parquet row 4 already",
     ]
     assert told.value.problems[0].startswith('q.parquet row 6, column "question": ')
@@ -232,17 +206,16 @@ def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit, f
     assert (foods / RECORDS).read_bytes() == before
 
 
-def test_stale_questions_stay_until_they_are_vouched_for(edit, foods, home, build):
-    changed = replace(TEA, text="Tea is drunk at five.")
-    build(home, "foods", [IRON, changed], prune=True)
+def test_questions_of_a_passage_that_changed_cannot_be_edited(edit, foods, home, build):
+    build(home, "foods", [IRON, replace(TEA, text="Tea is drunk at five.")], prune=True)
     before = (foods / RECORDS).read_bytes()
     edit(lambda table: table)
-    with pytest.raises(DataError, match="'tea' was changed after"):
+    with pytest.raises(
+        DataError,
+        match=r"'tea' was changed after .* run querywright questions build foods first",
+    ):
         edit(lambda table: table.assign(label="complete"))
     assert (foods / RECORDS).read_bytes() == before
-    report = edit(lambda table: table.assign(passage_digest=""))
-    assert (report.passages, report.changed) == (1, 0)
-    assert read_records(foods)["tea"].digest == changed.digest()
 
 
 def test_mistakes(foods, home, tmp_path, hashed):

@@ -23,7 +23,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
 from querywright.programs import make_program
 from querywright.retrieval import addresses
-from querywright.retrieval.callable import as_retriever, named_retriever
+from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever
 from querywright.retrieval.engines import open_retriever
 
@@ -247,20 +247,3 @@ def test_what_cannot_be_searched():
     ):
         with pytest.raises(InputError, match=said):
             as_retriever(wrong)
-
-
-def test_a_function_of_ones_own_gives_what_is_searched(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("shelf_of_mine.py").write_text(
-        "def shelf():\n    return lambda query, k: ['Tea is hot.']\n\n\ndef number():\n    return 7\n\n\n"
-        "def search(query, k):\n    return []\n\n\ndef broken():\n    raise RuntimeError('x')\n"
-    )
-    assert named_retriever("shelf_of_mine:shelf").search(["tea"], 1)[0][0].passage.text == "Tea is hot."
-    for name, said in (
-        ("shelf_of_mine:number", "'shelf_of_mine:number': int is no retriever: give a function"),
-        ("shelf_of_mine:search", "without an argument that gives what searches .* missing 2 required"),
-        ("shelf_of_mine:nothing", "is no MODULE:FUNCTION that can be imported here"),
-        ("shelf_of_mine:broken", "RuntimeError: x"),
-    ):
-        with pytest.raises(InputError, match=said):
-            named_retriever(name)

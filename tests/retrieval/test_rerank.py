@@ -12,21 +12,9 @@ from querywright.errors import ModelError
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker, resolve_reranker
 
 WORDS = [
-    "salt",
-    "water",
-    "cuff",
-    "arm",
-    "sugar",
-    "foot",
-    "clinic",
-    "retina",
-    "bread",
-    "what",
-    "helps",
-    "against",
-    "the",
+    "salt", "water", "cuff", "arm", "sugar", "foot", "clinic", "retina", "bread", "what", "helps", "against", "the",
     "of",
-]
+]  # fmt: skip
 PASSAGES = [
     Passage("a", "salt water helps against the foot of bread"),
     Passage("b", "sugar", "Juice"),

@@ -112,8 +112,8 @@ def loaded(
 ) -> LoadedProgram:
     """A program as ``load`` would give it. ``mark`` is what its version begins with."""
     guarded = LMEngine(
-        engine, identity="scripted", limits=Limits(**{"max_attempts": 1, "outage_after": 1000} | limits),
-        sleep=lambda seconds: None,
+        engine, identity="scripted",
+        limits=Limits(**{"max_attempts": 1, "outage_after": 1000, "backoff": 0.0, "max_wait": 0.0} | limits),
     )  # fmt: skip
     lm = dspy.LM(
         "scripted/model", engine=guarded, async_engine=AsyncLMEngine(guarded), cache=False, num_retries=0

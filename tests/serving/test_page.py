@@ -13,13 +13,11 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from querywright.data.types import Label, Passage
+from querywright.data.types import Label
 from querywright.optimize.artifacts.files import Golden
-from querywright.retrieval.types import Hit
 
-EVIL = "</script><img src=x onerror=\"document.title='taken'\"> ' $(touch taken) {}"
 FIRST = Golden(
-    question="What of 7, in it's words?", options=[], answer="answer 7", passages=["p7-1"],
+    question="What of 7, in it's $(touch taken) words?", options=[], answer="answer 7", passages=["p7-1"],
     evidence={"p7-2": Label.ENTAILED, "lost": Label.USEFUL},
 )  # fmt: skip
 
@@ -30,7 +28,7 @@ DRIVE = """
   await until(() => document.getElementById("served").textContent.includes(":"));
   token.value = "TOKEN";
   token.dispatchEvent(new Event("change"));
-  (await until(() => document.querySelectorAll("#examples button")[WHICH])).click();
+  (await until(() => document.querySelector("#examples button"))).click();
   document.getElementById("form").requestSubmit();
   await until(() => document.getElementById("status").textContent.includes("answer is there"));
 })();
@@ -42,11 +40,11 @@ DRIVE = """
 def page(run: Any, make: Any, scripted: Any, token: str, chromium: Any) -> Any:
     """Asks a golden question on the page of a server, and gives what stands there then."""
 
-    def ask(golden: Any, which: int = 0, **given: Any) -> tuple[Any, str]:
+    def ask(golden: Any, **given: Any) -> tuple[Any, str]:
         program = make(scripted, **given)
         program.golden = tuple(golden)
         server = run(program, token=token)
-        app, drive = server.server.config.app, DRIVE.replace("TOKEN", token).replace("WHICH", str(which))
+        app, drive = server.server.config.app, DRIVE.replace("TOKEN", token)
         text = server.client.get("/").text.replace("</head>", '<script src="/docs.js" defer></script></head>')
         in_place = {"/docs": (text, "text/html"), "/docs.js": (drive, "text/javascript")}  # they need no token
         for path, (body, kind) in in_place.items():
@@ -71,7 +69,7 @@ def test_a_golden_question_shows_scores_labels_and_trace_and_is_copied_as_what_r
     assert 'class="support"' in dom
     assert "labelled ENTAILED: it decides the question" in dom
     assert "Labelled as helpful, but not among them: lost" in dom
-    assert "score 0.500, place 2 for: What of 7, in it's words?" in dom
+    assert "score 0.500, place 2 for: What of 7, in it's $(touch taken) words?" in dom
     assert "The same as when it was saved." in dom
     assert "Trace: 1 step, 0 LM calls" in dom
     curl = text_of(dom, r'aria-label="curl">(.*?)</pre>')
@@ -81,19 +79,4 @@ def test_a_golden_question_shows_scores_labels_and_trace_and_is_copied_as_what_r
     for command in ([sys.executable, "-c", python], ["sh", "-c", curl]):
         done = subprocess.run(command, capture_output=True, text=True, env=told, cwd=tmp_path, check=True)
         assert "answer 7" in done.stdout
-
-
-@pytest.mark.slow
-def test_hostile_texts_are_shown_as_they_are(page, retriever, scripted, tmp_path):
-    passages = [Passage(EVIL, EVIL, EVIL), Passage("constructor", "x", "constructor")]
-    retriever._hits = lambda query: [Hit(one, 0.5, rank) for rank, one in enumerate(passages, 1)]
-    scripted.answer = lambda number: EVIL
-    golden = Golden(question=EVIL, options=[], answer=EVIL, passages=[EVIL], evidence={EVIL: Label.ENTAILED})
-    _, dom = page([FIRST, golden], 1, retriever=retriever)
-    assert "<img" not in dom
-    assert "<title>querywright</title>" in dom
-    assert "2. constructor</h4>" in dom
-    assert "function Object" not in dom
-    curl = text_of(dom, r'aria-label="curl">(.*?)</pre>').replace("curl -s", "echo")
-    subprocess.run(["sh", "-c", curl], env={"QW_TOKEN": "x", "PATH": os.environ["PATH"]}, cwd=tmp_path, check=True)
     assert not (tmp_path / "taken").exists()

@@ -6,12 +6,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError
-from querywright.models.embedder import Embedder
-from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import write_artifact
 from querywright.programs import make_program
 from querywright.retrieval.engines import open_retriever
@@ -51,65 +48,27 @@ def test_where_one_cannot_be_loaded_all_go_on_as_they_were(run, make, scripted):
     assert server.ask().json()["version"] == "a" * 12
 
 
-# Real artifacts.
+class Flat:
+    """An embedder for a collection that is searched by words."""
+
+    id, dimension = "flat", 2
+
+    def encode(self, texts, /):
+        return np.tile(np.float32([[1, 0]]), (len(texts), 1))
 
 
-class Numbers:
-    """A model whose vectors mean nothing."""
-
-    def encode(self, texts, **_):
-        return np.array([[len(text) % 7 + 1, len(text) % 3 + 1, 1] for text in texts], dtype=np.float32)
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes an artifact over a collection, gives its version."""
+def test_an_lm_is_shared_by_real_artifacts_that_name_it_and_by_no_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*")
-    passages = [Passage(str(number), f"Text {number} on rivers.") for number in range(3)]
-    embedder = Embedder("st:tests/numbers", Numbers, dimension=3, store=open_store(tmp_path))
-    build_collection("rivers", passages, embedder=embedder, home=tmp_path)
-
-    def written(name="a", *, lm="openai/one", max_passages=2):
-        found = open_retriever("rivers", engine="bm25", home=tmp_path)
-        program = make_program("plain", found, reader="short_answer", max_passages=max_passages)
-        return write_artifact(
-            tmp_path / name, program, lm=lm, embedder=None, collection="rivers", engine="bm25", reranker=None,
-            fingerprint=found.fingerprint, created="2026-01-02", made={}, golden=[], card="# card\n",
-        ).id  # fmt: skip
-
-    return written
-
-
-def test_real_artifacts_take_the_places_of_those_before(write, tmp_path, run):
-    load = loader(ServeSettings(artifacts=(tmp_path / "a", tmp_path / "b"), home=tmp_path))
-    before = {name: write(name, max_passages=most) for name, most in (("a", 1), ("b", 2))}
-    server = run({name: load(name, None) for name in before}, load=load)
-
-    def found(name):
-        told = server.client.post("/retrieve", json={"question": "Which rivers?", "artifact": name}).json()
-        return told["version"], len(told["passages"])
-
-    assert {name: found(name) for name in before} == {"a": (before["a"], 1), "b": (before["b"], 2)}
-    after = write("a", max_passages=3)
-    assert server.client.post("/reload").json()["artifacts"] == [
-        {"name": "a", "before": before["a"], "after": after},
-        {"name": "b", "before": before["b"], "after": before["b"]},
-    ]
-    assert {name: found(name) for name in before} == {"a": (after, 3), "b": (before["b"], 2)}
-    (tmp_path / "b" / "program.json").write_text("{}")
-    write("a", max_passages=2)
-    assert server.client.post("/reload").status_code == 409
-    assert found("a") == (after, 3)
-
-
-def test_an_lm_is_shared_by_artifacts_that_name_it_and_by_no_other(write, tmp_path):
-    load = loader(ServeSettings(artifacts=(tmp_path / "a",), home=tmp_path))
-    write()
-    first = load("a", None)
-    write(max_passages=1)
-    second = load("a", first)
-    assert second.lm is first.lm
-    write(lm="openai/two")
-    third = load("a", second)
-    assert (third.lm.model, third.manifest.lm) == ("openai/two", "openai/two")
+    build_collection("rivers", [Passage("1", "Text on rivers.")], embedder=Flat(), home=tmp_path)
+    found = open_retriever("rivers", engine="bm25", home=tmp_path)
+    load, before = loader(ServeSettings(artifacts=(tmp_path / "a",), home=tmp_path)), None
+    for lm, shared in (("openai/one", False), ("openai/one", True), ("openai/two", False)):
+        write_artifact(
+            tmp_path / "a", make_program("plain", found, reader="short_answer"), lm=lm, embedder=None, engine="bm25",
+            collection="rivers", reranker=None, fingerprint=found.fingerprint, created="2026-01-02", made={}, golden=[],
+            card="# card\n",
+        )  # fmt: skip
+        now = load("a", before)
+        assert (now.lm.model, before is not None and now.lm is before.lm) == (lm, shared)
+        before = now

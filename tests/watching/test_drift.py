@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from querywright.data.types import Question
-from querywright.errors import OutageError
 from querywright.watching import find_drift
 from querywright.watching.drift import (
     ALPHA,
@@ -25,7 +22,6 @@ from querywright.watching.drift import (
     distinct,
     far,
     newcombe,
-    recorded_now,
     scores,
     shares,
 )
@@ -161,25 +157,3 @@ def test_measures_by_hand():
     yes = shares("y", [True] * 30 + [False] * 70, [True] * 10 + [False] * 90)
     assert yes.p == pytest.approx(stats.fisher_exact([[30, 70], [10, 90]]).pvalue)
     assert newcombe(56 / 70, 70, 48 / 80, 80) == pytest.approx((0.0524, 0.3339), abs=1e-4)  # Newcombe 1998, table II
-
-
-def test_the_reference_is_asked_as_it_is():
-    asked = []
-
-    def ask(question, options):
-        asked.append((question, options))
-        if question == "bad":
-            raise ValueError("no")
-        if question == "away":
-            raise OutageError("the LM is away")
-        return SimpleNamespace(toDict=lambda: {"answer": "x", "passages": [], "steps": []})
-
-    questions = [Question("1", "good"), Question("2", "bad"), Question("3", "other", ("x", "y"))]
-    found = recorded_now(ask, questions, artifact="a", threads=1)
-    assert asked == [("good", None), ("bad", None), ("other", ["x", "y"])]
-    assert [(one.question, one.answer, one.error, one.artifact) for one in found] == [
-        ("good", "x", None, "a"), ("bad", None, "ValueError", "a"), ("other", "x", None, "a"),
-    ]  # fmt: skip
-    for one, error in (("bad", ValueError), ("away", OutageError)):
-        with pytest.raises(error):
-            recorded_now(ask, [Question("4", one)], artifact="a")

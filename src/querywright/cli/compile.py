@@ -143,8 +143,6 @@ def show_compiled(
     for why in dict.fromkeys(compiled.failed.values()):
         notes.append(f"out, {why}: {', '.join(name for name, said in compiled.failed.items() if said == why)}")
     notes += pool_notes([replace(arm.dev, name=arm.name) for arm in best], splits.dev)
-    if compiled.dead_knobs:
-        notes.append(f"no difference on any dev question: {', '.join(compiled.dead_knobs)}")
     notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]
     show_table(
         f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, knobs that differ",

@@ -180,7 +180,3 @@ def _end(status: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)
-
-
-if __name__ == "__main__":
-    main()

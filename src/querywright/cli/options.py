@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from querywright.cli.mistakes import checked
-from querywright.cli.show import err, note, out
+from querywright.cli.show import err, out
 from querywright.data.hub import names_of
 from querywright.errors import InputError
 from querywright.models.keys import api_key
@@ -164,7 +164,7 @@ class LMOptions:
     def open(self, home: Path | None, threads: int | None = None, *, keeps: bool = True) -> Workspace:
         """Open the working folder with this LM; one that cannot be written only where nothing must be kept."""
         given = {**self.given, "limits": replace(self.limits, at_once=threads)}
-        return Workspace.open(home, **given, tell=note, keeps=keeps)
+        return Workspace.open(home, **given, keeps=keeps)
 
     def beside(self, workspace: Workspace) -> Any:
         """This LM as a second one of a workspace, which both are paid from."""
@@ -307,11 +307,11 @@ class DataOptions(RowOptions):
         """As the readers take it."""
         return {**super().given, "labels": self.labels}
 
-    def questions(self, *, options: bool = False) -> list[Question]:
-        """Read the questions; whether every one of them must have options."""
+    def questions(self, *, multiple_choice: bool | str = False) -> list[Question]:
+        """Read the questions; whether every one of them must have options, or what needs them."""
         from querywright.data import read_questions
 
-        return read_questions(self.source, **self.given, multiple_choice=True if options else None)
+        return read_questions(self.source, **self.given, multiple_choice=multiple_choice)
 
 
 @Parameter(name="*", group="Search")

@@ -17,16 +17,12 @@ from cyclopts.validators import Number
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts
-from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.testsets import Kind
 
 SHOWN = 10
 """Ids that are named at most."""
-THREADS, RAY = "threads", "ray"
-"""What a build runs on."""
-WORKERS = 2
 
 questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and look at them.")
 testset_app = opt.make_app(
@@ -43,7 +39,6 @@ def build(
     batch_size: opt.Count = 5,
     limit: opt.Count | None = None,
     prune: opt.Flag = False,
-    engine: opt.Name = THREADS,
     workers: opt.Count | None = None,
     embedder: opt.Embedder = "embedded",
     judge: opt.JudgeLM = opt.JudgeLM(),
@@ -61,22 +56,18 @@ def build(
         batch_size: Questions asked for in one call.
         limit: For a trial: only the first N passages, by id.
         prune: Remove the questions of passages that are in the collection no more.
-        engine: threads, or ray: processes, which need the extra of that name; each has its own --threads.
-        workers: Processes of ray. Default: 2.
+        workers: Write in so many processes of Ray, which need the extra of that name; each has its own --threads.
+            Default: in this one.
     """
     from querywright.optimize.question_build import build_questions
     from querywright.programs.question_writer import QuestionWriter
 
     other = judge.beside(work.lm)
-    if engine not in (THREADS, RAY):
-        raise InputError(f"unknown engine {engine!r}; questions are written on {THREADS} or {RAY}")
-    if workers is not None and engine != RAY:
-        raise InputError(f"--workers is of --engine {RAY}; {THREADS} are told by --threads")
     writer = QuestionWriter(num_questions, batch_size)
     workspace = work.open()
     judging = judge.open(workspace, work.lm)
     runner = None
-    if engine == RAY:
+    if workers is not None:
         from querywright.optimize.question_ray import LMName, RayBuild, in_ray
 
         writes, judges = (
@@ -88,7 +79,7 @@ def build(
             str(workspace.home), writes, judges, num_questions=num_questions, batch_size=batch_size,
             threads=workspace.threads, max_calls=work.lm.max_calls, limits=work.lm.limits,
         )  # fmt: skip
-        runner = in_ray(names, workers=workers or WORKERS, ledger=workspace.ledger)
+        runner = in_ray(names, workers=workers, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
     with progress("opening the collection") as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
@@ -178,7 +169,7 @@ def fill(
 def export(collection: str, /, *, save_to: opt.OutFile, output: opt.Output = opt.Output()) -> None:
     """Write all questions of a collection, kept or not, into a Parquet file.
 
-    Its columns: passage, question, label (complete, partial, none), reason, passage_digest.
+    Its columns: passage, question, label (complete, partial, none), reason.
 
     Example: querywright questions export textbooks --out questions.parquet
 

@@ -107,7 +107,7 @@ class RewriteOptions:
         # The questions of passages, which qb_rag learns, are written before there are any to search.
         written = self.technique == QBRAG.NAME
         engine: Any = check_engine(search.engine or "dense") if written else search.engine_of(self.technique)
-        teacher: Any = self.teacher or ("embedded" if teaches and self.base == "embedded" else None)
+        teacher: Any = (self.teacher or ("embedded" if self.base == "embedded" else None)) if teaches else None
         if teacher not in (None, EVIDENCE):
             named = opt.LMOptions(teacher, self.teacher_api_base, self.teacher_api_key_env)
             teacher = named.beside(workspace)
@@ -127,8 +127,6 @@ class TrainingOptions:
     Args:
         stages: Of collect,warmup,reinforce.
         pairs: Pairs of rewriter collect, of any technique and collection. Repeatable.
-        from_study: A study of these questions, whose kept answers to the first half of its dev questions are learnt
-            from. The other half is dev, and test stays test; --seed and --sizes of the split are the study's.
         epochs: Of the warm-up.
         warmup_lr: Learning rate of the warm-up.
         steps: Of the reinforcement; else the recipe's.
@@ -143,7 +141,6 @@ class TrainingOptions:
 
     stages: Annotated[str, Parameter(metavar="LIST")] = "collect,warmup,reinforce"
     pairs: Annotated[tuple[Path, ...], Parameter(metavar="FILE", show_default=False)] = ()
-    from_study: opt.Folder | None = None
     epochs: opt.Count = 3
     warmup_lr: Number = 2e-4
     steps: opt.Count | None = None
@@ -199,33 +196,21 @@ def train_command(
         save_to: Where the rewriter is written.
     """
     from querywright.models.rewriters import check_target
-    from querywright.optimize.rewriter.collect import splits_after
     from querywright.optimize.rewriter.pairs import read_pairs
     from querywright.optimize.rewriter.train import train
 
     rewrites = replace(rewrites, technique=technique)
     settings = training.settings(rewrites, search, run.threads or 4)
     asked = data.questions()
-    counts = split_sizes(rewrites.sizes)
-    collects = "collect" in settings.stages
-    study = training.from_study if collects else None
-    if study is not None and counts is not None:
-        raise InputError("--sizes does not go with --from-study, whose questions stay in their parts; leave it out")
-    splits = split_questions(asked, seed=rewrites.seed, sizes=counts) if study is None else splits_after(study, asked)
+    splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
     check_target(save_to)
     check_place(save_to, "--out")
     workspace = lm.open(output.home)
-    given = (rewrites if collects else replace(rewrites, teacher=None)).given(
-        workspace,
-        asked,
-        splits,
-        search,
-        teaches=collects and study is None,
+    given = rewrites.given(
+        workspace, asked, splits, search, teaches="collect" in settings.stages,
         pairs=[pair for file in training.pairs for pair in read_pairs(file)],
-        study=study,
-        home=workspace.home,
         open_lm=lambda name: opt.LMOptions(name).beside(workspace),
-    )
+    )  # fmt: skip
     work = training.work or output.folder / "rewriters" / save_to.absolute().name
     try:
         with progress("opening base and data") as update:
@@ -286,8 +271,7 @@ def collect_command(
     write_pairs(save_to, found.pairs)
     told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
     names = {"pairs_file": save_to.name, "technique": rewrites.technique, "collection": rewrites.collection}
-    kept = {**names, **{name: told[name] for name in told if name not in ("arms", "missing")}}
-    emit(output.as_json, kept, cost=workspace.cost_line())
+    emit(output.as_json, {**names, **told}, cost=workspace.cost_line())
     if not found.measure:
         note("a pair is a passage with the questions that were asked of it; nothing is searched or scored")
     elif found.answered < found.questions:
@@ -312,8 +296,7 @@ def evaluate_command(
 ) -> None:
     """Measure a rewriter as it is used: beside no rewriting, and beside --lm in the same techniques.
 
-    No rewriting is measured with each engine that a technique searches with. The knobs are those that the rewriter was
-    trained with, where none are given.
+    The knobs are those that the rewriter was trained with, where none are given.
 
     Example: querywright rewriter evaluate artifacts/mine --data questions.jsonl --collection mine
 
@@ -344,38 +327,29 @@ def evaluate_command(
             f"{rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, which no search asks; name a "
             "technique to measure it there"
         )
-    engines = [search.engine_of(name) for name in names]
+    engine = search.engine_of(names[0])  # no technique that an LM writes for has one of its own
     learnt = {rewriter.card.get("technique"): dict(rewriter.card.get("knobs") or {})}
     knobs = [knob_values(name, search.knobs) if search.knobs else learnt.get(name, {}) for name in names]
     passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
     workspace = lm.open(output.home)
     writers = {lm.lm or "embedded": None, rewriter.name: opt.LMOptions(f"rewriter:{path}").beside(workspace)}
-    arms: list[Any] = []
-    comparisons: list[Any] = []
     with progress("opening the collection") as update:
-        for engine in dict.fromkeys(engines):
-            retriever = workspace.retriever(collection, search.embedder, engine)
-            plain = NO_REWRITING if len(set(engines)) == 1 else f"{NO_REWRITING}, {engine}"
-            programs = {plain: make_program("plain", retriever, max_passages=passages)} | {
-                f"{name}, {called}": make_program(
-                    name, retriever, writer_lm=writer, **{**values, "max_passages": passages}
-                )
-                for name, searched, values in zip(names, engines, knobs, strict=True)
-                if searched == engine
-                for called, writer in writers.items()
-            }
-            compared = compare(
-                programs, asked, lm=workspace.lm, baseline=plain, references=False, metrics=metrics,
-                threads=run.threads or workspace.threads, progress=update,
-            )  # fmt: skip
-            arms += compared.arms
-            comparisons += compared.comparisons
+        retriever = workspace.retriever(collection, search.embedder, engine)
+        programs = {NO_REWRITING: make_program("plain", retriever, max_passages=passages)} | {
+            f"{name}, {called}": make_program(name, retriever, writer_lm=writer, **{**values, "max_passages": passages})
+            for name, values in zip(names, knobs, strict=True)
+            for called, writer in writers.items()
+        }
+        compared = compare(
+            programs, asked, lm=workspace.lm, baseline=NO_REWRITING, references=False, metrics=metrics,
+            threads=run.threads or workspace.threads, progress=update,
+        )  # fmt: skip
 
     def shown() -> None:
-        show_scores(f"{rewriter.name} on {len(asked)} questions", arms, workspace, verbose=False)
-        show_verdicts(comparisons, verbose=False)
+        show_scores(f"{rewriter.name} on {len(asked)} questions", compared.arms, workspace, verbose=False)
+        show_verdicts(compared.comparisons, verbose=False)
 
-    found = {"arms": [arm.to_json() for arm in arms], "comparisons": [one.to_json() for one in comparisons]}
+    found = {name: compared.to_json()[name] for name in ("arms", "comparisons")}
     emit(output.as_json, found, shown, cost=workspace.cost_line())
 
 

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from querywright.files import jsonable
+
 if TYPE_CHECKING:
     from querywright.progress import Bar
 
@@ -226,23 +228,14 @@ def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *,
 
 def print_json(data: Any) -> None:
     """Data as JSON on standard output, and nothing else there; a number that is none becomes null."""
-    text = json.dumps(_finite(data), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    data = jsonable(data)
+    text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
     text = _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # json escapes those below the space only
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(_finite(data), indent=2, allow_nan=False) + "\n"
+        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
     sys.stdout.write(text)
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, Mapping):
-        return {str(key): _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return data
 
 
 def progress(what: str, **given: Any) -> Bar:

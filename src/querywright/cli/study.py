@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 DETAILS = (
     *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
-    *("dead_knobs", "costs", "judges", "seeds", "command"),
+    *("costs", "judges", "seeds", "command"),
 )
 study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
@@ -123,10 +123,7 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
                 | {"dollars": "unknown" if one["dollars"] is None else f"{one['dollars']:.2f}"}
                 for one in (*found["stages"], {**found, "name": "in all, at most"})
             ],
-            notes=[
-                *(f"{one['name']}: {one['how']}" for one in found["stages"]),
-                *(f"assumed: {one}" for one in found["assumptions"]),
-            ],
+            notes=[f"assumed: {one}" for one in found["assumptions"]],
         )
         say(f"{file.name} is in order")
 
@@ -288,16 +285,15 @@ def _note_unlearnt(spec: StudySpec) -> None:
         tell_unlearnt(read_rewriter(folder), writing, note)
 
 
-def _best(found: Mapping[str, Any]) -> str:
+def _best(snapshot: Snapshot) -> str:
     """The best trial so far, with its interval."""
-    best = found["best"]
-    if best is None:
+    from querywright.optimize.study.status import aims, arm_name, best, interval, shown
+
+    aim = aims(snapshot.spec)[0]
+    found = best(snapshot.trials, aim)
+    if found is None:
         return ""
-    figure = f"{best['value']:.4g}"
-    if best["low"] is not None and best["high"] is not None:
-        value, low, high = (100 * best[name] for name in ("value", "low", "high"))
-        figure = f"{value:.1f} [{low:.0f}, {high:.0f}]"
-    return f"best so far {figure} (trial {best['number']}, {best['arm']})"
+    return f"best so far {shown(interval(found, aim), aim)} (trial {found.number}, {arm_name(found.arm)})"
 
 
 def _left(found: Mapping[str, Any]) -> str:
@@ -376,7 +372,7 @@ def show_status(snapshot: Snapshot) -> None:
         show_table(f"front of {', '.join(found['objectives'])}", rows)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
-    for line in (_best(found), _left(found), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
+    for line in (_best(snapshot), _left(found), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
         if line:
             say(line)
 

@@ -105,7 +105,7 @@ def drift_command(
             )
         theirs = _of(Path(against), manifest.id)
     else:
-        asked = data.questions(options=manifest.reader == "multiple_choice")
+        asked = data.questions(multiple_choice=manifest.reader == "multiple_choice")
     few = too_few(len(distinct(ours)), len(asked if theirs is None else distinct(theirs)))
     if few:  # then nothing is spent on the reference
         emit(output.as_json, {"verdict": "too_few", "sentence": few}, lambda: say(few, style="bold"))

@@ -92,7 +92,7 @@ def read_questions(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     split: str | None = None,
-    multiple_choice: bool | None = None,
+    multiple_choice: bool | str = False,
     labels: Source | None = None,
 ) -> list[Question]:
     """The questions of a file or dataset, all of them sound or none.
@@ -110,8 +110,8 @@ def read_questions(
             Default: guessed, see the head of this module.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
         split: Split of a dataset or folder; needed when it has more than one.
-        multiple_choice: True: a question without options is a problem. False: options are dropped after the
-            answer was found among them (ids stay the same). Default None: as the data has it.
+        multiple_choice: Whether a question without options is a problem; or what needs them, which the problem names.
+            Default False.
         labels: A file of labels of passages, or its rows, which become the questions' evidence; see
             :mod:`querywright.data.labels`. Default none.
 
@@ -300,17 +300,19 @@ def asked_in(record: Record) -> tuple[Question, bool]:
     return Question(id, text, texts, answer.text, answer.aliases, history=history), given is not None
 
 
-def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, bool]:
+def _question(record: Record, multiple_choice: bool | str) -> tuple[Question, bool]:
     """The question of a row and whether its id was given."""
     asked, named = asked_in(record)
     evidence = read_evidence(record)
     if multiple_choice and not asked.options and record.ok:
-        record.complain(record.cell("options").column, None, "options, because multiple_choice=True")
-    made = replace(
-        asked, options=() if multiple_choice is False else asked.options, evidence=evidence,
-        jointly=read_jointly(record), assessors=read_assessors(record, evidence),
-    )  # fmt: skip
-    return made, named
+        record.complain(record.cell("options").column, None, f"options, {_needed(multiple_choice)}")
+    assessors = read_assessors(record, evidence)
+    return replace(asked, evidence=evidence, jointly=read_jointly(record), assessors=assessors), named
+
+
+def _needed(multiple_choice: bool | str) -> str:
+    """What needs the options."""
+    return f"needed for {'multiple_choice=True' if multiple_choice is True else multiple_choice}"
 
 
 def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...] = ()) -> str:
@@ -319,12 +321,12 @@ def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...]
     return hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _checked_before(questions: Sequence[Any], multiple_choice: bool | None) -> list[Question]:
+def _checked_before(questions: Sequence[Any], multiple_choice: bool | str) -> list[Question]:
     """Questions that were read already."""
     bare = [one.id for one in questions if not one.options]
     if multiple_choice and bare:
-        raise DataError([f"question {id!r} has no options, which multiple_choice=True needs" for id in bare])
-    return [replace(one, options=()) for one in questions] if multiple_choice is False else list(questions)
+        raise DataError([f"question {id!r} has no options, {_needed(multiple_choice)}" for id in bare])
+    return list(questions)
 
 
 def _add_question(

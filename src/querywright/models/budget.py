@@ -9,6 +9,7 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.models.engine_errors import LMBudgetError, LMStoreError
 from querywright.models.store import Store
 from querywright.models.usage import Cost
+from querywright.shared import Shared
 
 _BEGIN = "INSERT INTO querywright_budgets VALUES (:name, 0, 0, 0) ON CONFLICT DO NOTHING"
 _RESERVE = "UPDATE querywright_budgets SET calls = calls + 1 WHERE name = :name"
@@ -34,7 +35,7 @@ class Spent(NamedTuple):
     dollars: float = 0.0
 
 
-class Budget:
+class Budget(Shared):
     """Limits of what LMs may spend together; exact in calls, over by the calls under way in tokens and dollars.
 
     Every LM that is made with it (``resolve_lm(..., budget=)``) spends from it. With a store it is counted in the
@@ -74,9 +75,6 @@ class Budget:
         self._store = store or Store()
         self._remedy = remedy
         self._store.execute(_BEGIN, name=name)
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Budget:
-        return self
 
     @property
     def spent(self) -> Spent:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMError
 
 from querywright.errors import QuerywrightError
-from querywright.models.engine_errors import LMStoreError, NotStoredError
+from querywright.models.engine_errors import LMStoreError
 from querywright.models.recording import KIND, digests_of
 from querywright.models.response_parsing import text_response, worth_keeping
 from querywright.models.store import SingleFlight, Store
@@ -22,21 +20,6 @@ from querywright.models.usage import Cost, Ledger, metered
 Ask = Callable[[Request], Response]
 """Answers a request."""
 _RESPONSE = ("text", "finish_reason", "model", "input_tokens", "output_tokens")
-
-_only_stored: ContextVar[bool] = ContextVar("querywright_only_stored", default=False)
-
-
-@contextmanager
-def stored_only() -> Iterator[None]:
-    """Inside the ``with`` block, in this thread and contexts copied from it, no LM is asked.
-
-    A request whose answer is not stored raises ``NotStoredError``.
-    """
-    token = _only_stored.set(True)
-    try:
-        yield
-    finally:
-        _only_stored.reset(token)
 
 
 def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, deterministic: bool = False) -> Ask:
@@ -62,9 +45,7 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
             return json.dumps(_record(request, made[0], meter.total.seconds)).encode()
 
         try:
-            if _only_stored.get():
-                record = None if store is None else store.get(KIND, key)
-            elif store is None:
+            if store is None:
                 record = flights.run(key, make)
             else:
                 record = store.get_or_compute(
@@ -74,8 +55,6 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
             raise
         except QuerywrightError as error:
             raise LMStoreError(str(error)) from error
-        if record is None:
-            raise _not_stored(identity)
         if made:
             return made[0]
         fields = json.loads(record)
@@ -91,8 +70,6 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
         if not (is_draw or config.logprobs is not None or request.tools):
             body = json.dumps(request, sort_keys=True, ensure_ascii=False, default=_plain)
             return kept(request, hashlib.sha256(f"{identity}\n{body}".encode()).hexdigest())
-        if _only_stored.get():
-            raise _not_stored(identity)
         return ask(request)
 
     return complete
@@ -108,13 +85,6 @@ def _record(request: Request, response: Response, seconds: float) -> dict[str, A
         "output_tokens": response.usage.output_tokens,
         "seconds": round(seconds, 4),
     }
-
-
-def _not_stored(identity: str) -> NotStoredError:
-    return NotStoredError(
-        f"an answer of {identity} is needed that is not stored, and nothing may be asked here; run without "
-        "stored_only to ask for it"
-    )
 
 
 def _plain(value: Any) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 from dspy.utils.exceptions import LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError
 
@@ -74,10 +73,9 @@ class Limits:
 class CircuitBreaker:
     """Counts the requests that failed in a row, and opens when the model is down; safe for many threads."""
 
-    def __init__(self, identity: str, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, identity: str, limits: Limits) -> None:
         self._identity = identity
         self._limits = limits
-        self._clock = clock
         self._lock = threading.Lock()
         self._failed_in_a_row = 0
         self._is_open = False
@@ -87,14 +85,14 @@ class CircuitBreaker:
     def admit(self) -> None:
         """Let one attempt through."""
         with self._lock:
-            if self._is_open and self._clock() < self._open_until:
+            if self._is_open and monotonic() < self._open_until:
                 count = self._failed_in_a_row
                 raise LMOutageError(
                     f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed and nothing more "
                     f"is asked. The last failure: {self._last_failure.rstrip('.')}. Check the model's service and run "
                     "again: answers received so far are kept"
                 )
-            self._open_until = self._clock() + self._limits.cooldown  # this one finds out; others wait
+            self._open_until = monotonic() + self._limits.cooldown  # this one finds out; others wait
 
     def succeeded(self) -> None:
         """Note that a request was answered."""
@@ -111,4 +109,4 @@ class CircuitBreaker:
                 self._failed_in_a_row += 1
                 self._is_open |= incurable or self._failed_in_a_row >= self._limits.outage_after
                 self._last_failure = textwrap.shorten(str(error), _SHOWN, placeholder=" ...")
-                self._open_until = self._clock() + self._limits.cooldown
+                self._open_until = monotonic() + self._limits.cooldown

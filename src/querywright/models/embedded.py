@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,25 +95,12 @@ class EmbeddedEngine(LocalEngine):
             f"max_chars={s.max_chars} max_items={s.max_items}"
         )
 
-    def dump_state(self) -> dict[str, Any] | None:
-        """The settings of the packaged model; None for a model that is a file, which must be given again."""
-        return asdict(self.settings) if self.path is None and self.rewriter is None else None
-
-    @classmethod
-    def load_state(cls, state: Mapping[str, Any]) -> EmbeddedEngine:
-        """The engine whose settings ``dump_state`` gave."""
-        try:
-            return cls(settings=EmbeddedSettings(**state))
-        except TypeError as error:
-            raise ModelError(f"the settings of the embedded LM cannot be read: {error}") from error
-
     def _load(self) -> Llama:
         path, adapter, s = self._source, None, self.settings
         try:
             if self.path is None:
                 path = requantized(self._source, _models())
             if self.rewriter is not None:
-                self.rewriter.check_same()
                 adapter = self.rewriter.adapter_gguf
             threads = s.threads or min(os.cpu_count() or 1, 8)
             return Llama(path, context=s.context, threads=threads, adapter=adapter)

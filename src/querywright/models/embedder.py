@@ -1,8 +1,8 @@
 """Embedders by name: text in, normalised vectors out, nothing embedded twice.
 
-One thread embeds at a time, what the others wait for along with its own. A model is loaded when the first text is
-missing in the store. One of BERT's kind runs on ONNX Runtime where there is no GPU (``onnx_bert``); all others, and all
-on a GPU, are sentence-transformers' own, on torch.
+One thread embeds at a time. A model is loaded when the first text is missing in the store. One of BERT's kind runs on
+ONNX Runtime where there is no GPU (``onnx_bert``); all others, and all on a GPU, are sentence-transformers' own, on
+torch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import os
 import platform
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from shutil import which
@@ -33,6 +31,7 @@ from querywright.models.hf import quietly
 from querywright.models.onnx_bert import OnnxBert
 from querywright.models.store import Store, open_store
 from querywright.models.usage import loading
+from querywright.shared import Shared
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -69,7 +68,7 @@ class TextEmbedder(Protocol):
         ...
 
 
-class Embedder:
+class Embedder(Shared):
     """Embeds texts in batches, with the store in front of the model.
 
     Args:
@@ -99,8 +98,6 @@ class Embedder:
         self._dimension = dimension
         self._model: Any = None
         self._lock = threading.Lock()
-        self._waiting: dict[Side, deque[tuple[list[str], Future[dict[str, Vectors]]]]]
-        self._waiting = {"query": deque(), "document": deque()}
 
     @property
     def dimension(self) -> int:
@@ -164,9 +161,6 @@ class Embedder:
         }
         return [text for text in distinct if text not in there]
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Embedder:
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle says its id, by which it is found again, without a store."""
         return _by_id, (self.id,)
@@ -174,29 +168,14 @@ class Embedder:
     def _rows(self, texts: list[str], side: Side) -> dict[str, Vectors]:
         rows = self._read(texts, side)
         self.n_cached += len(rows)
-        missing = [text for text in texts if text not in rows]
-        if not missing:
+        if len(rows) == len(texts):
             return rows
         if self._model is None:
             with loading(self.id), self._lock:
                 if self._model is None:
                     self._model = self._load()
-        made: Future[dict[str, Vectors]] = Future()
-        self._waiting[side].append((missing, made))
         with self._lock:
-            while not made.done():  # else the thread before made them
-                self._embed_waiting(side)
-        return rows | made.result()
-
-    def _embed_waiting(self, side: Side) -> None:
-        """Embeds what threads wait for, as one batch: many small ones would leave processors idle."""
-        waiting, texts = self._waiting[side], dict[str, None]()
-        calls = list[tuple[list[str], Future[dict[str, Vectors]]]]()
-        while waiting and (not calls or len(texts) + len(waiting[0][0]) <= CHUNK):
-            calls.append(waiting.popleft())
-            texts |= dict.fromkeys(calls[-1][0])
-        try:
-            rows = self._read(list(texts), side)  # another thread, or process, may have made them
+            rows |= self._read([text for text in texts if text not in rows], side)  # others may have made them since
             missing = [text for text in texts if text not in rows]
             if missing:
                 vectors = self._embed(missing, side)
@@ -204,15 +183,7 @@ class Embedder:
                 self._write(missing, vectors, side)
                 # The first writer's bytes are everybody's, also when two processes embed one text at a time.
                 rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing, side)
-        except Exception as error:  # noqa: BLE001  raised in every thread that waits for one of them
-            for _, made in calls:
-                made.set_exception(error)
-        except BaseException:
-            waiting.extend(calls)  # who still waits does it in place of the one that was interrupted
-            raise
-        else:
-            for wanted, made in calls:
-                made.set_result({text: rows[text] for text in wanted})
+        return rows
 
     def _kind(self, side: Side) -> str:
         """Where the vectors of a side are kept: a document without a prompt has the same whatever a query gets."""

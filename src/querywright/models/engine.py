@@ -7,10 +7,10 @@ import contextvars
 import itertools
 import math
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import monotonic, sleep
 from typing import Any
 
 from dspy import lm15
@@ -30,11 +30,12 @@ from querywright.models.budget import Budget
 from querywright.models.cached import Ask, cached
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
 from querywright.models.engine_errors import LMBudgetError, LMStoreError, redacted
-from querywright.models.flow import FEW, MOST, Flow, in_turn
+from querywright.models.flow import FEW, MOST, Flow, in_turn, watched
 from querywright.models.pieces import listening, told
 from querywright.models.response_parsing import is_empty
 from querywright.models.store import Store
 from querywright.models.usage import Cost, Ledger, metered, waiting
+from querywright.shared import Shared
 
 Price = Callable[[Request, Response], float | None]
 """Estimates US dollars of a response, or returns None when the price is not known."""
@@ -43,8 +44,8 @@ _SILENT = 3
 """Times in a row that a model sent no stream, after which none is asked of it."""
 
 
-class LMEngine:
-    """A DSPy engine around another: ``cached(retrying(in_turn(budgeted(counted(direct(inner))))))``.
+class LMEngine(Shared):
+    """A DSPy engine around another: ``cached(in_turn(retrying(watched(budgeted(counted(direct(inner)))))))``.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -55,8 +56,6 @@ class LMEngine:
         budget: Pays each attempt; None for no limit.
         price: Estimates US dollars of a response, or returns None when the price is not known.
         secrets: Strings that must not appear in an error or a log.
-        sleep: Waits that many seconds; replaced in tests.
-        clock: Seconds that only grow; replaced in tests.
         flow: Gives calls of a model elsewhere their turns. Default: one of its own, as the limits say.
     """
 
@@ -71,8 +70,6 @@ class LMEngine:
         budget: Budget | None = None,
         price: Price | None = None,
         secrets: tuple[str, ...] = (),
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
         flow: Flow | None = None,
     ) -> None:
         self.inner = inner
@@ -87,26 +84,15 @@ class LMEngine:
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
         self._deterministic = bool(getattr(inner, "deterministic", False))
         self.flow = flow or Flow(self.limits.at_once)
-        self._given: dict[str, Any] = {
-            "identity": identity, "limits": limits, "price": price, "secrets": secrets, "sleep": sleep, "clock": clock,
-            "flow": self.flow,
-        }  # fmt: skip
+        self._price, self._secrets = price, secrets
         # Nobody is waited for in this process: a model here has no deadline, and takes its own turns.
-        timeout = None if self._deterministic else self.limits.timeout
-        ask = counted(direct(inner, identity, secrets, timeout), self.ledger, price, clock)
-        ask = ask if budget is None else budgeted(ask, budget)
-        self._ask = retrying(
-            ask if self._deterministic else in_turn(ask, self.flow, clock),
-            CircuitBreaker(identity, self.limits, clock),
-            self.limits,
-            self.ledger,
-            deterministic=self._deterministic,
-            sleep=sleep,
-        )
-        self._complete = cached(self._ask, identity, store, self.ledger, deterministic=self._deterministic)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LMEngine:
-        return self
+        is_here = self._deterministic
+        ask = _counted(_direct(inner, identity, secrets, None if is_here else self.limits.timeout), self.ledger, price)
+        ask = ask if budget is None else _budgeted(ask, budget)
+        ask = ask if is_here else watched(ask, self.flow)
+        ask = _retrying(ask, CircuitBreaker(identity, self.limits), self.limits, self.ledger, deterministic=is_here)
+        ask = ask if is_here else in_turn(ask, self.flow)
+        self._complete = cached(ask, identity, store, self.ledger, deterministic=is_here)
 
     @property
     def threads(self) -> int:
@@ -117,7 +103,10 @@ class LMEngine:
         """The same model: its answers kept, its calls counted and paid, where others' are; itself where they are so."""
         if (self.store, self.ledger, self.budget) == (store, ledger, budget):
             return self
-        return LMEngine(self.inner, store=store, ledger=ledger, budget=budget, **self._given)
+        return LMEngine(
+            self.inner, identity=self.identity, store=store, ledger=ledger, limits=self.limits, budget=budget,
+            price=self._price, secrets=self._secrets, flow=self.flow,
+        )  # fmt: skip
 
     def complete(self, request: Request) -> Response:
         """The answer to a request: stored, shared with an equal request under way, or asked for.
@@ -126,7 +115,6 @@ class LMEngine:
             LMOutageError: The model is down.
             LMBudgetError: The budget is spent.
             LMStoreError: The store, or the count of the budget, cannot be used.
-            NotStoredError: The answer is not stored, and nothing may be asked (``stored_only``).
             LMError: The request failed after all its attempts.
         """
         validate_request(request)
@@ -143,35 +131,26 @@ class LMEngine:
             close()
 
     def dump_state(self) -> dict[str, Any]:
-        """Enough to name the model again; no key, no address."""
-        dump = getattr(self.inner, "dump_state", None)
-        return {"identity": self.identity, "inner": dump() if callable(dump) else None}
+        """What names the model; no key, no address."""
+        return {"identity": self.identity}
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> LMEngine:
-        """The engine of the embedded LM that ``dump_state`` named.
+        """Nothing: an LM's file, key and address are the application's to give.
 
         Raises:
-            ValueError: The LM is another; its file, key and address are the application's to give.
+            ValueError: Always; it names the LM.
         """
-        from querywright.models.embedded import EmbeddedEngine
-
-        if not isinstance(state.get("inner"), dict):
-            raise ValueError(f"the LM {state.get('identity')!r} must be given by the application: resolve_lm(...)")
-        inner = EmbeddedEngine.load_state(state["inner"])
-        return cls(inner, identity=inner.answers_identity)
+        raise ValueError(f"the LM {state.get('identity')!r} must be given by the application: resolve_lm(...)")
 
 
-class AsyncLMEngine:
+class AsyncLMEngine(Shared):
     """The asynchronous face of an ``LMEngine``: each request runs in a thread of its own."""
 
     def __init__(self, engine: LMEngine) -> None:
         self.engine = engine
         # The event loop's own threads are few (six on two cores) and would make requests wait for each other.
         self._threads = ThreadPoolExecutor(MOST, thread_name_prefix="querywright-lm")
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> AsyncLMEngine:
-        return self
 
     async def complete(self, request: Request) -> Response:
         """The answer to a request."""
@@ -195,20 +174,14 @@ class AsyncLMEngine:
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> AsyncLMEngine:
-        """The engine that ``dump_state`` named."""
+        """Nothing, as of the synchronous engine."""
         return cls(LMEngine.load_state(state))
 
 
-def direct(inner: Any, identity: str, secrets: tuple[str, ...] = (), timeout: float | None = None) -> Ask:
+def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float | None) -> Ask:
     """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys.
 
     A seed is left out where the model takes none: it is what tells one stored draw from another.
-
-    Args:
-        inner: The engine that asks the model; streams where it has a ``stream``.
-        identity: Names the model in errors.
-        secrets: Strings that must not appear in an error.
-        timeout: Seconds from the request to the end of the answer. Default None, any number.
     """
     takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
     streams = callable(getattr(inner, "stream", None))
@@ -239,43 +212,25 @@ def direct(inner: Any, identity: str, secrets: tuple[str, ...] = (), timeout: fl
     return complete
 
 
-def counted(ask: Ask, ledger: Ledger, price: Price | None = None, clock: Callable[[], float] = time.monotonic) -> Ask:
-    """Enters what each attempt costs in a ledger.
-
-    Args:
-        ask: Asks the model.
-        ledger: Takes the cost.
-        price: Default: no price is known.
-        clock: Seconds that only grow; replaced in tests.
-    """
+def _counted(ask: Ask, ledger: Ledger, price: Price | None) -> Ask:
+    """Enters what each attempt costs in a ledger."""
 
     def complete(request: Request) -> Response:
-        began, response, dollars = clock(), None, None
+        began, cost = monotonic(), Cost()
         try:
             response = ask(request)
-            dollars = None if price is None else price(request, response)
+            used, dollars = response.usage, None if price is None else price(request, response)
+            cost = Cost(1, input_tokens=used.input_tokens or 0, output_tokens=used.output_tokens or 0)
+            cost = replace(cost, dollars=dollars or 0.0, unpriced=int(dollars is None))
             return response
         finally:
-            seconds = clock() - began
-            if response is None:
-                ledger.add(Cost(seconds=seconds))
-            else:
-                tokens = {
-                    "input_tokens": response.usage.input_tokens or 0, "output_tokens": response.usage.output_tokens or 0
-                }  # fmt: skip
-                unpriced = int(dollars is None)
-                ledger.add(Cost(calls=1, seconds=seconds, dollars=dollars or 0.0, unpriced=unpriced, **tokens))
+            ledger.add(replace(cost, seconds=monotonic() - began))
 
     return complete
 
 
-def budgeted(ask: Ask, budget: Budget) -> Ask:
-    """Asks while the budget lasts.
-
-    Args:
-        ask: Asks the model, and enters its cost in a ledger.
-        budget: Pays each attempt.
-    """
+def _budgeted(ask: Ask, budget: Budget) -> Ask:
+    """Asks while the budget lasts, from which each attempt is paid."""
 
     def complete(request: Request) -> Response:
         budget.reserve()
@@ -288,27 +243,12 @@ def budgeted(ask: Ask, budget: Budget) -> Ask:
     return complete
 
 
-def retrying(
-    ask: Ask,
-    breaker: CircuitBreaker,
-    limits: Limits,
-    ledger: Ledger,
-    *,
-    deterministic: bool = False,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Ask:
+def _retrying(ask: Ask, breaker: CircuitBreaker, limits: Limits, ledger: Ledger, *, deterministic: bool) -> Ask:
     """Tries again what failed in passing, and asks nothing of a model that is down.
 
     An empty answer is a failure of its service, but for a model in this process; time that runs out is one of the
-    attempt, which the breaker counts at once: a service that is silent costs few of them.
-
-    Args:
-        ask: Asks the model.
-        breaker: Says whether the model is down.
-        limits: Attempts and waits.
-        ledger: Takes attempts beyond the first, and failures.
-        deterministic: The same request fails again in the same way. Default False.
-        sleep: Waits that many seconds; replaced in tests.
+    attempt, which the breaker counts at once: a service that is silent costs few of them. Where the model is
+    deterministic the same request fails again in the same way.
     """
 
     def is_transient(error: LMError) -> bool:

@@ -35,10 +35,6 @@ class LMStoreError(QuerywrightError, LMError):
     """A store that cannot be used."""
 
 
-class NotStoredError(QuerywrightError, LMError):
-    """An answer that is not kept was needed where only kept ones may be used."""
-
-
 class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
     """The prompt is too long."""
 

@@ -9,14 +9,15 @@ held against the length of an answer, because long ones take long.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMRateLimitError, LMServerError, LMTimeoutError
 
 from querywright.models.cached import Ask
+from querywright.models.response_parsing import is_empty
 from querywright.models.usage import waiting
 
 FEW, MOST = 4, 64
@@ -41,28 +42,28 @@ class Flow:
 
     Attributes:
         limit: Calls under way at most, now.
+        cuts: Decreases of it so far.
     """
 
     def __init__(self, fixed: int | None = None) -> None:
         self.limit = float(fixed or FEW)
         self._fixed = fixed is not None
         self._turn = threading.Condition()
-        self._under_way = self._cuts = 0
+        self._under_way = self.cuts = 0
         self._wall = self._best = float("inf")
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, 0
 
     @contextmanager
-    def turn(self) -> Iterator[int]:
-        """Waits for a turn, which ends with the ``with`` block; gives the number of decreases before."""
+    def turn(self) -> Iterator[None]:
+        """Waits for a turn, which ends with the ``with`` block."""
         with self._turn:
             if self._under_way >= int(self.limit):
                 with waiting():
                     self._turn.wait_for(lambda: self._under_way < int(self.limit))
             self._under_way += 1
             self._peak = max(self._peak, self._under_way)
-            cuts = self._cuts
         try:
-            yield cuts
+            yield
         finally:
             with self._turn:
                 self._under_way -= 1
@@ -71,7 +72,7 @@ class Flow:
     def refused(self, cuts: int) -> None:
         """Take note of a refusal of a call that began after so many decreases; of those of one round, one counts."""
         with self._turn:
-            if not self._fixed and cuts == self._cuts:
+            if not self._fixed and cuts == self.cuts:
                 self._cut(_REFUSED, 1)
 
     def answered(self, seconds: float, tokens: int) -> None:
@@ -83,7 +84,7 @@ class Flow:
             self._seconds, self._tokens = self._seconds + seconds, self._tokens + tokens + _HEAD
             if 2 * self._peak > self.limit:  # else it is not the limit that holds back
                 slowly = _CREEP if self._wall - 1 <= self.limit <= self._wall else 1.0
-                self.limit = min(MOST, self.limit + (slowly / self.limit if self._cuts else 1))
+                self.limit = min(MOST, self.limit + (slowly / self.limit if self.cuts else 1))
             if self._left <= 0:
                 pace = self._seconds / self._tokens
                 self._begin()
@@ -95,7 +96,7 @@ class Flow:
     def _cut(self, share: float, least: int) -> None:
         self._wall = int(self.limit)
         self.limit = max(float(least), self.limit * share)
-        self._cuts += 1
+        self.cuts += 1
         self._begin()
 
     def _begin(self) -> None:
@@ -103,24 +104,38 @@ class Flow:
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, self._under_way
 
 
-def in_turn(ask: Ask, flow: Flow, clock: Callable[[], float] = time.monotonic) -> Ask:
-    """Asks when it is the call's turn.
+def in_turn(ask: Ask, flow: Flow) -> Ask:
+    """Asks when it is the call's turn, which it keeps while it waits to ask again: an outage costs few calls.
 
     Args:
-        ask: Asks the model once.
-        flow: Gives the turns, and learns what came of them.
-        clock: Seconds that only grow; replaced in tests.
+        ask: Asks the model, as often as it takes.
+        flow: Gives the turns.
     """
 
     def complete(request: Request) -> Response:
-        with flow.turn() as cuts:
-            began = clock()
-            try:
-                response = ask(request)
-            except (LMRateLimitError, LMServerError, LMTimeoutError):
-                flow.refused(cuts)
-                raise
-            flow.answered(clock() - began, response.usage.output_tokens or 0)
-            return response
+        with flow.turn():
+            return ask(request)
+
+    return complete
+
+
+def watched(ask: Ask, flow: Flow) -> Ask:
+    """Tells a flow what came of each attempt.
+
+    Args:
+        ask: Asks the model once.
+        flow: Learns of refusals and answers.
+    """
+
+    def complete(request: Request) -> Response:
+        began, cuts = monotonic(), flow.cuts
+        try:
+            response = ask(request)
+        except (LMRateLimitError, LMServerError, LMTimeoutError):
+            flow.refused(cuts)
+            raise
+        if not is_empty(response):
+            flow.answered(monotonic() - began, response.usage.output_tokens or 0)
+        return response
 
     return complete

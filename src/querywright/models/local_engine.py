@@ -19,6 +19,7 @@ from querywright.models.constrained_decoding import Schema
 from querywright.models.engine_errors import LMModelError
 from querywright.models.response_parsing import system_text
 from querywright.models.usage import loading, waiting
+from querywright.shared import Shared
 
 MAX_TOKENS = 512
 """Tokens of an answer, where a request does not say."""
@@ -27,7 +28,7 @@ LEAST_ROOM = 16
 _LAST_WAIT = 30.0  # seconds that the end of the process waits for a request under way
 
 
-class LocalEngine(ABC):
+class LocalEngine(Shared, ABC):
     """A DSPy engine for a model in this process. A subclass says how it is loaded, and how it answers."""
 
     deterministic = True
@@ -41,9 +42,6 @@ class LocalEngine(ABC):
         self._model: Any = None
         self._pid = 0
         self._lock = threading.Lock()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LocalEngine:
-        return self
 
     @property
     @abstractmethod
@@ -95,10 +93,6 @@ class LocalEngine(ABC):
         """Free the model; the next request loads it again."""
         with self._lock:
             self._model = None
-
-    def dump_state(self) -> dict[str, Any] | None:
-        """What ``load_state`` needs; None for a model that is a file, which must be given again."""
-        return None
 
 
 def messages_of(request: Request) -> list[dict[str, str]]:

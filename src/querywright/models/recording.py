@@ -28,6 +28,7 @@ from querywright.files import SHARED, write_file, writing
 from querywright.models.engine_errors import LMModelError
 from querywright.models.response_parsing import system_text, text_response
 from querywright.models.store import Store
+from querywright.shared import Shared
 
 KIND = "lm"
 """Kind of the answers of LMs in a store."""
@@ -75,7 +76,7 @@ def digests_of(request: Request) -> dict[str, str]:
     return {"prompt": _digest(json.dumps(asked, ensure_ascii=False)), "instructions": _digest(instructions)[:16]}
 
 
-class RecordingEngine:
+class RecordingEngine(Shared):
     """Answers from a recording, and from nothing else.
 
     Args:
@@ -97,9 +98,6 @@ class RecordingEngine:
         self._instructions = {one.instructions for one in self._answers.values()}
         content = "".join(f"{prompt}{self._answers[prompt].text}" for prompt in sorted(self._answers))
         self.answers_identity = f"{self.identity} {_digest(content)[:16]}"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> RecordingEngine:
-        return self
 
     def complete(self, request: Request) -> Response:
         """The recorded answer.

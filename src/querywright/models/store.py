@@ -2,7 +2,7 @@
 
 A SQLite file by default, PostgreSQL by its URL. A key is written once: the first writer wins, so that every later
 reader sees the same bytes. Each value carries a checksum of its kind, its key and itself; one that is damaged costs its
-recomputation, and a file that is, the values that cannot be read from it any more. Values are bytes (UTF-8 JSON, raw
+recomputation. A file that is damaged as a whole is set aside, and a fresh one begun. Values are bytes (UTF-8 JSON, raw
 float32); nothing is ever unpickled.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import itertools
 import logging
 import os
 import sqlite3
@@ -20,7 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -29,6 +28,7 @@ from querywright.files import locked, open_lock
 from querywright.home import is_read_only, named_home
 from querywright.models.postgres import server_options, session, unreachable
 from querywright.models.usage import waiting
+from querywright.shared import Shared
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, TextClause
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
-LEAST_BYTES = 32
-"""Of a row in a file, at least: a damaged one has no more rows than it has room for."""
 POLL_SECONDS = 0.05
 """How often a process looks whether the one that makes a value is done."""
 
@@ -57,7 +55,6 @@ _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :ki
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _ALL = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind ORDER BY key"
-_COUNTED = "INSERT INTO querywright_budgets VALUES (:name, :calls, :tokens, :dollars) ON CONFLICT DO NOTHING"
 _COUNT = "SELECT COUNT(*) FROM querywright_entries WHERE kind = :kind"
 _SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
 """PostgreSQL lets two make a table at the same time, and fails one of them."""
@@ -99,7 +96,7 @@ class SingleFlight(Generic[_T]):
         return made
 
 
-class Store:
+class Store(Shared):
     """Bytes by kind and key, safe for many threads and processes.
 
     Args:
@@ -122,15 +119,12 @@ class Store:
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._leases: Any = None  # the descriptor of a file, or a session of the server
-        self._held: dict[tuple[str, str], bytes] = {}
+        self._is_full = False
         self._inode = self._pid = 0
         self.transact(lambda connection: None)
 
     def __repr__(self) -> str:
         return f"<the store {self.path or ('in memory' if self._server is None else 'in PostgreSQL')}>"
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Store:
-        return self
 
     def get_many(self, kind: str, keys: Sequence[str]) -> dict[str, bytes]:
         """The values of those keys that are there.
@@ -158,13 +152,11 @@ class Store:
             items: Value by key. A key that is there keeps its value.
         """
         if items:
-            self._insert([(kind, key, _checksum(kind, key, value), bytes(value)) for key, value in items.items()])
-
-    def _insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        named: list[dict[str, Any]] = [
-            dict(zip(("kind", "key", "checksum", "value"), row, strict=True)) for row in rows
-        ]
-        self.transact(lambda connection: connection.execute(_sql(_INSERT), named))
+            rows: list[dict[str, Any]] = [
+                {"kind": kind, "key": key, "checksum": _checksum(kind, key, value), "value": bytes(value)}
+                for key, value in items.items()
+            ]
+            self.transact(lambda connection: connection.execute(_sql(_INSERT), rows))
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
         """Forget the values of some keys, so that they can be written again."""
@@ -173,7 +165,7 @@ class Store:
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
-        return self.get_many(kind, [key]).get(key, self._held.get((kind, key)))
+        return self.get_many(kind, [key]).get(key)
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
@@ -195,7 +187,7 @@ class Store:
 
         Whoever asks for a key that is being made waits for it, in other threads and in other processes with the same
         database. An error of ``make`` is raised in all threads that wait. A value that the database cannot take, as on
-        a full disk, is held in memory until it can.
+        a full disk, is given and not kept, with a warning.
 
         Args:
             kind: What the value is.
@@ -214,7 +206,7 @@ class Store:
             if value is None:
                 value = make()
                 if keep is None or keep(value):
-                    self._put_or_hold(kind, key, value)
+                    self._put_if_there_is_room(kind, key, value)
             return value
 
     @contextmanager
@@ -253,16 +245,14 @@ class Store:
             self._leases.close()
         self._leases = None
 
-    def _put_or_hold(self, kind: str, key: str, value: bytes) -> None:
+    def _put_if_there_is_room(self, kind: str, key: str, value: bytes) -> None:
         try:
             self.put(kind, key, value)
-            for held, earlier in list(self._held.items()):
-                self.put(*held, earlier)
-                self._held.pop(held, None)
+            self._is_full = False
         except QuerywrightError as error:
-            if not self._held:
-                _logger.warning("%s. Until then what is computed is in memory, and lost where this run ends", error)
-            self._held[kind, key] = value
+            if not self._is_full:
+                _logger.warning("%s. Until then what is computed is not kept", error)
+            self._is_full = True
 
     def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
         """The rows that a statement of SQL gives, and how many it changed, as one transaction.
@@ -375,20 +365,7 @@ class Store:
                     _beside(self.path, ending).rename(_beside(aside, ending))
             _beside(self.path, "-shm").unlink(missing_ok=True)
         _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
-        with suppress(QuerywrightError):  # such as no space: what is not taken over is computed again
-            self._take_over(aside)
         return True
-
-    def _take_over(self, damaged: Path) -> None:
-        """Write what is whole in a damaged file, wherever it stands in it."""
-        entries = (row for row in _readable(damaged, "entries") if _is_whole(*row))
-        while some := list(itertools.islice(entries, KEYS_PER_SELECT)):
-            self._insert(some)
-        for row in _readable(damaged, "budgets"):
-            if isinstance(row[0], str) and all(isinstance(count, int | float) for count in row[1:]):
-                self.execute(_COUNTED, **dict(zip(("name", "calls", "tokens", "dollars"), row, strict=True)))
-        n_entries = self.execute("SELECT COUNT(*) FROM querywright_entries")[0][0][0]
-        _logger.warning("%d values of %s could be read and are kept", n_entries, damaged.name)
 
     def _exclusive(self) -> AbstractContextManager[None]:
         """The lock under which processes create, open and replace the file."""
@@ -458,24 +435,6 @@ def _is_damage(error: BaseException, path: Path) -> bool:
     if code in _MOVED:
         return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     return isinstance(error, UnicodeDecodeError) or (code is not None and code & 0xFF not in _NO_DAMAGE)
-
-
-def _readable(damaged: Path, table: str) -> Iterator[Any]:
-    """The rows of a table of a damaged file: all in a row, then each by its number, so that none hides another."""
-    most, table = damaged.stat().st_size // LEAST_BYTES, f"querywright_{table} NOT INDEXED"
-    with closing(sqlite3.connect(damaged)) as connection:
-        connection.text_factory = _text
-        last = 0
-        with suppress(Exception):  # whatever it says of what it cannot read
-            for number, *row in connection.execute(f"SELECT rowid, * FROM {table}"):
-                last = max(last, number)
-                yield row
-            most = min(most, last)
-        with suppress(Exception):
-            most = min(most, max(last, connection.execute(f"SELECT MAX(rowid) FROM {table}").fetchone()[0]))
-        for number in range(1, most + 1):
-            with suppress(Exception):
-                yield from connection.execute(f"SELECT * FROM {table} WHERE rowid = ?", (number,)).fetchall()
 
 
 def _beside(path: Path, ending: str) -> Path:

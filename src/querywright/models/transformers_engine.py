@@ -44,10 +44,9 @@ def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
     """The model of a rewriter, its adapter attached, in evaluation mode.
 
     Raises:
-        ModelError: Its base is not here, ``peft`` is not installed, or its files are no longer those that were read.
+        ModelError: Its base is not here, or ``peft`` is not installed.
         ArtifactError: Its adapter is not for its base.
     """
-    rewriter.check_same()
     if rewriter.form == "full":
         return load_base(str(rewriter.path), dtype=dtype)
     revision = rewriter.base.digest if rewriter.base.kind == "hub" else None

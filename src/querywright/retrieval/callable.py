@@ -16,7 +16,8 @@ from querywright.data.types import Passage
 from querywright.errors import InputError, QuerywrightError
 from querywright.imports import imported
 from querywright.retrieval.addresses import is_collection
-from querywright.retrieval.types import Hit, Kind, Retriever, Shared, check_queries
+from querywright.retrieval.types import Hit, Kind, Retriever, check_queries
+from querywright.shared import Shared
 
 TEXT_KEYS = ("text", "page_content", "content", "long_text")
 ID_KEYS = ("id", "id_", "node_id", "doc_id")

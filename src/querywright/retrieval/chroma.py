@@ -43,7 +43,8 @@ from querywright.retrieval.collection import (
 )
 from querywright.retrieval.filters import all_of
 from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, read_into
-from querywright.retrieval.types import Hit, Kind, Shared, check_queries
+from querywright.retrieval.types import Hit, Kind, check_queries
+from querywright.shared import Shared
 
 PAGE = 1000
 """Passages of a user's own collection that are read at a time."""

@@ -24,7 +24,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.files import locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
 from querywright.models.embedder import Embedder, Side, TextEmbedder, Vectors
-from querywright.retrieval.types import Shared
+from querywright.shared import Shared
 
 MANIFEST = "manifest.json"
 PASSAGES = "passages.jsonl"

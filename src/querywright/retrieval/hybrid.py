@@ -10,7 +10,8 @@ from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import rrf
-from querywright.retrieval.types import Hit, Kind, Shared, check_queries
+from querywright.retrieval.types import Hit, Kind, check_queries
+from querywright.shared import Shared
 
 RRF_K = 60
 DEPTH = 100

@@ -1,10 +1,9 @@
 """The questions of a collection as a Parquet file that people can edit: out as they are, back in checked as a whole.
 
-A row is a question: ``passage`` (id), ``question``, ``label``, ``reason`` and ``passage_digest`` (of the passage that
-the question was written for). The rows of a passage are all of its questions: a row that is gone is a question removed,
-a row that is new is a question added. A passage without any row keeps the questions that it has, unless the import
-prunes. A new question without a label, or one whose label was cleared, is ``complete``: a person vouches for it.
-Without a digest a question is about the passage as it is now.
+A row is a question: ``passage`` (id), ``question``, ``label`` and ``reason``. The rows of a passage are all of its
+questions, about the passage as it is now: a row that is gone is a question removed, a row that is new is a question
+added. A passage without any row keeps the questions that it has, unless the import prunes. A new question without a
+label, or one whose label was cleared, is ``complete``: a person vouches for it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from querywright.retrieval.generated_questions import (
 )
 
 SUFFIX = ".parquet"
-COLUMNS = ("passage", "question", "label", "reason", "passage_digest")
+COLUMNS = ("passage", "question", "label", "reason")
 LABELS = (COMPLETE, PARTIAL, NONE)
 
 
@@ -72,7 +71,6 @@ class _Row(NamedTuple):
 
     place: str
     question: WrittenQuestion
-    digest: str
 
 
 def export_questions(collection: str, path: Path, home: Path | None = None) -> int:
@@ -84,7 +82,7 @@ def export_questions(collection: str, path: Path, home: Path | None = None) -> i
 
     check_parquet_name(path)
     rows = [
-        (record.passage, question.text, question.label, question.reason, record.digest)
+        (record.passage, question.text, question.label, question.reason)
         for _, record in sorted(read_records(questions_folder(collection, home)).items())
         for question in record.questions
     ]
@@ -111,8 +109,7 @@ def import_questions(
 
     Args:
         collection: Name of the collection whose passages the questions are about.
-        path: A Parquet file as ``export_questions`` writes it; ``label``, ``reason`` and ``passage_digest`` may be
-            missing.
+        path: A Parquet file as ``export_questions`` writes it; ``label`` and ``reason`` may be missing.
         embedder: Embeds the kept questions; the one that the collection was built with.
         prune: Whether the record of a passage is removed when it has questions and no row in the file; the next build
             writes them anew, if the passage is still there. A record without questions, which no file shows, stays.
@@ -175,11 +172,11 @@ def _read(path: Path) -> tuple[Mapping[str, list[_Row]], Table, int]:
         record = table.record(row)
         record.required_text("passage")
         text = " ".join(record.required_text("question").split())
-        label, reason, digest = (_text(record, name) for name in COLUMNS[2:])
+        label, reason = (_text(record, name) for name in COLUMNS[2:])
         if label.strip() not in ("", *LABELS):
             record.complain("label", label, f"one of {', '.join(LABELS)}, or nothing")
         if record.ok:
-            given[row.values["passage"]].append(_Row(row.place, WrittenQuestion(text, label.strip(), reason), digest))
+            given[row.values["passage"]].append(_Row(row.place, WrittenQuestion(text, label.strip(), reason)))
     return given, table, n_rows
 
 
@@ -202,17 +199,15 @@ def _edited(
     problems: list[str],
 ) -> PassageRecord:
     """The record of a passage whose rows are these; the old one where nothing was edited."""
-    current = "" if passage is None else passage.text_digest()
-    digests, found = {row.digest or current for row in rows}, [row.question for row in rows]
-    if old is not None and digests <= {old.digest} and sorted(found, key=repr) == sorted(old.questions, key=repr):
+    current, found = "" if passage is None else passage.text_digest(), [row.question for row in rows]
+    if old is not None and sorted(found, key=repr) == sorted(old.questions, key=repr):
         return old
     if not current:
         problems.append(f"{rows[0].place}: there is no passage {id!r} in the collection")
-    elif digests - {current}:
+    elif old is not None and old.digest != current:
         problems.append(
-            f"{rows[0].place}: the passage {id!r} was changed after its questions were exported; run "
-            f"{build_command(collection)} first and export them again, or empty passage_digest where they fit the "
-            "passage as it is now"
+            f"{rows[0].place}: the passage {id!r} was changed after its questions were written; run "
+            f"{build_command(collection)} first and export them again"
         )
     seen: dict[str, str] = {}
     for row in rows:

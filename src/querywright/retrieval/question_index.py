@@ -1,14 +1,24 @@
-"""Retrieval of passages through the questions that were written for them."""
+"""Retrieval of passages through the questions that were written for them.
+
+Below the index stand the rules of matching, without any index or file: a list of questions holds (id, similarity)
+pairs; a passage scores as its most similar question; equal scores go to the newer passage, then to the one that answers
+more questions, then to the smaller id.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import threading
-from collections.abc import Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,24 +35,17 @@ from querywright.retrieval.generated_questions import (
     questions_name,
     stored_answers,
 )
-from querywright.retrieval.question_match import (
-    FILLED,
-    HYBRID,
-    MATCHES,
-    PROTOTYPES,
-    Answers,
-    Match,
-    Matching,
-    Prototypes,
-    blend,
-    drawn,
-    gathered,
-    is_settled,
-    time_of,
-    walk,
-)
 from querywright.retrieval.types import Hit, Kind, check_queries
 
+NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
+MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
+"""``nearest``: a question leads to the passage it was written for. ``hybrid``: that, with the similarity of query and
+passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: the questions
+around the prototype nearest to the query, then those around the next (QuIM-RAG)."""
+ITERATIONS = 25
+"""Of k-means, which finds the prototypes."""
+
+Scored = tuple[str, float]
 DATE = "date"
 """Key of a passage's metadata that tells which of two passages is newer, as ISO text."""
 FETCHED = 8
@@ -52,17 +55,36 @@ DRAWS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
-    """A passage that was found through a question.
+class Matching:
+    """How a query is matched.
 
     Args:
-        hit: The passage, its score and rank.
-        question: Text of the question that led to it, for a trace and never for a reader; empty where only the
-            passage's own text did.
+        match: One of ``MATCHES``. Default ``nearest``.
+        coverage: Questions per passage on average that take part, 0 or more; 0 is all of them. Default 0.
+        keep_partial: Whether questions that their passage answers only in part take part. Default False.
+        weight: Share of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
+        depth: Passages that a hybrid takes from each of its two lists, 1 or more; never fewer than are wanted.
+            Default 100.
+
+    Raises:
+        InputError: A value is not allowed.
     """
 
-    hit: Hit
-    question: str
+    match: str = NEAREST
+    coverage: float = 0
+    keep_partial: bool = False
+    weight: float = 0.5
+    depth: int = 100
+
+    def __post_init__(self) -> None:
+        if self.match not in MATCHES:
+            raise InputError(f"match must be one of {', '.join(MATCHES)}, but got {self.match!r}")
+        if not (math.isfinite(self.coverage) and self.coverage >= 0):
+            raise InputError(f"coverage must be a number of 0 or more, but got {self.coverage}")
+        if not 0 <= self.weight <= 1:
+            raise InputError(f"weight must be 0 to 1, but got {self.weight}")
+        if self.depth < 1:
+            raise InputError(f"depth must be 1 or more, but got {self.depth}")
 
 
 class QuestionIndex(HeldPassages):
@@ -141,14 +163,14 @@ class QuestionIndex(HeldPassages):
             k: At most so many passages a query, 1 or more; fewer when questions lead to fewer.
 
         Returns:
-            One list a query in their order, best first; a score is the cosine similarity, in [-1, 1], of the query
-            with the nearest question of the passage. Equal scores: the passage that is newer by its metadata
-            ``date``, then the one that answers more questions, then the smaller id.
+            One list a query in their order, best first, each hit with its question; a score is the cosine similarity,
+            in [-1, 1], of the query with the nearest question of the passage. Equal scores: the passage that is newer
+            by its metadata ``date``, then the one that answers more questions, then the smaller id.
 
         Raises:
             InputError: When ``queries`` is a single text or ``k`` is below 1.
         """
-        return [[one.hit for one in found] for found in self.match(queries, k)]
+        return self.match(queries, k)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """The vectors by which ``search`` looks for some texts, in one batch; see ``ChromaRetriever.embed``."""
@@ -168,10 +190,10 @@ class QuestionIndex(HeldPassages):
         Raises:
             InputError: When the vectors have another shape or ``k`` is below 1.
         """
-        return [[one.hit for one in found] for found in self._match(vectors, k, Matching())]
+        return self._match(vectors, k, Matching())
 
-    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Matched]]:
-        """``search`` in other ways, with the question that led to each passage.
+    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Hit]]:
+        """``search`` in other ways.
 
         Args:
             queries: Any number of texts; all are embedded in one batch.
@@ -204,7 +226,7 @@ class QuestionIndex(HeldPassages):
     def __repr__(self) -> str:
         return f"QuestionIndex({self.name!r}, embedder={self.embedder.id!r}, questions={self._questions.count})"
 
-    def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Matched]]:
+    def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Hit]]:
         check_queries((), k)
         self.check(matching)
         answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial)
@@ -220,7 +242,7 @@ class QuestionIndex(HeldPassages):
             found = self._walked(rows, k, answers)
         return [
             [
-                Matched(Hit(self._passages[one.passage], one.score, rank), self._texts.get(one.question, ""))
+                Hit(self._passages[one.passage], one.score, rank, self._texts.get(one.question, ""))
                 for rank, one in enumerate(matches[:k], start=1)
             ]
             for matches in found
@@ -268,3 +290,160 @@ class QuestionIndex(HeldPassages):
             passages = dict.fromkeys((self._own[question], *further.get(question, ())))
             leads[question] = tuple(passage for passage in passages if passage in self._allowed)
         return Answers({question: passages for question, passages in leads.items() if passages}, self._times)
+
+
+class Match(NamedTuple):
+    """A passage (its id) that was matched, and the id of the question that led to it, empty where its own text did."""
+
+    passage: str
+    score: float
+    question: str = ""
+
+
+class Answers:
+    """Which passages the questions that take part lead to; a passage without a time (``time_of``) is the oldest."""
+
+    def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
+        self.passages = passages
+        self.counts = Counter(passage for found in passages.values() for passage in found)
+        self._times = times
+
+    @property
+    def reachable(self) -> int:
+        """Passages that some question leads to."""
+        return len(self.counts)
+
+    def order(self, passage: str) -> tuple[float, int, str]:
+        """Sorts passages of equal score: the newer first, then that of more questions, then by id."""
+        return -self._times.get(passage, -math.inf), -self.counts[passage], passage
+
+
+def time_of(date: object) -> float:
+    """A date in seconds since 1970; minus infinity for one that cannot be read.
+
+    It is such a number, or ISO text such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``, in UTC without a zone.
+    """
+    if isinstance(date, int | float) and not isinstance(date, bool):
+        return float(date) if math.isfinite(date) else -math.inf
+    text = str(date).strip()
+    if re.fullmatch(r"\d{4}(-\d{2})?", text):
+        text += "-01" if "-" in text else "-01-01"
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        return -math.inf
+    return ((read if read.tzinfo else read.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+
+
+def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
+    """Some questions, so many that a passage has ``coverage`` of them on average.
+
+    The draw is uniform over all questions, whichever passage they are of; a coverage of 0 takes all. A
+    smaller draw lies inside a larger one, and a question that is added later moves no other in or out but the
+    last.
+
+    Source: QB-RAG, arXiv 2407.18044, draws uniformly; that draws are nested is ours.
+    """
+    ids = set(questions)
+    size = round(coverage * passages)
+    if not coverage or size >= len(ids):
+        return ids
+    return set(sorted(ids, key=lambda id: (hashlib.sha256(f"0\0{id}".encode()).digest(), id))[:size])
+
+
+def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
+    """The passages that questions lead to, best first, each once; a question that does not take part is passed over.
+
+    Each passage has the similarity of its most similar question; of equal questions that with the smaller id.
+    """
+    best: dict[str, tuple[float, str]] = {}
+    for question, similarity in ranked:
+        for passage in answers.passages.get(question, ()):
+            best[passage] = min(best.get(passage, (math.inf, "")), (-similarity, question))
+    order = sorted(best, key=lambda passage: (best[passage][0], answers.order(passage)))
+    return [Match(passage, -best[passage][0], best[passage][1]) for passage in order]
+
+
+def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> list[Match]:
+    """The passages of the questions in cells, the nearest cell first, until there are ``k``.
+
+    Those of the first cell come as ``walk`` gives them, then those that the next one adds, so that a shorter list
+    begins a longer one; a passage of a later cell may have a higher score than one of an earlier.
+    """
+    found: dict[str, Match] = {}
+    for cell in cells:
+        for match in walk(cell, answers):
+            found.setdefault(match.passage, match)
+        if len(found) >= min(k, answers.reachable):
+            break
+    return list(found.values())[:k]
+
+
+def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answers, k: int) -> bool:
+    """Whether questions further away than the ranked ones change nothing about the first ``k`` that ``walk`` found."""
+    wanted = min(k, answers.reachable)
+    return len(found) >= wanted > 0 and found[wanted - 1].score > ranked[-1][1]
+
+
+def blend(matches: Sequence[Match], passages: Sequence[Scored], weight: float, answers: Answers) -> list[Match]:
+    """Two lists as one: score = (1 - weight) * similarity of the question + weight * similarity of the passage.
+
+    A passage that one list lacks has that list's least score there: it is at most as near as that. A list that is empty
+    or has the weight 0 is left out altogether, so the other comes back as it is. ``answers`` decides between equals.
+
+    Source: the mixture is ours; QB-RAG, arXiv 2407.18044, leaves passages without a question unreachable.
+    """
+    if weight == 0 or (weight < 1 and not passages):
+        return list(matches)
+    through, own = {match.passage: match for match in matches}, dict(passages)
+    if weight == 1 or not matches:
+        return [Match(id, score, through[id].question if id in through else "") for id, score in passages]
+    least, least_own = min(match.score for match in matches), min(own.values())
+
+    def mixed(id: str) -> Match:
+        match = through.get(id, Match(id, least))
+        return Match(id, (1 - weight) * match.score + weight * own.get(id, least_own), match.question)
+
+    found = map(mixed, through.keys() | own.keys())
+    return sorted(found, key=lambda match: (-match.score, answers.order(match.passage)))
+
+
+class Prototypes:
+    """Questions in cells around prototypes, by k-means; a cell that ends without questions is left out.
+
+    QuIM-RAG (arXiv:2501.02702) quantises the vectors of the questions to prototypes, keeps an inverted index from
+    prototype to questions, and looks for a query in the cell of its own prototype. Here the nearest prototype is that
+    of the largest cosine similarity, where a printed formula takes the smallest.
+
+    Args:
+        ids: Ids of the questions, each once, at least one.
+        vectors: A row of length 1 a question, in the same order. There are as many prototypes as the square root of
+            their number, or fewer.
+    """
+
+    def __init__(self, ids: Sequence[str], vectors: Vectors) -> None:
+        from scipy.cluster.vq import kmeans2
+
+        rows = np.asarray(vectors, dtype=np.float64)
+        with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+            warnings.simplefilter("ignore")  # of cells that are empty, and of vectors that are all the same
+            count, random = round(math.sqrt(len(ids))), np.random.default_rng(0)
+            means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
+        lengths = np.linalg.norm(means, axis=1)
+        means = means[lengths > 0] / lengths[lengths > 0, None]
+        taken, cells = np.unique(np.argmax(rows @ means.T, axis=1), return_inverse=True)
+        self.prototypes: Vectors = means[taken].astype(np.float32)
+        order = np.argsort(ids, kind="stable")
+        members = [order[cells[order] == cell] for cell in range(len(taken))]
+        self._members = [([ids[row] for row in rows_of], vectors[rows_of]) for rows_of in members]
+
+    def cells(self, query: Vectors) -> Iterator[list[Scored]]:
+        """All cells, that of the prototype nearest to a row of length 1 first.
+
+        Of each its questions with their cosine similarities, best first, equal ones by id; a cell is looked at when it
+        is asked for.
+        """
+        for cell in np.argsort(-(self.prototypes @ query), kind="stable"):
+            ids, vectors = self._members[cell]
+            similarities = vectors @ query
+            yield [(ids[row], float(similarities[row])) for row in np.argsort(-similarities, kind="stable")]

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from querywright.errors import InputError, QuerywrightError
 from querywright.files import json_digest
 from querywright.models.store import Store
-from querywright.retrieval.question_index import Matched
-from querywright.retrieval.question_match import HYBRID, Matching
-from querywright.retrieval.types import Hit, Shared, check_queries, kind_of
+from querywright.retrieval.question_index import HYBRID, Matching
+from querywright.retrieval.types import Hit, check_queries, kind_of
+from querywright.shared import Shared
 
 LEAST_DEPTH = 25
 """Depths are this, doubled as often as is needed, so that runs of different depths find each other's rankings."""
@@ -46,7 +46,7 @@ class ReplayRetriever(Shared):
         self.is_known = bool(getattr(self.inner, "is_known", True))
         self._store = store if self.is_known and hasattr(self.inner, "get") else None
         self._deepest = deepest
-        self._found: dict[str, list[Any]] = {}
+        self._found: dict[str, list[Hit]] = {}
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """What the retriever finds; it is asked once for all queries that are new.
@@ -64,7 +64,7 @@ class ReplayRetriever(Shared):
         asked = ((row.tobytes().hex(), row) for row in rows)
         return self._ranked("vectors", asked, k, None, self.inner.search_vectors)
 
-    def _match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Matched]]:
+    def _match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Hit]]:
         check_queries(queries, k)
         matching = matching or Matching()
         self.inner.check(matching)
@@ -77,7 +77,7 @@ class ReplayRetriever(Shared):
 
     def _ranked(
         self, way: str, asked: Iterable[tuple[str, Any]], k: int, limit: int | None, search: Callable[..., Any]
-    ) -> list[list[Any]]:
+    ) -> list[list[Hit]]:
         """The first ``k`` of each ranking; those that are not kept are searched in one go.
 
         Args:
@@ -112,7 +112,7 @@ class ReplayRetriever(Shared):
         self._found.update(found)
         return [found[name][:k] for name, _ in named]
 
-    def _stored(self, names: Sequence[str]) -> dict[str, list[Any]]:
+    def _stored(self, names: Sequence[str]) -> dict[str, list[Hit]]:
         if self._store is None or not names:
             return {}
         rows = self._store.get_many(f"ranking:{self.fingerprint}", names)
@@ -121,19 +121,18 @@ class ReplayRetriever(Shared):
     def _keep(self, made: Mapping[str, Sequence[Any]]) -> None:
         """Into the store goes what comes back from there as it was found."""
         if self._store is not None:
-            values = {name: json.dumps([_row(one) for one in found]).encode() for name, found in made.items()}
+            rows = {name: [[one.passage.id, one.score, one.question] for one in hits] for name, hits in made.items()}
+            values = {name: json.dumps(row).encode() for name, row in rows.items()}
             lasting = {name: data for name, data in values.items() if self._read(data) == made[name]}
             self._store.put_many(f"ranking:{self.fingerprint}", lasting)
 
-    def _read(self, data: bytes) -> list[Any] | None:
+    def _read(self, data: bytes) -> list[Hit] | None:
         """A ranking from the store; None where it is damaged, or of a passage that is gone."""
         try:
             rows = json.loads(data)
             passages = self.inner.get([row[0] for row in rows])
-            hits = [
-                Hit(one, float(row[1]), rank) for rank, (one, row) in enumerate(zip(passages, rows, strict=True), 1)
-            ]
-            return [Matched(hit, str(row[2])) if len(row) > 2 else hit for hit, row in zip(hits, rows, strict=True)]
+            found = enumerate(zip(passages, rows, strict=True), 1)
+            return [Hit(one, float(score), rank, question) for rank, (one, (_, score, question)) in found]
         except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # ``get`` may be anyone's method
             return None
 
@@ -155,9 +154,3 @@ def searched_by(retriever: Any) -> Any:
     while isinstance(retriever, ReplayRetriever):
         retriever = retriever.inner
     return retriever
-
-
-def _row(found: Hit | Matched) -> list[Any]:
-    if isinstance(found, Matched):
-        return [found.hit.passage.id, found.hit.score, found.question]
-    return [found.passage.id, found.score]

@@ -19,7 +19,7 @@ from querywright.errors import ModelError
 from querywright.models.embedder import folder_id
 from querywright.models.hf import quietly
 from querywright.models.usage import loading
-from querywright.retrieval.types import Shared
+from querywright.shared import Shared
 
 BATCH_SIZE = 32
 """Pairs that the model reads at a time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
@@ -16,16 +16,6 @@ Kind = Literal["dense", "lexical", "hybrid", "foreign"]
 """What a retriever goes by: ``dense`` the nearness of vectors, ``lexical`` shared words, ``hybrid`` several of
 these, ``foreign`` what is not ours and may be anything. Every retriever of ours has it as the class attribute
 ``kind``."""
-
-
-class Shared:
-    """An object of which a copy is the object itself, so that copies of a program share it."""
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +41,14 @@ class Hit:
         passage: The passage.
         score: Higher is better; its scale belongs to the retriever (cosine similarity in [-1, 1] for Chroma).
         rank: 1 for the best of its list.
+        question: Text of the stored question that led to it, for a trace and never for a reader; empty where the
+            passage's own text did. Default empty.
     """
 
     passage: Passage
     score: float
     rank: int
+    question: str = ""
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from querywright.errors import (
     PromptTooLongError,
     QuerywrightError,
 )
+from querywright.files import jsonable
 
 STATUSES: Mapping[int, str] = {
     400: "The request is not JSON, or not for this server.",
@@ -103,14 +104,4 @@ def failure_of(error: BaseException) -> RequestError | None:
 
 def as_json(data: Any) -> bytes:
     """Data as JSON; a number that is none becomes null, and half a character pair stays escaped."""
-    return json.dumps(_plain(data), allow_nan=False, separators=(",", ":")).encode()
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, Mapping):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    return data if data is None or isinstance(data, (str, int)) else str(data)
+    return json.dumps(jsonable(data), allow_nan=False, separators=(",", ":")).encode()

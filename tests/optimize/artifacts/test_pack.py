@@ -236,24 +236,3 @@ def test_vectors_that_are_none_are_refused(value, file, tmp_path, refused):
     refused(forged, "vectors of the packed file are damaged")
     for wrong in (vectors.tobytes()[:-4], members[VECTORS] + b"\0"):
         refused(forge(forged, {**members, VECTORS: wrong}), "is damaged")
-
-
-# Killed on the way.
-
-
-@pytest.mark.parametrize("step", ["pack.build_collection", "pack.open_compiled_on", "files.put_artifact"])
-def test_what_ends_midway_leaves_nothing_half_there(step, built, tmp_path, other, monkeypatch, word_model, make_lm):
-    home, artifact = built("questions")
-    pack(artifact, tmp_path / "x.qw", home=home)
-
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"querywright.optimize.artifacts.{step}", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            unpack(tmp_path / "x.qw", tmp_path / "a", home=other)
-    assert not (tmp_path / "a").exists()
-    assert not list(other.glob(".unpacking-*"))
-    unpack(tmp_path / "x.qw", tmp_path / "a", home=other)
-    load(tmp_path / "a", lm=make_lm(), home=other, verify=True)

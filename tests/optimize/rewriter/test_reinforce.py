@@ -214,7 +214,7 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(folder / LOG) if line["kind"] == "step"]
 
 
-@pytest.mark.parametrize(("name", "stop"), [("ours", 3), ("ours", 11), ("seed", 6), ("paper", 9)])
+@pytest.mark.parametrize(("name", "stop"), [("ours", 3), ("seed", 6), ("paper", 9)])
 def test_what_is_rewarded_is_written_more_also_after_an_end(tmp_path: Path, name: str, stop: int) -> None:
     steps: list[int] = []
 
@@ -257,8 +257,10 @@ def test_it_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
     assert torch.equal(policy.logits.detach(), torch.ones(5))
 
 
-@pytest.mark.parametrize(("value", "said"), [(0.25, r"between 0\.25 and 0\.25"), (math.nan, "could not be worked out")])
-@pytest.mark.parametrize("name", ["ours", "paper"])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("ours", 0.25, r"between 0\.25 and 0\.25"), ("paper", math.nan, "could not be worked out")],
+)
 def test_a_constant_reward_is_said_and_moves_nothing(tmp_path: Path, name: str, value: float, said: str) -> None:
     reward = Words(lambda scored, episode: scored._replace(reward=value))
     with pytest.raises(TrainingError, match=f"in 10 steps .* {said}.*--metric"):

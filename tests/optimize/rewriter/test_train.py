@@ -94,13 +94,14 @@ def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
     assert titles == {f"figure-curve-{number}" for number in range(7)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "done"),
     [
+        ("collect", set()),
+        ("warm-up", {"collect"}),
         ("reinforce", {"collect", "warm-up"}),
-        pytest.param("collect", set(), marks=pytest.mark.slow),
-        pytest.param("warm-up", {"collect"}, marks=pytest.mark.slow),
-        pytest.param("measuring: trained", {"collect", "warm-up", "reinforce"}, marks=pytest.mark.slow),
+        ("measuring: trained", {"collect", "warm-up", "reinforce"}),
     ],
 )
 def test_a_training_that_was_ended_in_any_stage_goes_on(
@@ -148,12 +149,9 @@ def test_what_ends_a_training_is_said(folder: Path, small: Any, splits: Splits) 
     with pytest.raises(InputError, match="there is no dev question: 1 more is needed"):
         small("none", splits=splits._replace(dev=[]))
     assert not (folder / "none").exists()  # a folder is not taken by what can never be trained
-    recipe = replace(RECIPE, length_penalty=0.0, steps=12)
-    with pytest.raises(TrainingError, match=r"in 10 steps the rewards of a question's samples were all alike"):
-        small("constant", recipe=recipe, stages=("reinforce",))
     with pytest.raises(TrainingError, match=r"loss .* is nan.*--warmup-lr.*--work"):
         small("nan", warmup_lr=1e30)
-    assert not any((folder / name / "out").exists() for name in ("little", "constant", "nan"))
+    assert not any((folder / name / "out").exists() for name in ("little", "nan"))
 
 
 def test_one_adapter_learns_several_techniques_of_several_collections(small: Any) -> None:

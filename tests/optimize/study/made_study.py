@@ -99,7 +99,6 @@ def made_outcome() -> dict[str, Any]:
         "corrected": {"dev": 0.75, "corrected": 0.625, "arms": 18, "n": 24},
         "test": [one.to_json(rows=True) for one in (*test, *references)],
         "comparisons": [one.to_json() for one in comparisons],
-        "dead_knobs": [{"technique": "hyde", "knob": EVIL, "values": [1, 2]}],
         "costs": {
             "search": Cost(calls=300, saved=150).to_json(),
             "prompts": Cost().to_json(),

@@ -21,8 +21,8 @@ def estimated(study_of, make_lm):
 
     def make(techniques, lm=None, passages=PASSAGES, **changes):
         spec = study_of(techniques, sizes=[4, 5, 6], **changes)
-        splits, readers, _ = data_of(spec)
-        found = estimate(spec, build_space(spec, readers), splits, lm or make_lm(), passages=passages)
+        splits, reader, _ = data_of(spec)
+        found = estimate(spec, build_space(spec, reader), splits, lm or make_lm(), passages=passages)
         return found, {stage["name"]: stage for stage in found["stages"]}
 
     return make
@@ -59,7 +59,7 @@ def test_readings_are_counted_and_test_by_its_programs(estimated):
 
 
 def test_prompts_by_what_their_optimizers_take(estimated, optimizers):
-    prompts = {"few": {"optimizer": "cheap", "sets": 2}, "best": {"optimizer": "dear"}}
+    prompts = {"few": {"optimizer": "cheap"}, "again": {"optimizer": "cheap"}, "best": {"optimizer": "dear"}}
     _, stages = estimated({"hcqr": ONLY, "multi_query": ONLY}, prompts=prompts, trials=20, survivors=1)
     assert stages["prompts"]["calls"] == 2 * (4 * 2) + 2 * (4 * 1) + 4 * 2  # the dearest survivor's alone
     last = {"shown": {"optimizer": "cheap", "part": "reader", "last": True}}
@@ -83,9 +83,9 @@ def test_a_study_is_opened_with_its_data_and_techniques_that_compare_options_nee
         data_of(study_of({"hyde": {}}, sizes=[4, 5, 6], reader_check=1000))
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps({"question": f"Who {n}?", "answer": "x"}) + "\n" for n in range(9)))
-    with pytest.raises(DataError, match="hcqr, the reader multiple_choice: every question needs options"):
+    with pytest.raises(DataError, match="options, needed for hcqr and the reader multiple_choice"):
         data_of(study_of({"hcqr": {}}, questions=str(file), reader="multiple_choice", objectives=["accuracy"]))
     with pytest.raises(InputError, match="labelled evidence"):
         data_of(study_of({"hyde": {}}, questions=str(file)))
-    splits, readers, _ = data_of(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
-    assert (readers, sum(map(len, splits))) == (["short_answer"], 9)
+    splits, reader, _ = data_of(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
+    assert (reader, sum(map(len, splits))) == ("short_answer", 9)

@@ -65,7 +65,7 @@ def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
 
 
 def test_numbers_of_a_name_differ(make):
-    spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, sets=4)
+    spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1})
     made = [make(spec, name).model_dump_json() for name in ("p", "p.2", "p.3", "p.4", "p.2")]
     assert len(set(made)) > 1
     assert made[1] == made[4]

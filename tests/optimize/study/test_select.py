@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -58,19 +57,22 @@ def test_the_lead_of_the_luckiest_of_many_equal_arms_is_taken_back():
     assert abs(found["corrected"] - 0.5) < 0.5 * (found["dev"] - 0.5)
     better = winners_curse([tried(0, [0.0, 1.0] * 20), tried(1, [1.0] * 40)], USEFUL[0])
     assert better["dev"] == better["corrected"] == 1.0  # really better, so it keeps its lead
+    assert found == winners_curse(trials, USEFUL[0], 0) != winners_curse(trials, USEFUL[0], 1)
+    few = [tried(arm, values[:5]) for arm, values in enumerate(coins.tolist())]
+    assert winners_curse(few, USEFUL[0]) is winners_curse(trials[:1], USEFUL[0]) is None
 
 
-def test_what_is_chosen_beats_no_rewriting_with_its_own_reader():
-    bare, read = (plain(one, objectives=USEFUL_AND_CALLS) for one in ([1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0]))
-    read = replace(read, number=1, arm=replace(bare.arm, reader="grounded"))
-    led = tried(2, [1, 1, 1, 1, 0, 0], objectives=USEFUL_AND_CALLS)
-    led = replace(led, arm=replace(led.arm, reader="grounded"))  # ahead of no rewriting by its reader alone
-    found = choose([bare, read, led], USEFUL, 6)
-    assert (found.plain, found.best, found.winner, found.too_few) == (read, led, read, "")
+def test_what_is_chosen_beats_no_rewriting():
+    bare = plain([1, 1, 1, 0, 0, 0], objectives=USEFUL_AND_CALLS)
+    led = tried(2, [1, 1, 0, 0, 0, 0], objectives=USEFUL_AND_CALLS)
+    found = choose([bare, led], USEFUL, 6)
+    assert (found.plain, found.best, found.winner, found.too_few) == (bare, led, bare, "")
     best = tried(3, [1] * 6, calls=2, objectives=USEFUL_AND_CALLS)
-    found = choose([bare, read, led, best], USEFUL, 6)
-    assert (found.plain, found.best, found.winner) == (bare, best, best)
-    assert [one.number for one in choose([bare, read, led, best], USEFUL_AND_CALLS, 6).front] == [3, 1]
+    found = choose([bare, led, best], USEFUL, 6)
+    assert (found.plain, found.best, found.winner, found.corrected["n"]) == (bare, best, best, 6)
+    assert [one.number for one in choose([bare, led, best], USEFUL_AND_CALLS, 6).front] == [3, 0]
+    failed, through = tried(4, [1, 0, 1, NAN, NAN, NAN]), tried(5, [1, 1, 1, 0, 0, 0])  # higher, and better
+    assert choose([bare, failed, through], USEFUL, 6).best == through
     few = choose([bare, best], USEFUL, 5)
     assert (few.best, few.winner) == (best, bare)
     assert few.too_few.startswith("6 dev and 5 test questions are too few")
@@ -100,11 +102,14 @@ def test_survivors_are_the_best_techniques_without_no_rewriting():
 
 def test_a_trial_that_loses_every_question_is_stopped_and_one_that_wins_or_ties_is_not():
     best = [tried(1, [1.0] * 20)]
-    assert worse_than(met("x", [0.0] * 8), best, USEFUL).number == 1
+    assert [worse_than(met("x", [0.0] * count), best, USEFUL).number for count in (6, 8)] == [1, 1]
     assert worse_than(met("x", [0.0] * 5), best, USEFUL) is None  # five questions show nothing
     assert worse_than(met("x", [1.0] * 8), best, USEFUL) is None
     assert worse_than(met("x", [0.0, 1.0] + [1.0] * 6), best, USEFUL) is None
     assert worse_than(met("x", [math.nan] * 8), best, USEFUL) is None
+    ahead_in_all = [tried(1, [0.6] * 6 + [NAN] * 14)]  # behind where both were scored, and better over all that it met
+    assert worse_than(met("x", [0.0] * 6 + [1.0] * 14), ahead_in_all, USEFUL) is None
+    assert worse_than(met("x", [0.0] * 6 + [1.0] * 4), ahead_in_all, USEFUL).number == 1
 
 
 def test_with_two_objectives_a_cheaper_trial_goes_on_though_it_is_worse():

@@ -127,6 +127,7 @@ def test_a_database_that_fails_is_said_in_plain_words(postgres, tmp_path):
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_early_is_told_of_with_its_last_words(tmp_path, caplog):
     with _workers_beside(1, tmp_path, "journal", None):
         pass

@@ -17,8 +17,7 @@ made_outcome, EVIL, ARMS = made["made_outcome"], made["EVIL"], made["ARMS"]
 TWO = ["decision_useful", "lm_calls"]
 PARTS = [
     "Outcome", "Best on dev", "The front", "Test", "What mattered", "Techniques", "The course of the search",
-    "What it cost and saved", "Wins and losses, question by question", "Prompts, before and after", "Dead knobs",
-    "To run it again",
+    "What it cost and saved", "Wins and losses, question by question", "Prompts, before and after", "To run it again",
 ]  # fmt: skip
 
 
@@ -62,7 +61,7 @@ def test_the_figures_are_those_of_the_trials(finished):
 
 def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished, read_page):
     finished.check()
-    for part in (PARTS[6], PARTS[9], PARTS[10]):
+    for part in (PARTS[6], PARTS[9]):
         assert EVIL in finished.parts[part]
     assert finished.questions()[1]["q"] == EVIL
     arm, params = ArmConfig("hyde", EVIL, {EVIL: EVIL}, EVIL, EVIL), {"technique": "hyde", f"hyde.{EVIL}": EVIL}

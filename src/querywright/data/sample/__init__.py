@@ -6,12 +6,9 @@ evidence (label by card id), jointly, why (one sentence for people; not read).
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 from querywright.data.reading import check_evidence, read_passages, read_questions
-from querywright.data.sources import SAMPLES
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
 
@@ -23,19 +20,17 @@ class Sample(NamedTuple):
     questions: list[Question]
 
 
-def load_sample(folder: str | os.PathLike[str] | None = None, *, hard: bool = False) -> Sample:
+def load_sample(*, hard: bool = False) -> Sample:
     """The sample, checked.
 
     Args:
-        folder: A folder with ``cards.jsonl`` and ``questions.jsonl``. Default None: the packaged one.
         hard: The 60 hard questions, ``questions-hard.jsonl``, in place of the 240. Default False.
 
     Raises:
         DataError: A file is missing or has a problem, or evidence names a card that does not exist.
     """
     name = "sample-hard" if hard else "sample"
-    files = {kind: name if folder is None else Path(folder) / file for kind, file in SAMPLES[name].items()}
-    passages, questions = read_passages(files["passages"]), read_questions(files["questions"], multiple_choice=True)
+    passages, questions = read_passages(name), read_questions(name, multiple_choice=True)
     if problems := check_evidence(questions, [passage.id for passage in passages]):
         raise DataError(problems)
     return Sample(passages, questions)

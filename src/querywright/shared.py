@@ -1,0 +1,15 @@
+"""Objects that copies of a program share."""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class Shared:
+    """An object of which a copy is the object itself, so that copies of a program share it."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
