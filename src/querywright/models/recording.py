@@ -114,7 +114,7 @@ class RecordingEngine(Shared):
             why = (
                 "of this prompt, whose instructions it knows,"
                 if known
-                else "of these instructions, which have changed,"
+                else "of these instructions, which it does not know,"
             )
             raise LMModelError(
                 f"the recording {self.path.name!r} holds no answer {why} asked of: {shown!r} ... (prompt "
