@@ -54,6 +54,7 @@ def test_option_text_alone(answer, index):
         "The answer is A. No, wait: the answer is B.",
         "Answer: C\nAnswer: B\n",
         "A) is wrong and C) is wrong.\nAnswer: B) A beta blocker",
+        "A) is wrong.\nThe answer is B because it slows the heart.",
     ],
 )
 def test_final_letter(answer):
