@@ -45,6 +45,7 @@ def test_option_text_alone(answer, index):
         "C: tempting, but no.\n\nB",
         "The answer is A. No, wait: the answer is B.",
         "A) is wrong and C) is wrong.\nAnswer: B) A beta blocker",
+        "A) is wrong.\nThe answer is B because it slows the heart.",
     ],
 )
 def test_final_letter(answer):
