@@ -59,7 +59,18 @@ COMMANDS: dict[str, str] = {
     "recording write": "recording write new.jsonl.gz --label a",
     "judge label": "judge label plain plain@bm25 --data bare.jsonl --collection tiny --out labels.jsonl --depth 3 {lm}",
     "testset rephrase": "testset rephrase asked --out set.jsonl --number 6 {lm}",
+    "testset make": "testset make tiny --out made.jsonl --number 4 --two-passage 0 {lm}",
+    "testset out-of-distribution": "testset out-of-distribution asked --out new.jsonl --number 4 {lm}",
+    "questions export": "questions export asked --out asked.parquet",
+    "questions import": "questions import asked written.parquet",
+    "questions fill": "questions fill asked --no-complete --most 6 {lm}",
+    "judge calibrate": "judge calibrate usefulness --data cases.jsonl --out judge.json {lm}",
+    "judge compile": "judge compile usefulness --data cases.jsonl --out judge.json {lm}",
+    "evaluate": "evaluate plain --data questions.jsonl --collection tiny --rows rows.jsonl --reader none",
     "study export": "study export studied --out trials.parquet --questions",
+    "rewriter collect": "rewriter collect rrr --data vague.jsonl --collection tiny --out pairs.jsonl --metric recall@1"
+    " --knob max_passages=1 --candidates 2 --sizes 10,3,3 --teacher openai/scripted --teacher-api-base {url}"
+    " --teacher-api-key-env SCRIPTED_KEY",
     "rewriter train": "rewriter train rrr --data vague.jsonl --collection tiny --out rewriter --base {tiny}"
     " --stages collect,warmup --epochs 1 --sizes 30,3,3 --device cpu --metric recall@1 --knob max_passages=1"
     " --candidates 2 --teacher openai/scripted --teacher-api-base {url} --teacher-api-key-env SCRIPTED_KEY",
@@ -77,6 +88,13 @@ def answers(body: dict[str, Any]) -> str:
     if "already_asked" in text or "- questions" in text:
         count = text.partition("already_asked:")[2].count("\n- ")
         return json.dumps({"questions": [f"What does {topic} help with, case {count + n}?" for n in range(1, 4)]})
+    if asked := re.search(r"What does the card of (\w+) begin with", text):
+        begins = " ".join(CLI["TOPICS"][asked[1]].split()[:3])
+        return json.dumps({"answer": begins if begins in text else "nothing that I know"})
+    if "copied from the passage" in text:
+        topic = re.findall(r"passage: (?:\[1\] )?(\w+)", text)[-1]  # after the examples
+        begins = " ".join(CLI["TOPICS"][topic].split()[:3])
+        return json.dumps({"question": f"What does the card of {topic} begin with?", "answer": begins})
     if "rephrased_question" in text:
         return json.dumps({"rephrased_question": f"In other words, {text[-20:]}"})
     return CLI["fill_in"](body)
@@ -112,6 +130,10 @@ def template(tmp_path_factory, server, forks):
     for name, data in {
         "passages": texts, "many": many, "questions": rows, "vague": vague,
         "bare": [{key: value for key, value in row.items() if key != "evidence"} for row in rows],
+        "cases": [
+            {"question": f"What helps with {one['title']}, {n}?", "passage": one["text"], "label": label}
+            for n in range(4) for one in texts for label in ("ENTAILED", "USEFUL", "NOT_USEFUL")
+        ],
     }.items():  # fmt: skip
         CLI["write_lines"](folder / f"{name}.jsonl", data)
     spec = {
@@ -164,6 +186,8 @@ def made(path: Path) -> Any:
         return {str(one.relative_to(path)): made(one) for one in names}
     if path.suffix == ".json":
         return scrub(json.loads(path.read_text()))
+    if path.suffix == ".jsonl":
+        return [scrub(json.loads(line)) for line in path.read_text().splitlines()]
     if path.suffix == ".parquet":
         table = pd.read_parquet(path)
         same = [name for name in table if not re.search(r"seconds|cost|calls|tokens|saved|paid", str(name))]
@@ -209,8 +233,17 @@ def outcome(name: str, folder: Path, forks: Any) -> Any:
     if name == "artifact unpack":
         status, _, said = forks.run(folder, "artifact", "show", "there", "--home", "elsewhere")
         return status, said, made(folder / "there"), collections(folder / "elsewhere")
-    out = {"compile": "new", "compare": "results", "recording write": "new.jsonl.gz", "judge label": "labels.jsonl",
-           "testset rephrase": "set.jsonl", "study export": "trials.parquet", "rewriter train": "rewriter"}  # fmt: skip
+    if name in ("questions import", "questions fill"):
+        found = forks.run(folder, "questions", "export", "asked", "--out", "back.parquet")
+        assert found[0] == 0, found
+        return made(folder / "back.parquet")
+    out = {
+        "compile": "new", "compare": "results", "recording write": "new.jsonl.gz", "judge label": "labels.jsonl",
+        "testset rephrase": "set.jsonl", "study export": "trials.parquet", "rewriter train": "rewriter",
+        "testset make": "made.jsonl", "testset out-of-distribution": "new.jsonl", "questions export": "asked.parquet",
+        "judge calibrate": "judge.json", "judge compile": "judge.json", "evaluate": "rows.jsonl",
+        "rewriter collect": "pairs.jsonl",
+    }  # fmt: skip
     return made(folder / out[name])
 
 

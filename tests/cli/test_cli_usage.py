@@ -82,7 +82,8 @@ def test_help_imports_nothing_heavy():
 )
 def test_wrong_usage_is_2_and_a_few_lines_on_standard_error(cli, line, said):
     done = cli(*line.split())
-    assert (done.status, done.out, len(done.err.splitlines())) == (2, "", 2)
+    assert (done.status, done.out) == (2, "")
+    assert len(done.err.splitlines()) <= 3
     assert done.err.startswith("error: ")
     assert said in done.err
     assert "--help says more" in done.err
