@@ -62,6 +62,12 @@ def test_what_people_have_is_read_alike(lm):
     assert found == [found[0]] * 4
 
 
+def test_columns_are_called_as_those_who_have_them_call_them():
+    rows = [{"key": one["id"], "body": one["text"]} for one in PASSAGES]
+    index = qw.ChromaRetriever.build("named", rows, columns={"id": "key", "text": "body"})
+    assert {one.id: one.text for one in index.passages()} == {one["id"]: one["text"] for one in PASSAGES}
+
+
 def test_the_whole_way(lm, server):
     index = qw.ChromaRetriever.build("shop", as_table("passages", PASSAGES))
     questions = as_dataset("questions", QUESTIONS)
@@ -86,6 +92,7 @@ def test_the_whole_way(lm, server):
     assert tuned.verdict in {"gain", "no difference shown", "no rewriting", "loss"}
     assert tuned.sentence
     assert "<table" in tuned._repr_html_()
+    assert len(qw.compare(["plain", tuned], questions, retriever=index, lm=lm).arms) >= 2
     tuned.save("artifacts/shop")
     loaded = qw.load("artifacts/shop", lm=lm)
     row = QUESTIONS[0]

@@ -355,8 +355,8 @@ def _named_arms(
 
 
 def _arm(one: Any, engine: str, knobs: Mapping[str, Any], writer: Any) -> _Arm:
-    if isinstance(one, LoadedProgram):
-        one = one.program
+    if isinstance(one, LoadedProgram) or not isinstance(one, (str, os.PathLike, dspy.Module)):
+        one = getattr(one, "program", one)  # of a compilation the one that it recommends
     if isinstance(one, Technique):
         return _Arm(kind=type(one), given=one)
     if isinstance(one, RAG):
@@ -371,8 +371,8 @@ def _arm(one: Any, engine: str, knobs: Mapping[str, Any], writer: Any) -> _Arm:
     if isinstance(one, str):
         return _technique_arm(one, engine, knobs, writer)
     raise InputError(
-        "an arm is the name of a technique, the folder of an artifact, what load or make_program gives, or a technique "
-        f"such as HCQR(retriever), but got {one!r:.80}"
+        "an arm is the name of a technique, the folder of an artifact, what load, make_program or compile gives, or a "
+        f"technique such as HCQR(retriever), but got {one!r:.80}"
     )
 
 

@@ -110,7 +110,8 @@ def test_a_trial_that_changes_only_numbers_asks_and_searches_nothing(name, retri
         names = {"max_passages", "rrf_k"}
     if name == "rrs":  # as does what it selects from, and how many passages it is asked for
         names = set()
-    written = {"n_written": 8} if name in {"multi_query", "rag_fusion", "rrr"} else {}
+    counts = "n_written" in [knob.name for knob in TECHNIQUES[name].KNOBS]
+    written = {"n_written": 8} if counts and "n_queries" in names else {}
     largest = {knob.name: min(knob.high, 50) for knob in TECHNIQUES[name].KNOBS if knob.name in names}
     with under(lm):
         make_program(name, replay, **written, **largest)(question=QUESTION, options=OPTIONS)

@@ -184,6 +184,7 @@ class ChromaRetriever(_Dense, HeldPassages):
         name: str,
         passages: Source,
         *,
+        columns: Mapping[str, str] | None = None,
         embedder: TextEmbedder | str | None = None,
         home: Path | None = None,
         prune: bool = False,
@@ -196,6 +197,7 @@ class ChromaRetriever(_Dense, HeldPassages):
             passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text`` and, if there
                 are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``;
                 documents, too (``querywright.read_documents``), where a file that is as it was is not read again.
+            columns: Our names (id, text, title, metadata) to those of the rows. Default: guessed.
             embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
             prune: Whether passages of other ids that are in it are removed. Default False, as of ``querywright index``.
@@ -207,6 +209,8 @@ class ChromaRetriever(_Dense, HeldPassages):
         """
         if embedder is None or isinstance(embedder, str):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
+        if columns:
+            passages = read_source(passages, columns=columns)
         if names_documents(passages):
             passages = read_into(name, passages, home).passages
         build_collection(name, read_source(passages), embedder=embedder, home=home, prune=prune, progress=progress)
