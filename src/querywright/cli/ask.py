@@ -147,7 +147,9 @@ def _as_data(found: Any) -> dict[str, Any]:
 
 
 def _show(found: Any, trace: bool) -> None:
-    if found.answer is not None:
+    if found.answer is None:
+        say("no answer: the program has no reader; it finds passages", style="dim")
+    else:
         say(f"answer: {found.answer or '(none)'}", style="bold")
     if found.support is not None:
         say(f"rests on: {', '.join(found.support) or '(nothing)'}")
