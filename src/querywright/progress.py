@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from querywright.errors import QuerywrightError
 from querywright.files import write_file
 from querywright.models.usage import Ledger, metered
 
@@ -155,7 +156,8 @@ class Bar:
     def _write(self, state: str) -> None:
         self.metric, self.arms = self._standing()
         if self._spending is not None and state == "running":
-            self.said = self._spending()
+            with contextlib.suppress(QuerywrightError):  # the run itself says what is out of reach
+                self.said = self._spending()
         self._written = time.monotonic()
         if self._folder is None or not self.arms:
             return
