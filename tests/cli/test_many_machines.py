@@ -157,7 +157,8 @@ def test_the_main_job_over_three_engines_gives_what_one_process_gives(
     _, found = published_passages(collection_folder("small", many))
     vectors = resolve_embedder(store=open_store(many)).encode([passage.content for passage in found.values()])
     client = chromadb.HttpClient("127.0.0.1", chroma_server)
-    table = client.create_collection("small", configuration={"hnsw": {"space": "cosine"}}, embedding_function=None)
+    exact = {"space": "cosine", "ef_construction": 400, "ef_search": 1000}  # Chroma's own settings miss some passages
+    table = client.create_collection("small", configuration={"hnsw": exact}, embedding_function=None)
     table.add(
         ids=list(found), embeddings=vectors, documents=[passage.text for passage in found.values()],
         metadatas=[{"title": passage.title} for passage in found.values()],
