@@ -15,7 +15,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from querywright.data.declined import DECLINED, says_declined
-from querywright.data.types import History, Passage, turns_of
+from querywright.data.types import History, Passage, Question, turns_of
 from querywright.errors import TechniqueError, unknown
 from querywright.models.adapter import show_passages
 from querywright.programs.base import Finding, checked_options
@@ -308,3 +308,12 @@ def make_reader(name: str) -> Reader:
 
 def _answer(fields: Mapping[str, Any]) -> str:
     return str(fields.get("answer") or "").strip()
+
+
+def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
+    """The reader of that name; ``auto`` chooses between options where every question has them."""
+    if reader == "none":
+        return None
+    if reader != "auto":
+        return reader
+    return "multiple_choice" if all(question.options for question in questions) else "short_answer"

@@ -34,6 +34,7 @@ from querywright.optimize.rewriter.recipes import Recipe
 from querywright.pool import bounded_map
 from querywright.programs.rag import RAG
 from querywright.programs.steps import Record, Step, Together, drive
+from querywright.shared import Shared
 
 REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
 """What a rewriter over the embedded model may write where a technique does not say: room for a whole question. It
@@ -135,7 +136,7 @@ class _Asked(BaseException):
     """The policy has to write first; no technique may take this for a failure of its own."""
 
 
-class _PolicyEngine:
+class _PolicyEngine(Shared):
     """Gives the text that lies there, and keeps what it is asked. To an adapter it is the embedded LM."""
 
     deterministic = True
@@ -147,9 +148,6 @@ class _PolicyEngine:
         self.text: str | None = None
         self.asked: list[Messages] = []
         self.schema: Schema | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyEngine:
-        return self
 
     def lm(self) -> dspy.LM:
         return dspy.LM("rewriter/in-training", engine=self, temperature=0.0, cache=False, num_retries=0)

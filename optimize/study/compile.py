@@ -23,13 +23,14 @@ from querywright.optimize.study.holdout import meet_test
 from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.space import build_space, reader_of
+from querywright.optimize.study.space import build_space
 from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.optimize.study.status import standing
 from querywright.optimize.study.storage import memory_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
 from querywright.programs import make_program, technique_class
+from querywright.programs.readers import reader_for
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -76,7 +77,7 @@ def compile_program(
     that share a store and a ledger, judges, a reranker, and further questions that only check the reader.
     """
     settings = settings or CompileSettings()
-    reader = reader_of(reader, [one for part in splits for one in part])
+    reader = reader_for([one for part in splits for one in part], reader)
     spec = _study_of(technique, lm, writer_lm, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.progress, bench.tell = reader_check, progress, tell
@@ -215,7 +216,7 @@ def _bench_of(
     """All that a trial needs, from what is open; no rewriting does without an index of the technique's own."""
     kind, store = technique_class(technique), engine_of(lm).store
     searched = make_program(technique, retriever, reranker=reranker if kind.USES_RERANKER else None, reader=None)
-    space = build_space(spec, reader_of(spec.reader, ()), {technique: searched.technique.searched_knobs})
+    space = build_space(spec, reader_for((), spec.reader), {technique: searched.technique.searched_knobs})
     opened = {"dense": retriever if kind.ENGINE is None else getattr(retriever, "plain", retriever)}
     opened |= {} if kind.ENGINE is None else {kind.ENGINE: retriever}
     known = {name: ReplayRetriever(one, store=store, deepest=space.deepest(name)) for name, one in opened.items()}

@@ -15,9 +15,10 @@ from querywright.errors import InputError
 from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.study.objectives import check_judges, check_objectives
 from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.space import Space, build_space, reader_of
+from querywright.optimize.study.space import Space, build_space
 from querywright.optimize.study.spec import StudySpec
 from querywright.programs import technique_class
+from querywright.programs.readers import reader_for
 from querywright.retrieval.engines import passages_in
 
 SAMPLE = 200
@@ -60,7 +61,7 @@ def data_of(spec: StudySpec) -> tuple[Splits, str | None, list[Question]]:
         spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, labels=spec.labels,
         multiple_choice=" and ".join(needing),
     )  # fmt: skip
-    splits, reader = split_questions(asked, seed=spec.seed, sizes=spec.sizes), reader_of(spec.reader, asked)
+    splits, reader = split_questions(asked, seed=spec.seed, sizes=spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
     check_judges(measured, [*map(resolve_judge, spec.judges)], asks=spec.judge_lm is not None)

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError
 from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, StudySpec
@@ -216,7 +215,7 @@ class Space:
 
 
 def build_space(spec: StudySpec, reader: str | None, searched: Mapping[str, Sequence[Knob]] | None = None) -> Space:
-    """The arms of a study, with the reader that ``reader_of`` settles, and knobs as a retriever narrows them.
+    """The arms of a study, with the reader that ``reader_for`` settles, and knobs as a retriever narrows them.
 
     Raises:
         InputError: A value is not allowed.
@@ -236,13 +235,6 @@ def build_space(spec: StudySpec, reader: str | None, searched: Mapping[str, Sequ
         variants = variants_of(spec, name)
         found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants, writers))
     return Space(tuple(found), reader, spec.trials, late_trials_of(spec), spec.each_prompt)
-
-
-def reader_of(named: str | None, questions: Iterable[Question]) -> str | None:
-    """The reader of a name, None for ``none``; ``auto`` chooses between options where every question has them."""
-    if named == "auto":
-        return "multiple_choice" if all(question.options for question in questions) else "short_answer"
-    return None if named == "none" else named
 
 
 def engines_of(spec: StudySpec, name: str) -> tuple[str, ...]:

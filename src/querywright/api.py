@@ -29,7 +29,6 @@ from querywright.named import (
     knob_values,
     of_mixed,
     open_reranker,
-    reader_for,
     tell_unlearnt,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
@@ -46,6 +45,7 @@ from querywright.optimize.study.data import further_questions
 from querywright.optimize.study.objectives import check_judges, objectives_of
 from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import check_takes_writer, technique_class
+from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.workspace import Tell, Workspace
 

@@ -82,15 +82,6 @@ def check_reader(reader: str | None) -> None:
         raise InputError(unknown("reader", reader, known))
 
 
-def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
-    """The reader of that name; ``auto`` chooses between options where every question has them."""
-    if reader == "none":
-        return None
-    if reader != "auto":
-        return reader
-    return "multiple_choice" if all(question.options for question in questions) else "short_answer"
-
-
 def of_mixed(questions: Sequence[Question], reader: str | None) -> list[str]:
     """What must be known where ``auto`` makes short answers of questions that have options, for others have none."""
     bare = [question.id for question in questions if not question.options]

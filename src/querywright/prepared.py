@@ -32,12 +32,10 @@ from querywright.named import (
     of_mixed,
     open_reranker,
     pairs,
-    reader_for,
     tell_unlearnt,
 )
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.hints import hints
 from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.judging import judged_metrics
@@ -51,6 +49,7 @@ from querywright.programs import (
     technique_class,
 )
 from querywright.programs.base import MAX_PASSAGES
+from querywright.programs.readers import reader_for
 from querywright.retrieval.addresses import is_collection
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.chroma import ForeignChromaRetriever
@@ -335,7 +334,7 @@ def _named_arms(
     arms: Iterable[Any] | Mapping[str, Any], engine: str, knobs: Mapping[str, Any], writer: Any
 ) -> dict[str, _Arm]:
     """The arms by name: a technique's as it was written, an artifact's folder, a program's technique with a number."""
-    if isinstance(arms, str | os.PathLike | dspy.Module | LoadedProgram):
+    if isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program"):
         arms = [arms]
     if isinstance(arms, Mapping):
         return {str(name): _arm(one, engine, knobs, writer) for name, one in arms.items()}
@@ -355,8 +354,8 @@ def _named_arms(
 
 
 def _arm(one: Any, engine: str, knobs: Mapping[str, Any], writer: Any) -> _Arm:
-    if isinstance(one, LoadedProgram) or not isinstance(one, (str, os.PathLike, dspy.Module)):
-        one = getattr(one, "program", one)  # of a compilation the one that it recommends
+    if not isinstance(one, (str, os.PathLike, dspy.Module)):
+        one = getattr(one, "program", one)  # of what was loaded, or of a compilation the one that it recommends
     if isinstance(one, Technique):
         return _Arm(kind=type(one), given=one)
     if isinstance(one, RAG):

@@ -99,9 +99,9 @@ class RewriteOptions:
         **more: Any,
     ) -> Given:
         """What a training or a collection works with; the base teaches itself where it can and none is named."""
-        from querywright.named import reader_for
         from querywright.optimize.rewriter.settings import EVIDENCE, Given
         from querywright.programs.qb_rag import QBRAG
+        from querywright.programs.readers import reader_for
         from querywright.retrieval.engines import check_engine
 
         # The questions of passages, which qb_rag learns, are written before there are any to search.

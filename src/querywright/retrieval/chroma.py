@@ -209,11 +209,10 @@ class ChromaRetriever(_Dense, HeldPassages):
         """
         if embedder is None or isinstance(embedder, str):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
-        if columns:
-            passages = read_source(passages, columns=columns)
-        if names_documents(passages):
+        if names_documents(passages) and not columns:  # which documents do not have: the reader of sources refuses them
             passages = read_into(name, passages, home).passages
-        build_collection(name, read_source(passages), embedder=embedder, home=home, prune=prune, progress=progress)
+        read = read_source(passages, columns=columns)
+        build_collection(name, read, embedder=embedder, home=home, prune=prune, progress=progress)
         return cls(name, embedder=embedder, home=home)
 
     @property
