@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         read_questions,
         split_questions,
     )
-    from querywright.data.sample import load_sample
+    from querywright.data.packaged import load_sample
     from querywright.models.embedder import resolve_embedder
     from querywright.models.lm import resolve_lm
     from querywright.optimize.artifacts.load import load
@@ -61,7 +61,7 @@ _HOMES = {
         *("Label", "Passage", "Question", "Splits", "read_documents", "read_passages", "read_questions"),
         "split_questions",
     ),
-    "data.sample": ("load_sample",),
+    "data.packaged": ("load_sample",),
     "models.embedder": ("resolve_embedder",),
     "models.lm": ("resolve_lm",),
     "optimize.artifacts.load": ("load",),
