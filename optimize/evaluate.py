@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from querywright.metrics.dspy_metrics import METRICS, Metric, needs
 from querywright.metrics.judge import JudgedMetric, Judgement
 from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
 from querywright.metrics.usefulness import usefulness
+from querywright.models.transcript import Exchange, Transcript
 from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.dspy_context import asking as asking
 from querywright.optimize.failures import Failures, MetricError, failure_kind
@@ -54,6 +56,8 @@ class Row:
         message: What the failure said.
         unjudged: Passages without a label.
         judgements: What judges said of the passages and the answer, in order, judge by judge.
+        exchanges: Prompts and answers of the program's LM calls, stored answers included, in the order in which they
+            were asked; of a judge none. Empty where no transcript is kept.
     """
 
     id: str
@@ -72,13 +76,15 @@ class Row:
     message: str = ""
     unjudged: int = 0
     judgements: tuple[Judgement, ...] = ()
+    exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The row as a JSON object; NaN becomes null."""
+        """The row as a JSON object, without prompts; NaN becomes null."""
         return {
             **{
                 one.name: list(value) if isinstance(value := getattr(self, one.name), tuple) else value
                 for one in fields(self)
+                if one.name != "exchanges"
             },
             "scores": {name: finite(value) for name, value in self.scores.items()},
             "label": None if self.label is None else str(self.label),
@@ -281,6 +287,7 @@ def evaluate(
     progress: Progress | None = None,
     failures: Failures | None = None,
     met: Callable[[Row], object] | None = None,
+    transcripts: bool = False,
 ) -> Evaluation:
     """Run a program on questions and score it.
 
@@ -301,6 +308,7 @@ def evaluate(
         failures: Counts failed questions across several evaluations, such as one a block of questions; then
             ``max_failures`` is not looked at. Default None: this evaluation counts its own.
         met: Called with the row of each question that went well, from the thread that asked it. Default None.
+        transcripts: Whether rows keep prompts and answers of LM calls, some kilobytes a call. Default False.
 
     Raises:
         OutageError: The LM is out of reach; nothing is scored.
@@ -311,6 +319,7 @@ def evaluate(
     chosen = {n: m for n, m in metrics.items() if program.reader is not None or "reader" not in needs(n)}
     failures = failures or Failures(name, len(questions), max_failures)
     meters: dict[str, Ledger] = {}
+    heard = {question.id: Transcript() for question in questions}
     took: dict[str, float] = {}
 
     def ask(question: Question) -> Row:
@@ -318,7 +327,7 @@ def evaluate(
             began = time.monotonic()
             meters[question.id] = meter
             try:
-                row = _ask(program, question, chosen, meter)
+                row = _ask(program, question, chosen, meter, heard[question.id] if transcripts else None)
                 if met is not None:
                     met(row)
                 return row
@@ -346,16 +355,20 @@ def evaluate(
             cost=meters[question.id].total,
             failure=failure_kind(one),
             message=str(one)[:500],
+            exchanges=heard[question.id].exchanges,
         )
         for question, one in zip(questions, found, strict=True)
     )
     return Evaluation(name, rows, time.monotonic() - began)
 
 
-def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter: Ledger) -> Row:
+def _ask(
+    program: RAG, question: Question, metrics: Mapping[str, Metric], meter: Ledger, transcript: Transcript | None
+) -> Row:
     example = question.to_example()
     began = time.monotonic()
-    prediction = program(**question.inputs)
+    with transcript or nullcontext():
+        prediction = program(**question.inputs)
     seconds = time.monotonic() - began - meter.loaded
     cost = meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
@@ -379,6 +392,7 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
         cost=cost,
         unjudged=judged.unjudged,
         judgements=judgements,
+        exchanges=() if transcript is None else transcript.exchanges,
     )
 
 

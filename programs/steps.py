@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from querywright.models.transcript import side_by_side
 from querywright.pool import bounded_map
 from querywright.programs.knn_demos import shown
 
@@ -165,14 +166,14 @@ class Together(Step["list[T]"]):
         The others end with the process: a call that hangs holds up neither it nor Ctrl-C.
         """
         traces: list[list[Any]] = [[] for _ in self.steps]
-        failed = threading.Event()
+        failed, apart = threading.Event(), side_by_side()
 
-        def traced(pair: tuple[Step[T], list[Any]]) -> T | None:
-            step, trace = pair
+        def traced(numbered: tuple[int, Step[T]]) -> T | None:
+            number, step = numbered
             if failed.is_set():
                 return None  # the error is what is raised
             try:
-                with _tracing(trace):
+                with _tracing(traces[number]), apart(number):
                     return step.run()
             except BaseException:
                 failed.set()
@@ -182,20 +183,21 @@ class Together(Step["list[T]"]):
             if isinstance(result, Exception):
                 raise result
 
-        pairs = list(zip(self.steps, traces, strict=True))
-        results: list[Any] = bounded_map(traced, pairs, threads=MOST_THREADS, on_done=check)
+        numbered = list(enumerate(self.steps))
+        results: list[Any] = bounded_map(traced, numbered, threads=MOST_THREADS, on_done=check)
         _add_to_trace(traces)
         return results
 
     async def run_async(self) -> list[T]:
         """All in the event loop; when one fails the others are cancelled."""
         traces: list[list[Any]] = [[] for _ in self.steps]
+        apart = side_by_side()
 
-        async def traced(step: Step[T], trace: list[Any]) -> T:
-            with _tracing(trace):
+        async def traced(number: int, step: Step[T]) -> T:
+            with _tracing(traces[number]), apart(number):
                 return await step.run_async()
 
-        tasks = [asyncio.ensure_future(traced(*pair)) for pair in zip(self.steps, traces, strict=True)]
+        tasks = [asyncio.ensure_future(traced(*numbered)) for numbered in enumerate(self.steps)]
         try:
             results = list(await asyncio.gather(*tasks))
         except BaseException:

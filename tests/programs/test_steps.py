@@ -9,7 +9,10 @@ import threading
 import time
 
 import pytest
+from dspy.lm15 import Message, Request
 
+from querywright.models.response_parsing import text_response
+from querywright.models.transcript import Transcript, transcribed
 from querywright.programs.steps import Call, Record, Step, Together, drive, drive_async
 
 BOTH = pytest.mark.parametrize(
@@ -68,6 +71,29 @@ def test_steps_side_by_side_wait_together_and_keep_their_order(run, count):
         return await Together([Call(work_of(number)) for number in range(count)])
 
     assert run(work(), []) == list(range(count))
+
+
+@BOTH
+def test_a_transcript_has_calls_side_by_side_in_the_order_of_their_steps(run):
+    def asks(name, seconds=0.0):
+        def answer(request):
+            time.sleep(seconds)
+            return text_response(name, "stop", "m", 1, 1)
+
+        return Call(lambda: transcribed(answer, Request(model="m", messages=(Message.user(f"{name}?"),))))
+
+    async def work():
+        await asks("first")
+        await Together([asks("slow", 0.1), asks("quick"), asks("between", 0.05)])
+        await asks("last")
+
+    with Transcript() as transcript:
+        run(work(), [])
+    run(work(), [])  # nobody listens
+    told = transcript.exchanges
+    assert [one.answer for one in told] == ["first", "slow", "quick", "between", "last"]
+    assert [one.messages for one in told] == [(("user", f"{one.answer}?"),) for one in told]
+    assert {one.predictor for one in told} == {""}
 
 
 def test_a_step_that_hangs_holds_up_neither_the_error_of_another_nor_the_process():

@@ -34,6 +34,7 @@ from querywright.models.flow import FEW, MOST, Flow, in_turn, watched
 from querywright.models.pieces import listening, told
 from querywright.models.response_parsing import is_empty
 from querywright.models.store import Store
+from querywright.models.transcript import transcribed
 from querywright.models.usage import Cost, Ledger, metered, waiting
 from querywright.shared import Shared
 
@@ -118,7 +119,7 @@ class LMEngine(Shared):
             LMError: The request failed after all its attempts.
         """
         validate_request(request)
-        return self._complete(request)
+        return transcribed(self._complete, request)
 
     def stream(self, request: Request) -> Iterator[Any]:
         """The answer as events, once it is complete."""
