@@ -45,6 +45,22 @@ def test_ask_a_technique(ok, cli, collection, server):
     assert set(data) == {"answer", "support", "passages", "queries", "fallbacks", "findings", "steps"}
 
 
+def test_ask_shows_each_prompt_with_its_answer(ok, cli, collection, server):
+    command = ("ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, *server.lm, "--prompts")
+    asked = cli(*command, "--json")
+    assert [one["predictor"] for one in asked.data["prompts"]] == [
+        "technique.form_hypothesis", "technique.write_queries", "reader.predict",
+    ]  # fmt: skip
+    sent = [[(one["role"], one["content"]) for one in request["messages"]] for request in server.requests]
+    assert [[(m["role"], m["content"]) for m in one["messages"]] for one in asked.data["prompts"]] == sent
+    assert all(json.loads(one["answer"]) for one in asked.data["prompts"])
+    shown = ok(*command)
+    assert [line for line in shown.out.splitlines() if line[:1].isdigit()] == [
+        "1. technique.form_hypothesis", "2. technique.write_queries", "3. reader.predict",
+    ]  # fmt: skip
+    assert KEY not in asked.out + shown.out
+
+
 def test_what_is_printed_of_a_passage_cannot_steer_the_terminal(cli, write, server):
     text = "A [red]red[/red] word, [/] and \x1b[31mESC\x9b[0m and " + "x" * 300
     assert cli("index", "odd", write("odd.jsonl", [{"id": "odd", "title": "[bold]title[/]", "text": text}])).status == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from querywright.data.types import Question, turns_of
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
+    from querywright.models.transcript import Exchange
     from querywright.programs import Record
 
 SHOWN_PASSAGES = 5
@@ -35,6 +36,7 @@ def ask(
     history: Annotated[str, Parameter(show_default=False)] = "",
     verify: opt.Flag = False,
     trace: opt.Flag = False,
+    prompts: opt.Flag = False,
     search: opt.Searching = opt.Searching(),
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
@@ -51,7 +53,9 @@ def ask(
         history: The conversation before the question: its turns, a line each, or a file that holds them.
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.
+        prompts: Show the prompt and the answer of each LM call as they were.
     """
+    from querywright.models.transcript import Transcript
     from querywright.programs.base import checked_options
 
     options = list(option)
@@ -74,8 +78,11 @@ def ask(
         raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
         program = _technique(technique, Question("asked", question, tuple(options)), reader, search, lm, output.home)
-    found = program(question, options or None, **before)
-    emit(output.as_json, _as_data(found), lambda: _show(found, trace))
+    with Transcript() as transcript:
+        found = program(question, options or None, **before)
+    asked = transcript.exchanges if prompts else ()
+    data = _as_data(found) | ({"prompts": [one.to_json() for one in asked]} if prompts else {})
+    emit(output.as_json, data, lambda: _show(found, trace, asked))
 
 
 def _before(history: str) -> dict[str, Any]:
@@ -146,7 +153,7 @@ def _as_data(found: Any) -> dict[str, Any]:
     }
 
 
-def _show(found: Any, trace: bool) -> None:
+def _show(found: Any, trace: bool, asked: Sequence[Exchange]) -> None:
     if found.answer is None:
         say("no answer: the program has no reader; it finds passages", style="dim")
     else:
@@ -155,6 +162,11 @@ def _show(found: Any, trace: bool) -> None:
         say(f"rests on: {', '.join(found.support) or '(nothing)'}")
     if trace:
         _show_steps(found.steps)
+    for number, call in enumerate(asked, 1):
+        say(f"{number}. {call.predictor or 'LM'}", style="dim")
+        for role, text in [*call.messages, ("answer", call.answer or "")]:
+            say(f"{role}:", indent=3, style="dim")
+            say(text, indent=6)
     for number, passage in enumerate(found.passages, 1):
         say(f"[{number}] {passage.id}  {passage.title}".rstrip(), style="cyan")
         say(passage.text, indent=4)
