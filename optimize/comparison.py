@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,6 +112,9 @@ class Compared(Results):
     ) -> Path:
         """Write the page of the comparison, whole or not at all; gives the file.
 
+        Prompts and answers of LM calls are in it as far as there is room; where there is not, all of them are in a file
+        beside it (``report.prompts.jsonl.gz``), from which ``querywright view`` shows them.
+
         Args:
             path: The file.
             title: Heads the page. Default: how many arms and questions.
@@ -119,16 +123,21 @@ class Compared(Results):
             outcome: What came of it, in a sentence.
             command: What makes it again.
         """
-        from querywright.optimize.report import comparison_page
+        from querywright.optimize.report import PROMPTS, comparison_page, fitted, prompt_lines
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
         notes = [*dict.fromkeys([*self.notes, *notes])]
         compared: Any = self
         told: Any = {"title": title, "facts": facts or {}, "outcome": outcome, "command": command}
-        html = comparison_page(compared, notes=notes, **told)
+        lines = prompt_lines(compared)
+        html, left = fitted(comparison_page(compared, notes=notes, **told), lines)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if left:
+            write_file(path.with_suffix(PROMPTS), gzip.compress("".join(lines).encode(), 6, mtime=0))
         write_file(path, html)
+        if not left:  # another report's
+            path.with_suffix(PROMPTS).unlink(missing_ok=True)
         return path
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
@@ -199,7 +208,7 @@ def compare(
         block = asked[rounds.met(name) : rounds.met(name) + size]
         rounds.add(evaluate(
             rounds.arms[name], block, name=name, **given, failures=counts, met=rounds.rows.setdefault(name, []).append,
-            progress=part(progress, done, total + after),
+            progress=part(progress, done, total + after), transcripts=True,
         ))  # fmt: skip
     arms = {name: one for name, one in rounds.arms.items() if rounds.met(name) == len(asked)}
     found = rounds.found

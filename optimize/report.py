@@ -5,10 +5,13 @@ A comparison's page is made here; those of a study and of a training are made wh
 
 from __future__ import annotations
 
+import base64
 import functools
+import gzip
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,8 +45,16 @@ NO_QUESTIONS: Mapping[str, Any] = {
     "metric": "", **dict.fromkeys(("arms", "questions", "metrics", "texts", "passages"), ()),
 }  # fmt: skip
 
-ROOM, LENGTHS = 600_000, (700, 400, 200, 100, 50)
+ROOM, LENGTHS = 900_000, (700, 400, 200, 100, 50)
 """Characters of texts in a page, and how many of each are shown: the first number that there is room for."""
+
+LARGEST = 1_450_000
+"""Bytes of a page that prompts may fill."""
+
+PROMPTS = ".prompts.jsonl.gz"
+"""How the name ends of the file beside a page that has no room for all prompts."""
+
+_PROMPTS = re.compile(r'(<script type="application/gzip" id="report-prompts" data-left=")\d+(">)[^<]*')
 
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -122,6 +133,39 @@ def comparison_page(
         decided=decision_rows(compared.decisions),
         decided_how=DECIDED,
     )
+
+
+def prompt_lines(compared: Compared) -> list[str]:
+    """Prompts and answers of all LM calls, a line of JSON a question: failed ones first, then those where arms differ.
+
+    Keys: ``place`` (from 0), ``question`` (id) and ``arms``: by name the calls, as ``Exchange.to_json`` gives them.
+    """
+    asked: list[tuple[int, str]] = []
+    for place, rows in enumerate(zip(*(arm.rows for arm in compared.arms), strict=True)):
+        if any(row.exchanges for row in rows):
+            differ = len({json.dumps(row.scores, sort_keys=True) for row in rows}) > 1
+            calls = {arm.name: [call.to_json() for call in arm.rows[place].exchanges] for arm in compared.arms}
+            line = _plain_json({"place": place, "question": rows[0].id, "arms": calls})
+            asked.append((0 if any(row.failure for row in rows) else 1 if differ else 2, f"{line}\n"))
+    return [line for _, line in sorted(asked, key=lambda one: one[0])]
+
+
+def fitted(page: str, lines: Sequence[str]) -> tuple[str, int]:
+    """A page with the first of these lines, as many as there is room for, and how many are left out."""
+    pack, room, kept = zlib.compressobj(9), (LARGEST - len(page.encode())) * 3 // 4, 0
+    for line in lines:
+        room -= len(pack.compress(line.encode()) + pack.flush(zlib.Z_SYNC_FLUSH))
+        if room < 0:
+            break
+        kept += 1
+    left = len(lines) - kept
+    return with_prompts(page, gzip.compress("".join(lines[:kept]).encode(), mtime=0), left), left
+
+
+def with_prompts(page: str, prompts: bytes, left: int = 0) -> str:
+    """The page with these prompts, gzipped, in the place of its own; so many are left out."""
+    data = base64.b64encode(prompts).decode()
+    return _PROMPTS.sub(lambda found: f"{found[1]}{left}{found[2]}{data}", page, count=1)
 
 
 def results_html(arms: Sequence[Evaluation], sentences: Sequence[str] = (), held: Sequence[Comparison] = ()) -> str:
@@ -256,12 +300,17 @@ def _templates() -> jinja2.Environment:
         "filled": filled,
         "percent": percent,
         "json": _json,
+        "packed": lambda data: base64.b64encode(gzip.compress(_plain_json(data).encode(), mtime=0)).decode(),
         "plain_json": functools.partial(json.dumps, ensure_ascii=False, default=str),
     }
     return made
 
 
+def _plain_json(data: Any) -> str:
+    """Data on one line, without what no page may hold; ValueError where a number is NaN or infinite."""
+    return json.dumps(each_text(data, clean), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def _json(data: Any) -> Markup:
-    """Data for a script element, which nothing in the data can end; ValueError where a number is NaN or infinite."""
-    written = json.dumps(each_text(data, clean), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(re.sub("[<>&\u2028\u2029]", lambda found: _IN_SCRIPT[found[0]], written))
+    """Data for a script element, which nothing in the data can end."""
+    return Markup(re.sub("[<>&\u2028\u2029]", lambda found: _IN_SCRIPT[found[0]], _plain_json(data)))

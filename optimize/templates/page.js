@@ -1,5 +1,5 @@
 "use strict";
-(() => {
+(async () => {
   const $ = (id) => document.getElementById(id);
   const all = (which, inside = document) => [...inside.querySelectorAll(which)];
   const el = (tag, given = {}, ...inside) => {
@@ -57,7 +57,13 @@
   }
 
   // One metric at a time: figures, verdicts and the questions' marks.
-  const data = JSON.parse($("report-data").textContent);
+  const unpacked = (id) => {
+    const packed = atob($(id).textContent);
+    const bytes = new Uint8Array(packed.length);
+    for (let at = 0; at < packed.length; at++) bytes[at] = packed.charCodeAt(at);
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
+  const data = JSON.parse(await unpacked("report-data"));
   const chooser = $("metric");
   let metric = data.metric;
   const choose = () => {
@@ -73,7 +79,10 @@
   // The questions: rows as data, drawn on demand.
   const STEP = 200;
   const { arms, questions, passages, texts, labels, stages } = data;
-  for (const one of questions) one.rows = one.rows.map(([s, q, p, l, n, more]) => ({ s, q, p, l, n, ...more }));
+  questions.forEach((one, place) => {
+    one.place = place;
+    one.rows = one.rows.map(([s, q, p, l, n, more]) => ({ s, q, p, l, n, ...more }));
+  });
   const text = (place) => (place === undefined || place < 0 ? "" : texts[place]);
   const score = (row, name = metric) => row.s[data.metrics.indexOf(name)] ?? NaN;
   const base = (one) => score(one.rows[data.baseline]);
@@ -143,6 +152,27 @@
   const passage = (one, key, label, note, why = "") => el("li", { className: why },
     el("details", {}, el("summary", {}, named(key), " ", badge(label, one.by[key]) || "", note && el("em", {}, ` ${note}`)),
       el("p", { className: "text" }, passages[key].x >= 0 ? text(passages[key].x) : "The text of this passage is not at hand.")));
+  const hasPrompts = $("report-prompts").textContent !== "";
+  const leftOut = $("report-prompts").dataset.left;
+  $("left").hidden = leftOut === "0";
+  $("left").prepend(`For want of room, prompts and answers of ${leftOut} questions are left out. `);
+  let lines;  // of prompts, one a question
+  const calls = async (one, arm) => {
+    const all = await (lines ??= unpacked("report-prompts"));
+    const from = all.indexOf(`{"place":${one.place},`);
+    return from >= 0 && JSON.parse(all.slice(from, all.indexOf("\n", from))).arms[arm];
+  };
+  const call = ({ predictor, messages, answer }, place) => el("details", { className: "arm" }, el("summary", {}, `${place + 1} ${predictor}`),
+    [...messages, { role: "answer", content: answer ?? "There was none: the call failed." }].map(({ role, content }) =>
+      [el("h5", {}, role), el("pre", {}, content)]));
+  const prompts = (one, row, arm) => {
+    const box = el("details", { className: "calls" }, el("summary", {}, `Prompts and answers of the LM (${row.k})`));
+    box.addEventListener("toggle", async () => {
+      const found = await calls(one, arm);
+      box.append(...found ? found.map(call) : [el("p", {}, ...$("left").cloneNode(true).childNodes)]);
+    }, { once: true });
+    return box;
+  };
   const label = (row, key) => parseInt(row.l[row.p.indexOf(key)]);
   const told = (one, row, place) => {
     const first = one.rows[data.baseline];
@@ -165,7 +195,8 @@
       lost.length > 0 && [el("h4", {}, `Lost against ${beside}`),
         el("ul", {}, lost.map((key) => passage(one, key, label(first, key), "", "lost")))],
       missed.length > 0 && [el("h4", {}, "Evidence missed"),
-        el("ul", {}, missed.map(([key, known]) => passage(one, key, known, row.c?.includes(key) ? "found, then cut" : "not found", "lost")))]);
+        el("ul", {}, missed.map(([key, known]) => passage(one, key, known, row.c?.includes(key) ? "found, then cut" : "not found", "lost")))],
+      row.k > 0 && hasPrompts && prompts(one, row, arms[place]));
   };
   const draw = () => {
     const one = picked[at];

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import threading
@@ -238,12 +240,18 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def json(self, name: str) -> Any:
-        return json.loads(dict(self.scripts)[name])
+        text = dict(self.scripts)[name]
+        return json.loads(text if text.startswith("{") else gzip.decompress(base64.b64decode(text)))
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """What stands in the page of prompts, a question each."""
+        packed = dict(self.scripts)["report-prompts"]
+        return [json.loads(line) for line in gzip.decompress(base64.b64decode(packed)).splitlines()] if packed else []
 
     def check(self) -> None:
         """Nothing of the data is markup, nothing is fetched, every figure is drawn and told."""
         assert not {"img", "iframe", "link", "object", "embed", "form", "base"} & {tag for tag, _ in self.tags}
-        assert [name for name, _ in self.scripts] == ["report-summary", "report-data", None]
+        assert [name for name, _ in self.scripts] == ["report-summary", "report-data", "report-prompts", None]
         attributes = [(name, value) for _, attrs in self.tags for name, value in attrs.items()]
         assert not any(name.startswith("on") for name, _ in attributes)
         assert not any(name in ("src", "srcset", "action", "data", "poster") for name, _ in attributes)

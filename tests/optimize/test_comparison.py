@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
+from dspy.utils.exceptions import LMInvalidRequestError
 
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.optimize.comparison import References, compare
 from querywright.optimize.diagnosis import Stage
+from querywright.optimize.report import prompt_lines
 from querywright.programs import make_program
 from querywright.retrieval.callable import CallableRetriever
 
@@ -86,6 +91,50 @@ def test_oracle_evidence_comes_from_the_first_arm_whose_retriever_gives_passages
     }
     references = References.of(programs, world.questions)
     assert references.oracle == {"bare": "oracle evidence", "held": "oracle evidence"}
+
+
+def test_a_report_has_prompt_and_answer_of_every_call_of_an_arm_also_of_one_that_is_stored(
+    world, make_lm, store, tmp_path, read_page
+):
+    evil = "</script><b>"
+    world.others = [replace(one, text=f"{one.text} {evil}") for one in world.others]
+    programs = {**arms(world), "bare": world.program("plain", reader=None)}
+    for folder in ("first", "again"):  # then every answer is in the store
+        lm = make_lm(store=store)
+        compared = compare(programs, world.questions, lm=lm)
+        page = read_page(compared.report(tmp_path / folder / "report.html").read_text("utf-8"))
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ["report.html"]
+        page.check()
+        found = {one["question"]: one["arms"] for one in page.prompts()}
+        assert found.keys() == {one.id for one in world.questions}
+        for n, question in enumerate(world.questions):
+            told = found[question.id]
+            assert [[call["predictor"] for call in told[name]] for name in programs] == [
+                ["reader.predict"], ["technique.form_hypothesis", "technique.write_queries", "reader.predict"], [],
+            ]  # fmt: skip
+            (read,) = told["plain"]
+            assert [one["role"] for one in read["messages"]] == ["system", "user"]
+            assert evil in read["messages"][1]["content"]
+            assert f"What of number {n}?" in read["messages"][1]["content"]
+            assert json.loads(read["answer"])["answer"] in question.options
+    assert asked(lm) == 0
+    assert not any(row.exchanges for one in compared.references for row in one.rows)
+    assert "exchanges" not in compared.arms[0].rows[0].to_json()
+
+
+def test_a_failed_question_keeps_what_was_asked_until_then(world, make_lm, make_engine):
+    def before(n, request):
+        if request.step == "reader" and request.number == 2:
+            raise LMInvalidRequestError("too long")
+
+    compared = compare(
+        arms(world), world.questions[:4], lm=make_lm(make_engine(before)), references=False, max_failures=1
+    )
+    row = compared.arm("hcqr").rows[2]
+    assert row.failure == "lm"
+    assert [bool(one.answer) for one in row.exchanges] == [True, True, False]
+    assert row.exchanges[2].answer is None
+    assert json.loads(prompt_lines(compared)[0])["question"] == "q2"  # first comes what failed
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make_lm):

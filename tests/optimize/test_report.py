@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import gzip
+import json
 import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from querywright.data.types import Label, Passage, Question
+from querywright.models.transcript import Exchange
 from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import MEANING, Stage, decision_rows, decisions, diagnose
@@ -182,20 +186,40 @@ def test_what_stands_behind_a_question(full):
     assert len(data["texts"]) == len(set(data["texts"]))
 
 
-def test_a_page_of_many_questions_and_arms_stays_small():
+def test_a_page_of_many_questions_and_arms_stays_small_and_the_prompts_it_has_no_room_for_lie_beside_it(
+    read_page, tmp_path
+):
+    random = Random(0)
+
+    def asked(arm, n):
+        words = " ".join(f"{random.getrandbits(20):x}" for _ in range(60))
+        return (Exchange("reader.predict", (("system", "Read. " * 50), ("user", f"{words} {n}")), f"answer of {arm}"),)
+
     def one(arm, n):
         shown, found = (tuple(f"p{(n + arm + i) % 1000}" for i in range(many)) for many in (5, 30))
         queries = (("document", f"{arm} {n} " + "long " * 80),)
-        return row(n, float(n % 2), 1.0, answer=f"answer {n % 7}", passages=shown, found=found, queries=queries)
+        failed = {"failure": "parse"} if (arm, n) == (3, 998) else {}
+        score = float(n % 2 or (arm, n) == (4, 500))
+        return row(n, score, 1.0, answer=f"answer {n % 7}", passages=shown, found=found, queries=queries,
+                   exchanges=asked(arm, n), **failed)  # fmt: skip
 
-    asked = tuple(
+    questions = tuple(
         Question(f"q{n}", f"Question {n}? " * 8, answer="yes", evidence={f"p{n}": Label.USEFUL}) for n in range(1000)
     )
     arms = tuple(Evaluation(f"arm {arm}", tuple(one(arm, n) for n in range(1000)), 1.0) for arm in range(10))
     passages = {f"p{n}": Passage(f"p{n}", f"{n} text " * 200, f"title {n}") for n in range(1000)}
-    whole = Compared(arms, "arm 0", (), questions=asked, passages=passages)
-    size = len(comparison_page(whole, title="t", facts={}).encode())
-    assert size < 1_500_000, size
+    whole = Compared(arms, "arm 0", (), questions=questions, passages=passages)
+    path = whole.report(tmp_path / "report.html")
+    assert path.stat().st_size < 1_500_000, path.stat().st_size
+    page = read_page(path.read_text("utf-8"))
+    kept, (left,) = page.prompts(), [one["data-left"] for _, one in page.tags if one.get("id") == "report-prompts"]
+    assert [one["question"] for one in kept[:4]] == ["q998", "q500", "q0", "q1"]  # failed, then differing ones
+    assert 100 < len(kept) == 1000 - int(left)
+    beside = tmp_path / "report.prompts.jsonl.gz"
+    rest = [json.loads(line) for line in gzip.decompress(beside.read_bytes()).splitlines()]
+    assert (len(rest), rest[: len(kept)]) == (1000, kept)
+    compared(*ARMS).report(path)
+    assert not beside.exists()
 
 
 def test_no_text_of_the_data_becomes_markup_and_nothing_is_fetched(full):

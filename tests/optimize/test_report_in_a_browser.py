@@ -9,14 +9,18 @@ from html import unescape
 import pytest
 
 from querywright.data.types import Label, Passage, Question
+from querywright.models.transcript import Exchange
+from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.report import comparison_page
 from querywright.optimize.significance import against
 
 EVIL = '<img src=x onerror="document.title=1">'
 
 DRIVE = """<script>
+(async () => {
+const until = async (true_of) => { while (!true_of()) await new Promise((go) => setTimeout(go, 20)); };
+await until(() => document.querySelector("#rows tr"));
 const $ = (which) => document.querySelector(which), all = (which) => [...document.querySelectorAll(which)];
 const choose = (which, value) => { $(which).value = value; $(which).dispatchEvent(new Event("input", {bubbles: true}));
   $(which).dispatchEvent(new Event("change", {bubbles: true})); };
@@ -32,17 +36,25 @@ all("#questions .sort")[0].click(); told.up = rows()[0];
 told.more = [$("#more").hidden, $("#count").textContent];
 all("#rows button")[0].click();
 told.dialog = $("dialog").open && $("dialog").textContent;
+told.folded = $("dialog").textContent.includes("Instructions");
+all(".calls > summary").forEach((one) => one.click()); await until(() => all(".calls pre").length === 3);
+told.calls = all(".calls").map((box) => [...box.querySelectorAll("summary, h5, pre")].map((one) => one.textContent));
 $("dialog").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"})); told.next = $("dialog h2").textContent;
 told.hash = location.hash; told.images = all("img").length;
 const pre = Object.assign(document.createElement("pre"), {id: "told", textContent: JSON.stringify(told)});
 document.body.replaceChildren(pre);
+})();
 </script>"""
 
 
 def arm(name, *, finds):
+    asked = (
+        Exchange("reader.predict", (("system", f"Instructions {EVIL}"), ("user", f"{name} {EVIL}")), EVIL),
+    ) * finds
     rows = [
         Row(f"q{n}", {"accuracy": float(n % 2), "recall": float(finds and n < 3)}, answer=EVIL,
-            passages=(f"p{n}" if finds and n < 3 else "other",), queries=(("original", EVIL),))
+            passages=(f"p{n}" if finds and n < 3 else "other",), queries=(("original", EVIL),),
+            cost=Cost(calls=len(asked)), exchanges=asked)
         for n in range(12)
     ]  # fmt: skip
     return Evaluation(name, tuple(rows), 0.0)
@@ -57,8 +69,8 @@ def test_a_person_sorts_filters_chooses_a_metric_and_opens_a_question(chromium, 
     passages = {f"p{n}": Passage(f"p{n}", EVIL, f"title {n} {EVIL}") for n in range(12)}
     found = Compared(arms, "plain", tuple(against(arms, "plain")), questions=questions, passages=passages)
     page = tmp_path / "report.html"
-    page.write_text(comparison_page(found, title=EVIL, facts={}).replace("</body>", f"{DRIVE}</body>"), "utf-8")
-    dom = chromium(page.as_uri(), "--window-size=500,900")
+    page.write_text(found.report(page, title=EVIL).read_text("utf-8").replace("</body>", f"{DRIVE}</body>"), "utf-8")
+    dom = chromium(page.as_uri(), "--window-size=500,900", "--virtual-time-budget=60000")
     told = json.loads(unescape(re.search(r'<pre id="told">(.*?)</pre>', dom, re.DOTALL)[1]))
     assert told["wide"] <= 500
     assert told["figures"] == ["accuracy"] * 3
@@ -74,6 +86,10 @@ def test_a_person_sorts_filters_chooses_a_metric_and_opens_a_question(chromium, 
     assert "Lost against plain" in told["dialog"]
     assert "Evidence missed" in told["dialog"]
     assert EVIL in told["dialog"]
+    assert not told["folded"]
+    summary, call = "Prompts and answers of the LM (1)", "1 reader.predict"
+    asked = ["system", f"Instructions {EVIL}", "user", f"other {EVIL} {EVIL}", "answer", EVIL]
+    assert told["calls"] == [[summary, call, *asked]]
     assert "number 10?" in told["next"]
     assert told["hash"] == "#q=q10"
     assert told["images"] == 0

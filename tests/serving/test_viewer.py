@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import http.client
 import json
 import threading
@@ -99,6 +101,13 @@ def test_a_report_is_opened_in_a_sandbox_and_nothing_else_is(ask):
     assert ask("GET", "/open?id=made/README.md")[1]["Content-Type"].startswith("text/plain")
     for id in ("../secret.txt", "..%2Fsecret.txt", "/etc/passwd", "strange.html", "live/live.json", "linked.html", ""):
         assert ask("GET", f"/open?id={id}")[0] == 404
+
+
+def test_a_report_is_opened_with_all_the_prompts_that_lie_beside_it(ask, folder):
+    prompts = gzip.compress(b'{"place":0}\n')
+    (folder / "one" / "report.prompts.jsonl.gz").write_bytes(prompts)
+    page = ask("GET", "/open?id=one%2Freport.html")[2]
+    assert f'data-left="0">{base64.b64encode(prompts).decode()}</script>' in page
 
 
 def test_what_is_asked_of_a_run_stands_in_its_folder(ask, folder):

@@ -144,7 +144,7 @@ def _parts(found: Any) -> tuple[dict[str, Any], list[str], Compared | None, _Tri
 
 
 def _files(found: Any, compared: Compared | None, folder: Path) -> list[Path]:
-    """Every question's result, or a study's every trial, and a report, written into a folder."""
+    """Every question's result, or a study's every trial, and a report with its prompts, written into a folder."""
     rows, report = folder / "results.parquet", folder / "report.html"
     if isinstance(found, Snapshot):
         rows = folder / "trials.parquet"
@@ -154,7 +154,7 @@ def _files(found: Any, compared: Compared | None, folder: Path) -> list[Path]:
         found.to_pandas().to_parquet(rows)
         if compared is not None:
             found.report(report)
-    return [one for one in (rows, report) if one.exists()]
+    return sorted(folder.iterdir())
 
 
 def _metrics(one: Evaluation, leads: Sequence[Mapping[str, Any]] = (), of: str = "") -> dict[str, float]:
