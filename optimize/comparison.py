@@ -157,7 +157,7 @@ def compare(
     deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-    control: Control | None = None,
+    control: Control[RAG] | None = None,
 ) -> Compared:
     """Evaluate every arm on the same questions, each held against the baseline.
 
@@ -197,7 +197,7 @@ def compare(
 
     asked, control = questions, control or Control(None, arms.__getitem__)
     rounds = Rounds(dict(arms), len(asked), metrics, baseline, control)
-    stands(progress, rounds.standing)
+    stands(progress, rounds.standing, notes=control.said)
     failures: dict[str, Failures] = {}
     given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
     after = len(asked) * len(References.of(arms, asked).programs if references else ())

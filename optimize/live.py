@@ -1,4 +1,4 @@
-"""A comparison under way: how every arm stands, and what a person asks of it meanwhile, in a file of its folder."""
+"""A run under way: how every arm stands, and what a person asks of it meanwhile, in a file of its folder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from querywright.errors import InputError
 from querywright.metrics.statistics import mean_with_interval
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.programs import RAG
 from querywright.progress import CONTROL, Bar, LiveArm, Progress
+
+A = TypeVar("A")
+"""What an arm is where it is run: a program of a comparison, what a trial of a study tries."""
 
 
 def live_arm(name: str, state: str, values: Sequence[float], total: int, done: int | None = None) -> LiveArm:
@@ -24,26 +27,27 @@ def live_arm(name: str, state: str, values: Sequence[float], total: int, done: i
     return {"name": name, "state": state, "done": done, "total": total, "mean": mean, "low": low, "high": high}
 
 
-def stands(progress: Progress | None, told: Callable[[], tuple[str, list[LiveArm]]], **spent: Any) -> None:
+def stands(progress: Progress | None, told: Callable[[], tuple[str, list[LiveArm]]], **given: Any) -> None:
     """Let a bar show how arms stand: a metric, and its value for each of them; a callable is told of none."""
     if isinstance(progress, Bar):
-        progress.stand(told, **spent)
+        progress.stand(told, **given)
 
 
 @dataclass(slots=True)
-class Control:
-    """What is asked of a comparison under way, in ``control.json`` of its folder, read before every block of questions:
+class Control(Generic[A]):
+    """What is asked of a run under way, in ``control.json`` of its folder, read again and again:
     ``{"stop": ["ARM", ...], "add": ["ARM:KNOB=VALUE,...", ...]}``, arms that stop where they are, and further ones.
 
-    ``make`` gives the program of an arm by its name, as the command line takes it.
+    ``make`` gives an arm by its name: a comparison's as the command line takes it, a study's as ``Worker.clone`` does.
+    What was told of it stands in ``said``.
     """
 
     folder: Path | None
-    make: Callable[[str], RAG]
+    make: Callable[[str], A]
     tell: Callable[[str], object] = print
-    _said: set[str] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
 
-    def read(self, arms: Mapping[str, RAG], baseline: str) -> tuple[set[str], dict[str, RAG]]:
+    def read(self, arms: Mapping[str, Any], baseline: str) -> tuple[set[str], dict[str, A]]:
         """The arms that stop, and those that are added to these; what cannot be done is said once."""
         data: Any = {}
         if self.folder is not None:
@@ -59,7 +63,7 @@ class Control:
             self._say(f"{CONTROL} stops {name!r}, which is none of the arms {', '.join(arms)}")
         if baseline in stop:
             self._say(f"{CONTROL} stops {baseline!r}, which the others are held against; it goes on")
-        added: dict[str, RAG] = {}
+        added: dict[str, A] = {}
         for name in sorted(add - set(arms)):
             try:
                 added[name] = self.make(name)
@@ -73,8 +77,8 @@ class Control:
             (self.folder / CONTROL).unlink(missing_ok=True)
 
     def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self.said:
+            self.said.append(text)
             self.tell(text)
 
 
@@ -89,7 +93,7 @@ class Rounds:
     total: int
     metrics: Iterable[str]
     baseline: str
-    control: Control
+    control: Control[RAG]
     stopped: set[str] = field(default_factory=set)
     rows: dict[str, list[Row]] = field(default_factory=dict)
     found: dict[str, Evaluation] = field(default_factory=dict)

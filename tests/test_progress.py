@@ -68,7 +68,8 @@ def test_a_terminal_shows_every_arm_within_its_width_and_nothing_is_left(termina
 def test_of_work_that_is_ended_the_arms_so_far_are_printed_and_the_file_says_so(plain, tmp_path):
     bar = Bar("x", console=plain, command="compare", folder=tmp_path / "run")
     with contextlib.suppress(KeyboardInterrupt), bar:
-        bar.stand(lambda: ("recall", [arm("plain"), arm("hyde", "waiting", 0, None)]))
+        standing = "recall", [arm("plain"), arm("hyde", "waiting", 0, None)]
+        bar.stand(lambda: standing, notes=["hyde cannot be stopped"])
         bar("plain", 3, 12)
         raise KeyboardInterrupt
     assert "so far, recall in per cent:" in plain.file.getvalue()
@@ -77,7 +78,7 @@ def test_of_work_that_is_ended_the_arms_so_far_are_printed_and_the_file_says_so(
     assert told.pop("started") <= told.pop("updated")
     assert told == {
         "command": "compare", "state": "stopped", "metric": "recall", "done": 3, "total": 12, "calls": 0, "usd": None,
-        "arms": [arm("plain"), arm("hyde", "waiting", 0, None)],
+        "arms": [arm("plain"), arm("hyde", "waiting", 0, None)], "notes": ["hyde cannot be stopped"],
     }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def compile_program(
         costs, start = {"prompts": bench.spent_since(start)}, bench.total
         _narrow(bench, technique, variants, settings.trials)
         worker = Worker(bench, storage)
-        worker.looked = lambda: stands(progress, partial(standing, worker.finished(), bench.spec, len(splits.dev)))
+        worker.looked = lambda: stands(progress, partial(standing, worker.records(), bench.spec, len(splits.dev)))
         worker.work()
         costs["search"] = bench.spent_since(start)
         trials = worker.finished()

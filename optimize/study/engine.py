@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from querywright.data.splits import data_hash
 from querywright.errors import BudgetError, InputError
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.writers import ref_of
-from querywright.optimize.live import stands
+from querywright.optimize.live import Control, stands
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
@@ -37,7 +38,7 @@ from querywright.optimize.study.storage import (
     storage_kind,
 )
 from querywright.optimize.study.trial import SPEC, Worker
-from querywright.optimize.study.types import ARM, Snapshot, Spent, TrialRecord
+from querywright.optimize.study.types import ARM, ASKED, Snapshot, Spent, TrialRecord
 from querywright.progress import Progress
 
 SPEC_FILE = "study.yaml"
@@ -117,8 +118,9 @@ def run_study(
                 bench = open_bench(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
                 bench.progress, bench.tell = progress, tell
                 _settle_data(store, bench)
-                looked = _looker(spec, store, bench)
-                worker = Worker(bench, store, secrets.token_hex(2), looked)
+                worker = Worker(bench, store, secrets.token_hex(2))
+                worker.control = Control(folder, worker.clone, tell)
+                worker.looked = looked = _looker(worker)
                 try:
                     worker.work()
                     _conclude(worker, folder, command)
@@ -243,10 +245,12 @@ def _conclude(worker: Worker, folder: Path, command: str) -> None:
         lost = 0 if bench.budget is None else max(0, bench.budget.spent.calls - told)
         outcome["costs"]["interrupted"] = Cost(calls=lost).to_json()
         store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
+        worker.control.end()
 
 
-def _looker(spec: StudySpec, store: StudyStorage, bench: Bench) -> Callable[..., None]:
+def _looker(worker: Worker) -> Callable[..., None]:
     """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
+    bench, store, spec = worker.bench, worker.storage, worker.bench.spec
     last, most = 0.0, spec.budget.calls
 
     def calls() -> str:
@@ -259,8 +263,8 @@ def _looker(spec: StudySpec, store: StudyStorage, bench: Bench) -> Callable[...,
         if spent != store.attribute(SPENT):
             store.set_attribute(SPENT, spent)
         if bench.progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
-            now, total = _snapshot_of(spec, store), len(bench.splits.dev)
-            stands(bench.progress, lambda: standing(now.trials, spec, total), spent=calls)
+            told = partial(standing, worker.records(), spec, len(bench.splits.dev))
+            stands(bench.progress, told, spent=calls, notes=worker.control.said)
             last = time.monotonic()
 
     return look
@@ -291,7 +295,8 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
             before = read_spec(known)
             _same_study(before, spec, "the storage")
             late = late_trials_of(before)
-            begun = late and len(study.get_trials(deepcopy=False)) > before.trials - late
+            own = [one for one in study.get_trials(deepcopy=False) if ASKED not in one.user_attrs]
+            begun = late and len(own) > before.trials - late
             if before.trials != spec.trials and (begun or store.attribute(TEST) is not None):
                 raise InputError(
                     "the late trials of this study, or its test, which is met once, have begun with "

@@ -12,11 +12,15 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
 from querywright.programs.hyperparameters import Value
+from querywright.progress import LiveArm
 
-TrialState = Literal["running", "complete", "pruned", "failed"]
+TrialState = Literal["waiting", "running", "complete", "pruned", "failed"]
 
 ARM, RESULT = "arm", "result"
 """The attributes of a trial: what is tried, and all that came of it."""
+
+ASKED, STOPPED, MET = "asked", "stopped", "met"
+"""Further ones: what a person asked for who added it, whether one stopped it, and how it stands while it runs."""
 
 _KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure", "unjudged")
 _BARE = Row("", {}).to_json()
@@ -71,7 +75,7 @@ class TrialRecord:
 
     Args:
         number: From 0.
-        state: ``running``, ``complete``, ``pruned`` or ``failed``.
+        state: ``waiting`` (a person added it), ``running``, ``complete``, ``pruned`` or ``failed``.
         arm: What was tried.
         late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
@@ -87,6 +91,9 @@ class TrialRecord:
         ended: Unix time, seconds; None while it runs.
         worker: Which worker finished it, by a mark that it drew; never a host's name.
         message: Why it failed or was pruned.
+        asked: What a person asked for who added it; empty for the study's own trials.
+        stopped: Whether a person stopped it, for which it is pruned.
+        met: How it stands while it runs, as its worker said last; None before, and after it.
     """
 
     number: int
@@ -104,6 +111,9 @@ class TrialRecord:
     ended: float | None = None
     worker: str = ""
     message: str = ""
+    asked: str = ""
+    stopped: bool = False
+    met: LiveArm | None = None
 
     @property
     def name(self) -> str:
@@ -133,12 +143,14 @@ class TrialRecord:
         Args:
             trial: A ``FrozenTrial`` whose arm is settled.
         """
-        arm, result = ArmConfig.from_json(trial.user_attrs[ARM]), trial.user_attrs.get(RESULT)
+        kept = trial.user_attrs
+        arm, result = ArmConfig.from_json(kept[ARM]), kept.get(RESULT)
         began = None if trial.datetime_start is None else trial.datetime_start.timestamp()
-        state: TrialState = "failed" if trial.state.is_finished() else "running"
-        record = cls(trial.number, state, arm, params=dict(trial.params), began=began)
-        if result is None or state == "running":
-            return record
+        over, asked, stopped = trial.state.is_finished(), kept.get(ASKED, ""), kept.get(STOPPED, False)
+        state: TrialState = "failed" if over else "running" if began is not None else "waiting"
+        record = cls(trial.number, state, arm, params=dict(trial.params), began=began, asked=asked, stopped=stopped)
+        if result is None or not over:
+            return record if over else replace(record, met=kept.get(MET))
         data = dict(result)
         rows, seconds = data.pop("rows"), data.pop("seconds")
         data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows or ()), seconds)
@@ -173,6 +185,11 @@ class Snapshot:
     trials: tuple[TrialRecord, ...] = ()
     spent: Spent = Spent()
     outcome: Mapping[str, Any] | None = None
+
+    @property
+    def planned(self) -> int:
+        """Trials in all: those of the study, and those that people added."""
+        return self.spec.trials + sum(bool(one.asked) for one in self.trials)
 
     @property
     def finished(self) -> bool:

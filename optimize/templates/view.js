@@ -79,9 +79,9 @@
 
   // Runs under way: drawn again every second, their arms stopped, resumed and cloned.
   const asked = {};
-  const ask = async (id, action, arm) => {
+  const ask = async (id, action, arm, from = arm) => {
     const answer = await fetch("/control", { method: "POST", headers: { "x-token": token }, body: JSON.stringify({ id, action, arm }) });
-    asked[`${id} ${arm}`] = answer.ok ? `asked: ${action}` : await answer.text();
+    asked[`${id} ${from}`] = answer.ok ? `asked: ${action} ${arm}` : await answer.text();
     follow();
   };
   const button = (name, done) => {
@@ -89,6 +89,7 @@
     made.addEventListener("click", done);
     return made;
   };
+  const called = (arm) => arm.clone?.split(":")[0] ?? arm.name;  // of a study, trial N
   const scale = (arm) => {
     const bar = el("span", { className: "scale" });
     if (typeof arm.mean === "number") {
@@ -108,20 +109,21 @@
       el("h3", {}, place, " ", el("small", {}, `${live.command}, ${live.state}; ${live.done} of ${live.total}; LM calls ${live.calls ?? 0}` +
         (typeof live.usd === "number" ? `; $${live.usd.toFixed(2)}` : ""))),
       el("progress", { max: live.total || 1, value: live.done, ariaLabel: "Done" }),
+      (live.notes || []).map((note) => el("p", { className: "worse", role: "status" }, note)),
       el("div", { className: "box", tabIndex: 0, role: "region", ariaLabel: `Arms of ${place}` }, el("table", {}, el("thead", {}, el("tr", {},
         ...["arm", "state", "questions", live.metric, "0 to 100 %", ""].map((name) => el("th", { scope: "col" }, name)))),
-        el("tbody", {}, ...live.arms.map((arm) => el("tr", {}, el("th", { scope: "row" }, breaks(arm.name)), el("td", {}, live.state === "running" || arm.state === "done" ? arm.state : "stopped"),
+        el("tbody", {}, ...live.arms.map((arm) => el("tr", {}, el("th", { scope: "row" }, breaks(arm.name), arm.clone && [el("br"), el("small", {}, breaks(arm.clone.split(/:(.*)/)[1]))]), el("td", {}, live.state !== "running" && ["waiting", "running"].includes(arm.state) ? "stopped" : arm.state),
           el("td", {}, `${arm.done} of ${arm.total}`), el("td", {}, percent(arm.mean), el("small", {}, spread(arm))), el("td", {}, scale(arm)),
-          el("td", {}, live.state !== "running" || live.command !== "compare" ? "" : [
-            arm.state === "stopped" ? button("Resume", () => ask(id, "resume", arm.name))
-              : arm.state === "done" ? "" : button("Stop", () => ask(id, "stop", arm.name)), " ",
-            button("Clone", () => clone(id, arm.name)), " ", el("small", {}, asked[`${id} ${arm.name}`])])))))),
+          el("td", {}, live.state !== "running" || !["compare", "study"].includes(live.command) ? "" : [
+            arm.state === "stopped" ? button("Resume", () => ask(id, "resume", called(arm)))
+              : ["waiting", "running"].includes(arm.state) ? button("Stop", () => ask(id, "stop", called(arm))) : "", " ",
+            button("Clone", () => clone(id, arm)), " ", el("small", {}, asked[`${id} ${called(arm)}`])])))))),
       )));
   };
-  const clone = (id, name) => {
-    const field = el("input", { value: name.includes(":") ? name : `${name}:`, required: true, ariaLabel: "The clone, such as hyde:n_documents=2", size: 40 });
+  const clone = (id, arm) => {
+    const field = el("input", { value: arm.clone ?? (arm.name.includes(":") ? arm.name : `${arm.name}:`), required: true, ariaLabel: "The clone, such as hyde:n_documents=2", size: 40 });
     const form = el("form", { className: "tools" }, el("label", {}, "The clone: ", field), el("button", {}, "Add"), button("Cancel", () => (form.remove(), follow())));
-    form.addEventListener("submit", (event) => (event.preventDefault(), form.remove(), ask(id, "add", field.value.trim())));
+    form.addEventListener("submit", (event) => (event.preventDefault(), form.remove(), ask(id, "add", field.value.trim(), called(arm))));
     $("under-way").prepend(form);
     field.focus();
   };

@@ -8,10 +8,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from querywright.errors import QuerywrightError
 from querywright.files import write_file
@@ -44,7 +44,8 @@ MOST_DRAWN = 12
 class LiveArm(TypedDict):
     """An arm under way: questions met of those there are, and its score so far (0 to 1) with its interval, or None.
 
-    Its state is ``waiting``, ``running``, ``stopped`` or ``done``.
+    Its state is ``waiting``, ``running``, ``stopped`` by a person or ``done``; a trial's also ``pruned`` or ``failed``.
+    ``clone`` is what a person changes to add a trial like this one.
     """
 
     name: str
@@ -54,6 +55,7 @@ class LiveArm(TypedDict):
     mean: float | None
     low: float | None
     high: float | None
+    clone: NotRequired[str]
 
 
 def part(progress: Progress | None, before: int, total: int) -> Progress | None:
@@ -93,6 +95,7 @@ class Bar:
         self.metric, self.arms = "", list[LiveArm]()
         self._standing: Callable[[], tuple[str, list[LiveArm]]] = lambda: (self.metric, self.arms)
         self._spending: Callable[[], str] | None = None
+        self._notes: Sequence[str] = ()
         self.spent = Ledger()
         self._began, self._told, self._written = time.monotonic(), 0.0, -math.inf
         self._pace: deque[tuple[float, int]] = deque()
@@ -143,9 +146,17 @@ class Bar:
         if ends and self._draw == self._line_now_and_then:
             self._line()
 
-    def stand(self, told: Callable[[], tuple[str, list[LiveArm]]], spent: Callable[[], str] | None = None) -> None:
-        """Show how arms stand: the metric and the arms, and what was spent by others too, asked for once a second."""
-        self._standing, self._spending = told, spent
+    def stand(
+        self,
+        told: Callable[[], tuple[str, list[LiveArm]]],
+        spent: Callable[[], str] | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Show how arms stand: the metric and the arms, and what was spent by others too, asked for once a second.
+
+        ``notes`` are for ``live.json`` alone: what of a person's wishes cannot be done.
+        """
+        self._standing, self._spending, self._notes = told, spent, notes
 
     def _tick(self) -> None:
         while not self._stop.wait(TICK_SECONDS):
@@ -166,7 +177,7 @@ class Bar:
         told = {
             "command": self._command, "state": state, "started": began, "updated": round(now, 3),
             "metric": self.metric, "done": self.done, "total": self.total, "calls": total.calls,
-            "usd": round(total.dollars, 6) or None, "arms": self.arms,
+            "usd": round(total.dollars, 6) or None, "arms": self.arms, "notes": [*self._notes],
         }  # fmt: skip
         with contextlib.suppress(OSError):  # the run says so where it writes its results
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

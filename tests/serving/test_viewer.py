@@ -6,7 +6,9 @@ import base64
 import gzip
 import http.client
 import json
+import re
 import threading
+from html import unescape
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from querywright.errors import InputError
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.significance import against
+from querywright.serving import viewer as module
 from querywright.serving.viewer import Viewer, asked_of, runs_under
 
 EVIL = "</script><script>alert(1)</script>"
@@ -131,6 +134,59 @@ def test_what_is_asked_of_a_run_stands_in_its_folder(ask, folder):
         assert ask("POST", "/control", wrong, x_token=token)[0] == 400
     assert json.loads((folder / "live" / "control.json").read_text()) == control
     assert asked_of({"stop": 7, "add": None}, "stop", "a") == {"stop": ["a"], "add": []}
+
+
+STUDY = {**LIVE, "command": "study", "notes": [f"n is 1 to 3 in this study {EVIL}"], "arms": [
+    {**LIVE["arms"][0], "name": f"trial {n}, hyde@dense", "state": state, "clone": f"trial {n}:n=1,top_k=5"}
+    for n, state in enumerate(("done", "running", "stopped", "pruned", "waiting"))
+]}  # fmt: skip
+
+DRIVE = """<script>
+const rows = () => [...document.querySelectorAll("#under-way tbody tr")];
+const buttons = (row) => [...row.querySelectorAll("button")];
+const told = { buttons: rows().map((row) => buttons(row).map((one) => one.textContent).join(" ")) };
+const wait = () => new Promise((done) => setTimeout(done, 1500));
+(async () => {
+  told.names = rows().map((row) => row.cells[0].textContent);
+  told.notes = document.querySelector("#under-way p.worse").textContent;
+  buttons(rows()[1])[0].click(); await wait();
+  buttons(rows()[2])[0].click(); await wait();
+  buttons(rows()[3])[0].click();
+  const field = document.querySelector("#under-way form input");
+  [told.given, field.value] = [field.value, "trial 3:n=2"];
+  document.querySelector("#under-way form button").click(); await wait();
+  told.asked = rows().map((row) => row.cells[5].querySelector("small").textContent);
+  const pre = Object.assign(document.createElement("pre"), { id: "told", textContent: JSON.stringify(told) });
+  document.body.replaceChildren(pre);
+})();
+</script>"""
+
+
+@pytest.mark.slow
+def test_trials_of_a_study_are_stopped_resumed_and_cloned_on_the_page(chromium, ask, folder, monkeypatch):
+    (folder / "live" / "live.json").write_text(json.dumps(STUDY))
+    render = module.render
+    monkeypatch.setattr(module, "render", lambda *a, **given: render(*a, **given).replace("</body>", f"{DRIVE}</body>"))
+    dom = chromium(ask.viewer.url, "--virtual-time-budget=20000")
+    told = json.loads(unescape(re.search(r'<pre id="told">(.*?)</pre>', dom, re.DOTALL)[1]))
+    assert told["names"][0] == "trial 0, hyde@densen=1,top_k=5"
+    assert told["buttons"] == ["Clone", "Stop Clone", "Resume Clone", "Clone", "Stop Clone"]
+    assert told["notes"] == STUDY["notes"][0]
+    assert told["given"] == "trial 3:n=1,top_k=5"
+    assert told["asked"] == ["", "asked: stop trial 1", "asked: resume trial 2", "asked: add trial 3:n=2", ""]
+    control = {"stop": ["trial 1"], "add": ["trial 2:", "trial 3:n=2"]}
+    assert json.loads((folder / "live" / "control.json").read_text()) == control
+
+
+def test_what_is_asked_of_a_study_stands_in_its_folder_and_of_a_compilation_nothing(ask, folder):
+    live = folder / "live" / "live.json"
+    for command, status in (("study", 200), ("compile", 400)):
+        live.write_text(json.dumps({**STUDY, "command": command}))
+        asked = {"id": "live/live.json", "action": "resume", "arm": "trial 2"}
+        assert ask("POST", "/control", asked, x_token=ask.viewer.token)[0] == status
+    assert json.loads((folder / "live" / "control.json").read_text()) == {"stop": [], "add": ["trial 2:"]}
+    (run,) = (one for one in json.loads(ask("GET", "/runs")[2]) if one["id"] == "live/live.json")
+    assert run["live"]["notes"] == STUDY["notes"]
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,11 @@ class Viewer(ThreadingHTTPServer):
 
     def control(self, id: str, action: str, arm: str) -> dict[str, list[str]]:
         """Write what is asked of a run under way; gives the whole of it."""
-        if not any(one["id"] == id and one["kind"].startswith("compare,") for one in runs_under(self.folder)):
-            raise InputError(f"{id!r} is no comparison under way")
+        kind = next((one["kind"].partition(",")[0] for one in runs_under(self.folder) if one["id"] == id), None)
+        if kind not in ("compare", "study"):
+            raise InputError(f"{id!r} is no comparison or study under way")
+        if (kind, action) == ("study", "resume"):
+            action, arm = "add", f"{arm}:"  # the trial ended, and is tried once more as it is
         file, before = (self.folder / id).with_name(CONTROL), None
         with self.lock:
             with contextlib.suppress(OSError, ValueError):
