@@ -37,6 +37,9 @@ CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 BLOCK = 8
 """Questions that an arm meets in its turn, or twice as many as threads."""
 
+TRANSCRIBED = 20_000
+"""Questions times arms up to which prompts are kept in memory, some kilobytes a call."""
+
 BASELINE = "plain"
 """The arm that others are held against where nobody named one."""
 
@@ -113,7 +116,8 @@ class Compared(Results):
         """Write the page of the comparison, whole or not at all; gives the file.
 
         Prompts and answers of LM calls are in it as far as there is room; where there is not, all of them are in a file
-        beside it (``report.prompts.jsonl.gz``), from which ``querywright view`` shows them.
+        beside it (``report.prompts.jsonl.gz``), from which ``querywright view`` shows them. More than 20,000 questions
+        times arms keep none.
 
         Args:
             path: The file.
@@ -208,7 +212,8 @@ def compare(
         block = asked[rounds.met(name) : rounds.met(name) + size]
         rounds.add(evaluate(
             rounds.arms[name], block, name=name, **given, failures=counts, met=rounds.rows.setdefault(name, []).append,
-            progress=part(progress, done, total + after), transcripts=True,
+            progress=part(progress, done, total + after),
+            transcripts=len(asked) * len(rounds.arms) <= TRANSCRIBED,
         ))  # fmt: skip
     arms = {name: one for name, one in rounds.arms.items() if rounds.met(name) == len(asked)}
     found = rounds.found
