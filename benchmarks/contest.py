@@ -31,7 +31,7 @@ from querywright.models.budget import Budget
 from querywright.models.store import open_store
 from querywright.optimize.evaluate import Evaluation, evaluate
 from querywright.optimize.judging import judged_metrics
-from querywright.optimize.study.objectives import objective_named
+from querywright.optimize.objectives import objective_named
 from querywright.optimize.study.prompts import Variant, make_variant, with_variant
 from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.select import choose

@@ -11,7 +11,7 @@ from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.significance import ALPHA
 
 if TYPE_CHECKING:
-    from querywright.optimize.study.objectives import Objective
+    from querywright.optimize.objectives import Objective
 
 ONE_WILL_DO = ("decision_useful", "hit", "mrr", "judged_useful")
 """Metrics that one deciding passage satisfies."""

@@ -167,7 +167,7 @@ class Compiled(Results):
 
     def to_json(self) -> dict[str, Any]:
         """Everything but single questions, as a JSON object."""
-        from querywright.optimize.study.objectives import objective_named
+        from querywright.optimize.objectives import objective_named
 
         settings = self.settings
         objective = objective_named(settings.objectives[0])

@@ -10,9 +10,9 @@ from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
 from querywright.optimize.evaluate import evaluate
+from querywright.optimize.objectives import objective_named
 from querywright.optimize.report import render
 from querywright.optimize.results import Compiled, by_judges, today
-from querywright.optimize.study.objectives import objective_named
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 

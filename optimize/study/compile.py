@@ -16,11 +16,11 @@ from querywright.models.lm import engine_of
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.live import stands
+from querywright.optimize.objectives import check_objectives
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.optimizers import optimizer_named
 from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
 from querywright.optimize.study.holdout import meet_test
-from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.space import build_space

@@ -13,7 +13,7 @@ from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.optimize.judge_files import resolve_judge
-from querywright.optimize.study.objectives import check_judges, check_objectives
+from querywright.optimize.objectives import check_judges, check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.space import Space, build_space
 from querywright.optimize.study.spec import StudySpec

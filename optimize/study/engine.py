@@ -21,8 +21,8 @@ from querywright.errors import BudgetError, InputError
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.writers import ref_of
 from querywright.optimize.live import Control, stands
+from querywright.optimize.objectives import objectives_of
 from querywright.optimize.study.finish import finish
-from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.space import late_trials_of

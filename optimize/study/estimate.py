@@ -18,12 +18,12 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.embedder import Vectors
 from querywright.models.lm import engine_of
 from querywright.models.response_parsing import text_response
+from querywright.optimize.objectives import objectives_of
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.rewriter.episodes import Turn, first_asked, run_episodes
 from querywright.optimize.rewriter.policy import Messages
 from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.holdout import FRONT
-from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.space import Space, TechniqueSpace, largest, predictors_of, reads_for
 from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.programs import RAG, make_program, technique_class

@@ -12,10 +12,10 @@ from querywright.models.usage import Cost
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import NO_REWRITING, Arm, Comparison, by_judges
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
-from querywright.optimize.study.objectives import Objective, objective_named
 from querywright.optimize.study.prompts import Variant, with_reader_prompts
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import Chosen, beats, best_of, choose, paired

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from querywright.errors import InputError, unknown
 from querywright.files import write_file
 from querywright.metrics.dspy_metrics import needs
-from querywright.optimize.study.objectives import objective_named
+from querywright.optimize.objectives import objective_named
 from querywright.optimize.study.space import (
     domain_for,
     engines_of,

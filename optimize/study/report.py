@@ -30,10 +30,10 @@ from querywright.optimize.figures import (
     means,
     span,
 )
+from querywright.optimize.objectives import Objective
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
 from querywright.optimize.results import by_judges
-from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.status import (
     STATES,
     aims,

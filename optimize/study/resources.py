@@ -30,10 +30,10 @@ from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress,
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.judging import judged_metrics
+from querywright.optimize.objectives import Objective, objectives_of
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
 from querywright.optimize.study.data import data_of
-from querywright.optimize.study.objectives import Objective, objectives_of
 from querywright.optimize.study.prompts import Variant, make_variant, with_variant
 from querywright.optimize.study.space import Space, build_space, reads_for
 from querywright.optimize.study.spec import PromptSpec, StudySpec

@@ -12,7 +12,7 @@ import numpy as np
 from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.study.objectives import Objective
+from querywright.optimize.objectives import Objective
 from querywright.optimize.study.spec import PLAIN
 from querywright.optimize.study.status import best, ended, front, points
 from querywright.optimize.study.types import TrialRecord

@@ -24,9 +24,9 @@ from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import metric_named
 from querywright.models.circuit_breaker import LONGEST, Limits
 from querywright.models.postgres import SCHEMES
+from querywright.optimize.objectives import objective_named
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import AS_WRITTEN as AS_WRITTEN
-from querywright.optimize.study.objectives import objective_named
 from querywright.programs import READERS, TECHNIQUES, technique_class
 from querywright.retrieval.engines import ENGINES
 

@@ -11,8 +11,8 @@ from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 from querywright.optimize.live import live_arm
+from querywright.optimize.objectives import Objective, objectives_of
 from querywright.optimize.results import Comparison, beside
-from querywright.optimize.study.objectives import Objective, objectives_of
 from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
 from querywright.optimize.study.types import ArmConfig, Snapshot, TrialRecord
 from querywright.optimize.tables import percent

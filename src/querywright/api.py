@@ -39,10 +39,10 @@ from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.labels import check_judge, label_pool, pool_passages
+from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
-from querywright.optimize.study.objectives import check_judges, objectives_of
 from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import check_takes_writer, technique_class
 from querywright.programs.readers import reader_for

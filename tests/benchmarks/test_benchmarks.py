@@ -130,3 +130,8 @@ def test_a_taught_judge_and_the_one_as_it_comes_are_held_against_the_labels(
     assert found["training"]["loss by epoch"][0] < found["training"]["loss before"]
     assert (found["as it comes"]["n"], found["taught"]["n"]) == (4, 4)
     assert "rewriter:" in found["taught"]["lm"]
+
+
+def test_no_two_folders_of_the_package_import_each_other(bench, capsys):
+    bench("size").main(BENCHMARKS.parent)
+    assert "circles between folders: none" in capsys.readouterr().out

@@ -12,8 +12,8 @@ from querywright.errors import InputError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.hints import ceiling, hints
+from querywright.optimize.objectives import objective_named
 from querywright.optimize.significance import against, verdict_rows, verdict_sentence
-from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.tables import question_rows, table_rows, write_table
 
 NAN = math.nan

@@ -116,8 +116,8 @@ def show_compiled(
     from querywright.data.labels import evidence_by
     from querywright.data.types import Label
     from querywright.named import of_grounded
+    from querywright.optimize.objectives import objective_named
     from querywright.optimize.results import AS_WRITTEN, by_judges
-    from querywright.optimize.study.objectives import objective_named
     from querywright.optimize.tables import pool_notes
 
     objective = objective_named(compiled.settings.objectives[0])

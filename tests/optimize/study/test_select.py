@@ -10,8 +10,8 @@ from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.objectives import objectives_of
 from querywright.optimize.results import Arm
-from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.select import (
     beats,
     best_of,

@@ -4,7 +4,7 @@ import json
 import runpy
 from pathlib import Path
 
-from querywright.optimize.study.objectives import Objective
+from querywright.optimize.objectives import Objective
 from querywright.optimize.study.status import status
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))

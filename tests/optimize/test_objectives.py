@@ -9,7 +9,7 @@ from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
+from querywright.optimize.objectives import check_objectives, objective_named, objectives_of
 
 COST = Cost(calls=2, saved=3, input_tokens=10, output_tokens=5, saved_tokens=20, seconds=1.5)
 EVALUATION = Evaluation(
