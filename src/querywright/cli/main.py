@@ -38,7 +38,7 @@ from querywright.errors import BudgetError, InputError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 INTERRUPTED_LINE = "stopped; what was answered so far is kept: the same command goes on from there"
-GRACE_SECONDS = 2.0
+GRACE_SECONDS = 5.0
 LAST_ANSWERS_SECONDS = 60.0
 _NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
