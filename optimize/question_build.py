@@ -231,17 +231,17 @@ def build_questions(
     settings, runner = maker.settings, runner or maker.in_threads
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK), metered() as meter:
-        looked_at = list(passages.values())[:limit]
+        looked_at = list(passages)[:limit]
         before = read_records(folder)
-        # Questions that people edited stay as they are until their passage changes.
-        current = {
-            one.id
-            for one in looked_at
-            if one.id in before
-            and before[one.id].settings in {settings, IMPORTED}
-            and before[one.id].digest == one.text_digest()
-        }
-        wanted = [one for one in looked_at if one.id not in current]
+
+        def is_current(passage: Passage) -> bool:
+            """Whether its record stays; one that people edited does until the passage changes."""
+            found = before.get(passage.id)
+            return (
+                found is not None and found.settings in {settings, IMPORTED} and found.digest == passage.text_digest()
+            )
+
+        wanted = [one for one in map(passages.__getitem__, looked_at) if not is_current(one)]
         failures = Failures("questions", len(wanted), max_failures, what="passages")
         new: dict[str, PassageRecord] = {}
         with closing(runner(wanted, settings)) as done:
@@ -255,10 +255,10 @@ def build_questions(
                     progress("questions", count, len(wanted))
         failures.check_read(meter)
         removed = before.keys() - passages.keys()
-        kept = {id: record for id, record in before.items() if not (prune and id in removed)}
+        kept = sorted({*(before.keys() - removed if prune else before), *new})
         index = publish_questions(
             collection,
-            (kept | new).values(),
+            (new[id] if id in new else before[id] for id in kept),
             embedder=embedder,
             home=home,
             progress=None if progress is None else partial(progress, "embedding"),
@@ -286,7 +286,7 @@ def build_questions(
         collection=collection,
         passages=len(looked_at),
         written=len(new),
-        current=len(current),
+        current=len(looked_at) - len(wanted),
         replaced=sum(id in before and before[id].settings == IMPORTED for id in new),
         failed=dict(failures.kinds),
         removed=len(removed),

@@ -252,8 +252,8 @@ def _of_index(
 ) -> tuple[list[Passage], Callable[[Any], Asked], OneQuestion, dict[str, int]]:  # fmt: skip
     """What of an index of questions can be reworded or asked of, how, by whom, and what was left out before."""
     stored = published_questions(collection, home)
-    live = fresh(stored, passages)
-    texts = frozenset(compared(question.text) for question in stored)
+    live = list(fresh(stored.values(), passages))
+    texts = frozenset(compared(question.text) for question in stored.values())
     told: defaultdict[str, list[str]] = defaultdict(list)
     for question in live:
         told[str(question.metadata["passage"])].append(question.text)

@@ -307,7 +307,7 @@ def _told(staged: Path) -> Iterator[None]:
 
 def _read(staged: Path, facts: Generation) -> _Collection:
     with _told(staged):
-        passages = checked_passages(published.read_passages(staged / PASSAGES, facts).values())
+        passages = checked_passages(published.read_passages(staged / PASSAGES, facts).values(), staged)
         vectors = np.frombuffer((staged / VECTORS).read_bytes(), dtype="<f4").reshape(-1, facts.dimension)
         if facts.content_hash != published.content_hash(passages.values()):
             raise ValueError("it is not what its artifact names")

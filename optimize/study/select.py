@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations, product
 from typing import Any, TypeVar
 
 import numpy as np
 
 from querywright.data.types import Label
 from querywright.errors import QuerywrightError
-from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.objectives import Objective
 from querywright.optimize.study.spec import PLAIN
 from querywright.optimize.study.status import best, ended, front, points
@@ -93,12 +95,21 @@ def best_of(arms: Sequence[T], objective: Objective) -> T:
     nothing failed this is the order of the objective. One without a value is out of the running, unless all are.
     """
     running = [arm for arm in arms if not math.isnan(objective.value(arm.dev))] or list(arms)
-
-    def lead(arm: T) -> int:
-        ranks = (tuple(_rank(one, objective) for one in paired(arm.dev, other.dev, objective)) for other in running)
-        return sum((mine > theirs) - (mine < theirs) for mine, theirs in ranks)
-
-    return max(running, key=lead)
+    alike: dict[Any, list[int]] = {}  # those that scored the same questions
+    for number, arm in enumerate(running):
+        alike.setdefault(tuple((row.id, *_scored(row, objective)) for row in arm.dev.rows), []).append(number)
+    ranks = [_rank(arm.dev, objective) for arm in running]
+    leads = [0] * len(running)
+    for group in alike.values():
+        order = sorted(ranks[number] for number in group)
+        for number in group:
+            leads[number] = bisect_left(order, ranks[number]) - len(order) + bisect_right(order, ranks[number])
+    for group, others in permutations(alike.values(), 2):
+        for number, other in product(group, others):
+            pair = paired(running[number].dev, running[other].dev, objective)
+            mine, theirs = (_rank(one, objective) for one in pair)
+            leads[number] += (mine > theirs) - (mine < theirs)
+    return running[max(range(len(running)), key=leads.__getitem__)]
 
 
 def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
@@ -111,15 +122,16 @@ def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
 
 def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Evaluation, Evaluation]:
     """Both arms without the questions of which a metric of the objective scored only one."""
-
-    def scored(row: Any) -> list[bool]:
-        return [not math.isnan(row.scores.get(metric, math.nan)) for metric in objective.metrics]
-
     theirs_by_id = {row.id: row for row in other.rows}  # a trial that was pruned has met fewer
     both = [(row, theirs_by_id[row.id]) for row in arm.rows if row.id in theirs_by_id]
-    rows = [(a, b) for a, b in both if scored(a) == scored(b)]
+    rows = [(a, b) for a, b in both if _scored(a, objective) == _scored(b, objective)]
     mine, theirs = (tuple(pair[side] for pair in rows) for side in (0, 1))
     return Evaluation(arm.name, mine, arm.seconds), Evaluation(other.name, theirs, other.seconds)
+
+
+def _scored(row: Row, objective: Objective) -> list[bool]:
+    """Which metrics of an objective could be scored."""
+    return [not math.isnan(row.scores.get(metric, math.nan)) for metric in objective.metrics]
 
 
 def _rank(evaluation: Evaluation, objective: Objective) -> tuple[float, float, float]:

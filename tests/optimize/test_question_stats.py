@@ -104,7 +104,7 @@ def test_imported_questions_are_no_other_settings(home):
         record(PASSAGES[0], ("a?", "complete"), settings=IMPORTED),
         record(PASSAGES[4], ("e?", "none"), settings=IMPORTED),
     ]
-    write_records(folder, (read_records(folder) | {one.passage: one for one in edited}).values())
+    write_records(folder, {**read_records(folder), **{one.passage: one for one in edited}}.values())
     found = question_stats("letters", embedder=Circle(), home=home)
     assert (found["imported"], found["other_settings"]) == (2, 0)
     MADE.write(questions_folder("letters", home) / NAME)

@@ -139,7 +139,13 @@ def test_a_filter_is_that_of_chroma_but_for_fractions_and_mixed_lists(home, buil
 def builds(monkeypatch):
     """How many passages each build had."""
     counted, built = [], bm25._built
-    monkeypatch.setattr(bm25, "_built", lambda passages, *rest: counted.append(len(passages)) or built(passages, *rest))
+
+    def counting(passages, *rest):
+        passages = list(passages)
+        counted.append(len(passages))
+        return built(passages, *rest)
+
+    monkeypatch.setattr(bm25, "_built", counting)
     return counted
 
 

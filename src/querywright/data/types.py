@@ -30,7 +30,7 @@ class Label(StrEnum):
     NOT_USEFUL = "NOT_USEFUL"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Passage:
     """A piece of text that can be retrieved.
 

@@ -13,7 +13,7 @@ import logging
 import math
 import zipfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -51,8 +51,9 @@ class BM25Retriever(HeldPassages):
     """Searches a collection by shared words; no embedder and no model is needed.
 
     Title and text of a passage count alike. The index is built at the first opening and kept in the store; it is built
-    again when the passages or the settings are others. Passages and index are held in memory, and what was opened stays
-    as it is. Safe for threads; a copy is the same object.
+    again when the passages or the settings are others. It is held in memory, 500 bytes a passage of 75 words, and takes
+    six times as much while it is built; the passages are not. What was opened stays as it is. Safe for threads; a copy
+    is the same object.
 
     Args:
         name: The collection.
@@ -90,16 +91,17 @@ class BM25Retriever(HeldPassages):
         self.where = all_of(where)
         passes = matcher(where)
         if beside is not None:
-            self.manifest, self._passages = beside.manifest, {passage.id: passage for passage in beside.passages()}
+            self.manifest, self._passages = beside.manifest, beside._passages
         else:
             folder = collection_folder(name, home)
             self.manifest, held = hold_published(folder, home)
             with held:
                 self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
         self.k1, self.b = float(k1), float(b)
-        self._rows = list(self._passages.values())
         self._index = self._opened_index(home)
-        self._allowed = np.array([passes(one.metadata) for one in self._rows], dtype=bool)
+        self._allowed: NDArray[np.bool_] | bool = True
+        if where is not None:
+            self._allowed = np.array([passes(one.metadata) for one in self.passages()], dtype=bool)
 
     @property
     def count(self) -> int:
@@ -132,26 +134,26 @@ class BM25Retriever(HeldPassages):
         return f"{type(self).__name__}({self.name!r}, k1={self.k1:g}, b={self.b:g}, count={self.count})"
 
     def _hits(self, query: str, k: int) -> list[Hit]:
-        scores = self._index.scores(query_terms(query), len(self._rows))
+        scores = self._index.scores(query_terms(query), len(self._passages))
         rows = np.flatnonzero((scores > 0) & self._allowed)
         if len(rows) > k:  # all that reach the k-th score stay, so that ids decide among equal ones
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
         best = rows[np.lexsort((rows, -scores[rows]))][:k]
-        return [Hit(self._rows[row], float(scores[row]), rank) for rank, row in enumerate(best, start=1)]
+        return [Hit(self._passages.at(row), float(scores[row]), rank) for rank, row in enumerate(best, start=1)]
 
-    def _scored(self, home: Path | None) -> tuple[str, Sequence[Passage]]:
-        """What is scored, one a passage in their order, and its content hash."""
-        return self.manifest.content_hash, self._rows
+    def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
+        """What gives what is scored, one a passage in their order, and its content hash."""
+        return self.manifest.content_hash, self.passages
 
     def _opened_index(self, home: Path | None) -> _Index:
         """The index, from the store or built."""
-        content, passages = self._scored(home)
+        content, scored = self._scored(home)
         content = json_digest([content, TOKENISER, METHOD, version("bm25s"), self.k1, self.b])
         key, store = json_digest([type(self).__name__, self.name]), open_store(home)  # one a collection: the last used
         index = _Index.read(store.get(KIND, key), content)
         if index is None:
             with loading(f"the BM25 index of {self.name}"):
-                index = _built(passages, self.k1, self.b)
+                index = _built(scored(), self.k1, self.b)
             store.delete_many(KIND, [key])
             store.put(KIND, key, index.to_bytes(content))
         return index
@@ -182,13 +184,16 @@ class ExpandedRetriever(BM25Retriever):
         """SHA-256 over what ``BM25Retriever`` has in its own, and the texts with their questions."""
         return hashlib.sha256(f"expanded {super().fingerprint} {self._content}".encode()).hexdigest()
 
-    def _scored(self, home: Path | None) -> tuple[str, Sequence[Passage]]:
+    def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
         appended: defaultdict[str, list[str]] = defaultdict(list)
-        for question in live_questions(self.name, published_questions(self.name, home), self._passages):
+        for _, question in live_questions(self.name, published_questions(self.name, home), self._passages):
             if question.metadata["label"] == COMPLETE:
                 appended[str(question.metadata["passage"])].append(question.text)
-        expanded = [replace(one, text="\n".join([one.text, *appended.get(one.id, ())])) for one in self._rows]
-        self._content = content_hash(expanded)
+
+        def expanded() -> Iterator[Passage]:
+            return (replace(one, text="\n".join([one.text, *appended.get(one.id, ())])) for one in self.passages())
+
+        self._content = content_hash(expanded())
         return self._content, expanded
 
 
@@ -229,7 +234,7 @@ class _Index:
         return None
 
 
-def _built(passages: Sequence[Passage], k1: float, b: float) -> _Index:
+def _built(passages: Iterable[Passage], k1: float, b: float) -> _Index:
     logger = logging.getLogger("bm25s")
     level = logger.level
     import bm25s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -133,9 +133,9 @@ class _Dense:
 class ChromaRetriever(_Dense, HeldPassages):
     """Searches a collection by cosine similarity of vectors.
 
-    Opening checks that the collection is whole and was built with this embedder. The passages are held in
-    memory, and the generation that was opened stays as it is, also while a new one is built. Safe for
-    threads; a copy is the same object.
+    Opening checks that the collection is whole and was built with this embedder. The vectors are held in memory, the
+    passages are read as they are found. The generation that was opened stays as it is, also while a new one is built.
+    Safe for threads; a copy is the same object.
 
     A collection of the user's own, an object of ``chromadb`` or its place, may stand in place of the name: see
     ``ForeignChromaRetriever``.
@@ -221,9 +221,9 @@ class ChromaRetriever(_Dense, HeldPassages):
         return self.manifest.count
 
     @property
-    def allowed(self) -> set[str]:
+    def allowed(self) -> Collection[str]:
         """Ids of the passages that ``where`` admits."""
-        return set(self._passages) if self.where is None else self._index.ids(self.where)
+        return self._passages.keys() if self.where is None else self._index.ids(self.where)
 
     @property
     def fingerprint(self) -> str:

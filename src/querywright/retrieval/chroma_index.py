@@ -11,13 +11,14 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
@@ -71,7 +72,7 @@ def check_process() -> None:
 
 
 def write_index(
-    path: Path, passages: Sequence[Passage], encode: Encode, progress: Progress | None, neighbours: int
+    path: Path, passages: Mapping[str, Passage], encode: Encode, progress: Progress | None, neighbours: int
 ) -> tuple[dict[str, str], int]:
     """Builds an index of sorted passages in a new directory and closes it; their vectors are made on the way.
 
@@ -91,14 +92,14 @@ def write_index(
         "max_neighbors": neighbours,
         "sync_threshold": SYNC_THRESHOLD,
     }
-    shared: Counter[int] = Counter()
+    hashed, left = list[NDArray[np.int64]](), iter(passages.values())
     try:
         client = open_client(path)
         try:
             table = client.create_collection(TABLE, configuration={"hnsw": hnsw}, embedding_function=None)
             most = client.get_max_batch_size()  # Chroma writes all vectors again at each call
             for first in range(0, len(passages), most):
-                batch, made = passages[first : first + most], list[Vectors]()
+                batch, made = list(islice(left, most)), list[Vectors]()
                 for start in range(0, len(batch), CHUNK):
                     part = batch[start : start + CHUNK]
                     made.append(encode([one.content for one in part]))
@@ -107,8 +108,9 @@ def write_index(
                 vectors, rows = np.concatenate(made), [dict(one.metadata) for one in batch]
                 told = [row or None for row in rows] if any(rows) else None
                 table.add(ids=[one.id for one in batch], embeddings=vectors, metadatas=told)
-                shared.update(hash(row.tobytes()) for row in vectors)
-            table.query(query_embeddings=encode([passages[0].content]), n_results=1, include=[])
+                hashed.append(np.fromiter((hash(row.tobytes()) for row in vectors), np.int64))
+            first_text = next(iter(passages.values())).content
+            table.query(query_embeddings=encode([first_text]), n_results=1, include=[])
         finally:
             client.close()
     except (ChromaError, OSError) as error:
@@ -118,7 +120,8 @@ def write_index(
         ) from error
     segments = {file.parent for file in path.rglob("index_metadata.pickle")}
     names = [file.relative_to(path.parent).as_posix() for segment in segments for file in segment.iterdir()]
-    return _digests(path.parent, sorted([*names, f"{path.name}/{DATABASE}"])), max(shared.values())
+    ties = int(np.unique(np.concatenate(hashed), return_counts=True)[1].max())
+    return _digests(path.parent, sorted([*names, f"{path.name}/{DATABASE}"])), ties
 
 
 class ChromaIndex:

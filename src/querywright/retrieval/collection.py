@@ -18,11 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from querywright.checksummed import Checksummed
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.files import locked, open_lock, take_lock, write_file
+from querywright.files import file_digest, locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
+from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import Embedder, Side, TextEmbedder, Vectors
 from querywright.shared import Shared
 
@@ -71,14 +74,14 @@ class Generation(Checksummed):
 
 
 class HeldPassages(Shared):
-    """The passages of a collection, held in memory; a copy is the same object, a pickle opens the collection anew.
+    """The passages of a collection as it was opened; a copy is the same object, a pickle opens the collection anew.
 
     A subclass sets ``name`` and ``_passages``, which has them by id in the order of their ids.
     """
 
     name: str
     _made: tuple[tuple[Any, ...], dict[str, Any]]
-    _passages: Mapping[str, Passage]
+    _passages: KeyedLines[Passage]
 
     def passages(self) -> Iterator[Passage]:
         """All passages of the collection, by id."""
@@ -158,8 +161,9 @@ def list_collections(home: Path | None = None) -> list[str]:
 
 
 def content_hash(passages: Iterable[Passage]) -> str:
-    """SHA-256 over the sorted digests of passages: the same set has the same hash in any order."""
-    return hashlib.sha256("\n".join(sorted(passage.digest() for passage in passages)).encode()).hexdigest()
+    """SHA-256 over the sorted digests of passages, one a line: the same set has the same hash in any order."""
+    digests = np.sort(np.fromiter((passage.digest().encode() for passage in passages), dtype="S64"))
+    return hashlib.sha256(b"\n".join(digests)).hexdigest()
 
 
 def read_manifest(folder: Path) -> Generation | None:
@@ -219,39 +223,50 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
     )
 
 
-def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, dict[str, Passage]]:
+def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, KeyedLines[Passage]]:
     """The published generation of a collection's folder and its passages by id, in the order of their ids."""
     manifest, held = hold_published(folder, home)
     with held:
         return manifest, read_passages(folder / manifest.folder / PASSAGES, manifest)
 
 
+def passage_line(passage: Passage) -> bytes:
+    """A passage as a line of a file."""
+    row = {"id": passage.id, "title": passage.title, "text": passage.text, "metadata": dict(passage.metadata)}
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def passage_of(line: bytes) -> Passage:
+    """The passage of a line that ``passage_line`` gave."""
+    row = json.loads(line)
+    return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
+
+
 def write_passages(path: Path, passages: Iterable[Passage]) -> str:
     """Writes passages as JSON lines; gives the SHA-256 of the file."""
-    rows = (
-        {"id": passage.id, "title": passage.title, "text": passage.text, "metadata": dict(passage.metadata)}
-        for passage in passages
-    )
-    return write_file(path, (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
+    return write_file(path, map(passage_line, passages))
 
 
-def read_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
-    """The passages of a generation by id, in the order of their ids, from the file that holds them."""
+def passages_of_file(path: Path) -> KeyedLines[Passage]:
+    """The passages of a file that ``write_passages`` wrote, by id, in its order."""
+    file = path.open("rb")
+    passages = KeyedLines(file, passage_of)
+    for line in file:
+        passages.note(json.loads(line)["id"], len(line))
+    return passages
+
+
+def read_passages(path: Path, manifest: Generation) -> KeyedLines[Passage]:
+    """The passages of a generation by id, in the order of their ids, in the file that holds them."""
     state = "missing"
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() == manifest.passages_sha256:
-            file.seek(0)
-            return {passage.id: passage for passage in map(_passage, file)}
+    with suppress(FileNotFoundError):
+        if file_digest(path) == manifest.passages_sha256:
+            return passages_of_file(path)
         state = "damaged"
     raise CollectionError(
         f"{path.name} of the collection {manifest.name!r} is {state}; build it again from all its passages: "
         f"{index_command(manifest.name, prune=True)}"
     )
-
-
-def _passage(line: bytes) -> Passage:
-    row = json.loads(line)
-    return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
 
 
 @contextmanager

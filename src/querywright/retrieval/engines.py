@@ -83,7 +83,7 @@ def open_retriever(
     return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense)])
 
 
-def passages_in(name: str, home: Path | None = None) -> dict[str, Passage]:
+def passages_in(name: str, home: Path | None = None) -> Mapping[str, Passage]:
     """The passages of a collection by id; of one of Chroma where its place is named."""
     if is_address(name):
         return {one.id: one for one in passages_of(open_collection(name))}

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -24,6 +24,7 @@ from querywright.checksummed import Checksummed, first_problem
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
+from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import (
     LONGEST_NAME,
@@ -67,7 +68,7 @@ class WrittenQuestion:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, config=_STRICT)
+@dataclass(frozen=True, config=_STRICT)
 class PassageRecord:
     """A finished passage.
 
@@ -172,21 +173,20 @@ def questions_folder(collection: str, home: Path | None = None) -> Path:
     return collection_folder(questions_name(collection), home)
 
 
-def read_records(folder: Path) -> dict[str, PassageRecord]:
+def read_records(folder: Path) -> Mapping[str, PassageRecord]:
     """The records of a folder by the passage's id; empty when there are none."""
-    records: dict[str, PassageRecord] = {}
     if not (folder / RECORDS).exists():
-        return records
-    with (folder / RECORDS).open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                record = PassageRecord.from_json(line)
-            except ValidationError as error:
-                raise CollectionError(
-                    f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the "
-                    "line, and the questions of its passage are written again, from stored answers"
-                ) from error
-            records[record.passage] = record
+        return {}
+    file = (folder / RECORDS).open("rb")
+    records = KeyedLines(file, PassageRecord.from_json)
+    for number, line in enumerate(file, start=1):
+        try:
+            records.note(PassageRecord.from_json(line).passage, len(line))
+        except ValidationError as error:
+            raise CollectionError(
+                f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the "
+                "line, and the questions of its passage are written again, from stored answers"
+            ) from error
     return records
 
 
@@ -204,19 +204,31 @@ def publish_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Makes records the questions of a collection, the file and the index that is searched, and no others."""
-    ordered = sorted(records, key=lambda record: record.passage)
-    kept = [question for record in ordered for question in record.passages()]
-    if not kept:
-        written = sum(len(record.questions) for record in ordered)
-        raise CollectionError(
-            f"of {written} questions written for {len(ordered)} passages of {collection!r} none is kept; nothing was "
-            "published. Write more a passage, or name a better LM to write or to judge"
-        )
-    write_records(questions_folder(collection, home), ordered)
+    """Makes records the questions of a collection, the file and the index that is searched, and no others.
+
+    They are written in the order in which they come, one at a time.
+    """
+    folder = questions_folder(collection, home)
+    write_records(folder, _with_some_kept(collection, records))
+    kept = (question for record in read_records(folder).values() for question in record.passages())
     return build_collection(
         questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
     )
+
+
+def _with_some_kept(collection: str, records: Iterable[PassageRecord]) -> Iterator[PassageRecord]:
+    """The records; a ``CollectionError`` at their end where no question of them is kept."""
+    passages = written = kept = 0
+    for record in records:
+        yield record
+        passages += 1
+        written += len(record.questions)
+        kept += sum(question.label in KEPT for question in record.questions)
+    if not kept:
+        raise CollectionError(
+            f"of {written} questions written for {passages} passages of {collection!r} none is kept; nothing was "
+            "published. Write more a passage, or name a better LM to write or to judge"
+        )
 
 
 def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:
@@ -260,22 +272,26 @@ def stored_answers(
     return {question: tuple(found) for question, found in answers.items()}
 
 
-def published_questions(name: str, home: Path | None) -> list[Passage]:
-    """The published questions of a collection, in the order of their ids."""
-    return list(published_passages(questions_folder(name, home), home)[1].values())
+def published_questions(name: str, home: Path | None) -> KeyedLines[Passage]:
+    """The published questions of a collection by id, in the order of their ids."""
+    return published_passages(questions_folder(name, home), home)[1]
 
 
-def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
+def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> Iterator[Passage]:
     """The questions whose passage is there and reads as it did when they were written, in their order."""
     digests = {id: passage.text_digest() for id, passage in passages.items()}
-    return [one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"]]
+    return (one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"])
 
 
-def live_questions(name: str, questions: Collection[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
-    """The fresh ones of a collection's published questions; a warning says how many are not."""
-    live = fresh(questions, passages)
-    _warn_of_stale(name, "questions", len(questions), len(live), f"replace them: {build_command(name)}")
-    return live
+def live_questions(
+    name: str, questions: KeyedLines[Passage], passages: Mapping[str, Passage]
+) -> Iterator[tuple[int, Passage]]:
+    """The fresh ones of a collection's published questions, with their numbers; a warning says how many are not."""
+    live = 0
+    for one in fresh(questions.values(), passages):
+        live += 1
+        yield questions.row(one.id), one
+    _warn_of_stale(name, "questions", len(questions), live, f"replace them: {build_command(name)}")
 
 
 def _warn_of_stale(name: str, what: str, every: int, live: int, remedy: str) -> None:

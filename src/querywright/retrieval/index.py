@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,11 +20,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import sync
 from querywright.home import home as working_folder
+from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import Embedder, Progress, TextEmbedder, with_store
 from querywright.progress import shown
 from querywright.retrieval.chroma_index import FOLDER, NEIGHBOURS, ChromaIndex, open_index, write_index
@@ -37,6 +41,9 @@ from querywright.retrieval.collection import (
     collection_folder,
     content_hash,
     encoder_of,
+    passage_line,
+    passage_of,
+    passages_of_file,
     published_passages,
     read_manifest,
     read_passages,
@@ -111,13 +118,13 @@ def build_collection(
             not named here would be lost.
     """
     begin = time.monotonic()
-    given = checked_passages(passages)
+    home = working_folder(home)
+    given = checked_passages(passages, home)
     if name.endswith(QUESTIONS_SUFFIX) and not all(one.metadata.keys() >= OF_QUESTIONS for one in given.values()):
         raise InputError(
             f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
             f"{name!r}; give the collection another name"
         )
-    home = working_folder(home)
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with shown(progress is True, "comparing with what is there") as bar, building(folder, name):
@@ -127,21 +134,23 @@ def build_collection(
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
         files = {one.metadata["file"] for one in given.values() if one.metadata.keys() >= OF_DOCUMENTS}
-        kept = {id: one for id, one in before.items() if not (files and one.metadata.get("file") in files)}
-        merged = given if prune else {**kept, **given}
-        merged = {id: merged[id] for id in sorted(merged)}
-        content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
+        stay = before if not files else (id for id, one in before.items() if one.metadata.get("file") not in files)
+        merged = sorted({*given} if prune else {*stay, *given})
+        chosen = (given[id] if id in given else before[id] for id in merged)
+        content, stored, manifest = content_hash(chosen), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
-        if manifest is None or not _is_current(folder, manifest, content, merged, stored):
-            manifest = _build(folder, merged, content, stored, told)
-            cached = len({one.content for one in merged.values()}) - stored.n_embedded + embedded
+        if manifest is None or not _is_current(folder, manifest, content, before, stored):
+            chosen = (given[id] if id in given else before[id] for id in merged)
+            manifest, distinct = _build(folder, chosen, content, stored, told)
+            cached = distinct - stored.n_embedded + embedded
         sweep(folder, manifest)
+        there = [id for id in merged if id in before]
         return IndexReport(
             name=name,
             count=manifest.count,
-            added=len(merged.keys() - before.keys()),
-            changed=sum(before[id].digest() != merged[id].digest() for id in merged.keys() & before.keys()),
-            removed=len(before.keys() - merged.keys()),
+            added=len(merged) - len(there),
+            changed=sum(id in given and before[id].digest() != given[id].digest() for id in there),
+            removed=len(before) - len(there),
             embedded=stored.n_embedded - embedded,
             cached=cached,
             generation=manifest.number,
@@ -158,46 +167,54 @@ def read_into(name: str, source: Any, home: Path | None = None, **options: Any) 
     return read_documents(source, known=known.values(), **options)
 
 
-def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
-    """The passages by id; the same passage twice is one."""
-    by_id: dict[str, Passage] = {}
-    problems: list[str] = []
+def checked_passages(passages: Iterable[Passage], folder: Path) -> KeyedLines[Passage]:
+    """The passages by id, in a file of this folder that has no name; the same passage twice is one."""
+    by_id = KeyedLines(tempfile.TemporaryFile(dir=folder), passage_of)  # noqa: SIM115 - open as long as they are
+    problems: dict[str, None] = {}
     for passage in passages:
-        problem = _problem(passage)
-        if problem:
-            problems.append(f"passage {passage.id!r}: {problem}")
-        elif by_id.setdefault(passage.id, passage).digest() != passage.digest():
-            problems.append(f"passage {passage.id!r}: two passages with different content have this id")
+        try:
+            line = _line(passage)
+            if passage.id not in by_id:
+                by_id.add(passage.id, line)
+            elif by_id[passage.id].digest() != passage.digest():
+                raise ValueError("two passages with different content have this id")
+        except ValueError as error:
+            problems[f"passage {passage.id!r}: {error}"] = None
     if problems:
-        raise DataError(list(dict.fromkeys(problems)))
+        raise DataError(list(problems))
     if not by_id:
         raise DataError("there are no passages to index; give at least one")
     return by_id
 
 
-def _problem(passage: Passage) -> str | None:
-    """What keeps a passage from being stored; types are looked at, because rows come from outside."""
+def _line(passage: Passage) -> bytes:
+    """A passage as it is stored; types are looked at, because rows come from outside.
+
+    Raises:
+        ValueError: What keeps it from being stored.
+    """
     id: Any = passage.id
     text: Any = passage.text
     if not isinstance(id, str) or not id or "\0" in id:
-        return "its id must be a text that is not empty, without NUL"
+        raise ValueError("its id must be a text that is not empty, without NUL")
     if not isinstance(text, str) or not text.strip():
-        return "its text is empty"
+        raise ValueError("its text is empty")
     for key, value in dict[Any, Any](passage.metadata).items():
         if not isinstance(key, str) or not key or key.startswith(("$", "#", "chroma:")):
-            return f"metadata key {key!r} must be a text that does not begin with $, # or chroma:"
+            raise ValueError(f"metadata key {key!r} must be a text that does not begin with $, # or chroma:")
         if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-            return f"metadata {key!r} must be a text, a finite number, true or false, but is {value!r}"
+            raise ValueError(f"metadata {key!r} must be a text, a finite number, true or false, but is {value!r}")
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            return f"metadata {key!r} is larger than 64 bits: {value}"
+            raise ValueError(f"metadata {key!r} is larger than 64 bits: {value}")
     try:
-        passage.digest()
+        return passage_line(passage)
     except UnicodeEncodeError as error:
-        return f"it is not valid Unicode ({error.reason})"
-    return None
+        raise ValueError(f"it is not valid Unicode ({error.reason})") from error
 
 
-def _published(folder: Path, given: Mapping[str, Passage], prune: bool) -> tuple[Generation | None, dict[str, Passage]]:
+def _published(
+    folder: Path, given: Mapping[str, Passage], prune: bool
+) -> tuple[Generation | None, Mapping[str, Passage]]:
     """What is published. Damage is an error only where passages that are not given would be lost."""
     manifest = None
     try:
@@ -226,25 +243,30 @@ def _is_current(
 
 def _build(
     folder: Path,
-    passages: Mapping[str, Passage],
+    passages: Iterable[Passage],
     content: str,
     embedder: Embedder,
     progress: Progress | None,
     neighbours: Sequence[int] = NEIGHBOURS,
-) -> Generation:
-    """Builds, checks and publishes a generation; where it does not find all passages, with more links between them."""
-    name, ordered, encode = folder.name, list(passages.values()), encoder_of(folder.name, embedder)
+) -> tuple[Generation, int]:
+    """Builds, checks and publishes a generation of sorted passages; gives it, and how many distinct texts there are.
+
+    Where it does not find all passages, it is built with more links between them.
+    """
+    name, encode = folder.name, encoder_of(folder.name, embedder)
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]
     temporary = folder / f"tmp-{secrets.token_hex(4)}"
     temporary.mkdir(mode=0o700)
     try:
-        files, ties = write_index(temporary / FOLDER, ordered, encode, progress, neighbours[0])
+        digest = write_passages(temporary / PASSAGES, passages)
+        written = passages_of_file(temporary / PASSAGES)
+        files, ties = write_index(temporary / FOLDER, written, encode, progress, neighbours[0])
         index = ChromaIndex(temporary / FOLDER, name)
         try:
-            index.check(passages, encode, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
+            index.check(written, encode, len(written) if len(written) <= SEARCH_ALL else SEARCH_SAMPLE)
         except CollectionError as error:
             if neighbours[1:]:
-                return _build(folder, passages, content, embedder, progress, neighbours[1:])
+                return _build(folder, written.values(), content, embedder, progress, neighbours[1:])
             raise CollectionError(f"what was built is not published: {error}") from error
         finally:
             index.close()
@@ -253,16 +275,17 @@ def _build(
             number=1 + max((int(one) for one in numbers if one.isdecimal()), default=0),
             embedder=embedder.id,
             dimension=embedder.dimension,
-            count=len(passages),
+            count=len(written),
             ties=ties,
             content_hash=content,
-            passages_sha256=write_passages(temporary / PASSAGES, ordered),
+            passages_sha256=digest,
             chroma_version=version("chromadb"),
             index_files=files,
         )
         temporary.rename(folder / manifest.folder)
         sync(folder)
         manifest.write(folder / MANIFEST)
-        return manifest
+        texts = np.fromiter((hash(one.content) for one in written.values()), np.int64)
+        return manifest, len(np.unique(texts))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -141,8 +141,9 @@ def import_questions(
         table.raise_problems(path.name, n_rows)
         absent = {id for id, record in before.items() if record.questions} - given.keys()
         gone = absent if prune else set[str]()
-        after = {id: record for id, record in before.items() if id not in gone} | edited
-        index = publish_questions(collection, after.values(), embedder=embedder, home=home, progress=progress)
+        after = sorted({*(before.keys() - gone), *edited})
+        records = (edited[id] if id in edited else before[id] for id in after)
+        index = publish_questions(collection, records, embedder=embedder, home=home, progress=progress)
     old = _texts(before[id] for id in (*edited, *gone) if id in before)
     new = _texts(edited.values())
     return ImportReport(

@@ -13,18 +13,20 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.files import json_digest
+from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import HeldPassages
@@ -123,14 +125,15 @@ class QuestionIndex(HeldPassages):
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
         """Searches the same passages without their questions."""
         self.embedder = self.plain.embedder
-        self._passages = {passage.id: passage for passage in self.plain.passages()}
+        self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
-        self._texts = {question.id: question.text for question in self._questions.passages()}
-        live = live_questions(name, list(self._questions.passages()), self._passages)
-        self._own = {question.id: str(question.metadata["passage"]) for question in live}
-        self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        self._answers = stored_answers(name, self._own, self._passages, home)
-        self._allowed = self.plain.allowed
+        asked, ids = self._questions._passages, list(self._passages)
+        own, self._complete = [""] * len(asked), np.zeros(len(asked), dtype=bool)
+        for row, question in live_questions(name, asked, self._passages):
+            own[row] = ids[self._passages.row(str(question.metadata["passage"]))]
+            self._complete[row] = question.metadata["label"] == COMPLETE
+        self._live = _Leads(asked, own, np.array(list(map(bool, own))), self.plain.allowed)
+        self._answers = stored_answers(name, self._live, self._passages, home)
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
@@ -242,11 +245,15 @@ class QuestionIndex(HeldPassages):
             found = self._walked(rows, k, answers)
         return [
             [
-                Hit(self._passages[one.passage], one.score, rank, self._texts.get(one.question, ""))
+                Hit(self._passages[one.passage], one.score, rank, self._asked(one.question))
                 for rank, one in enumerate(matches[:k], start=1)
             ]
             for matches in found
         ]
+
+    def _asked(self, question: str) -> str:
+        """The text of a question; empty where none led to a passage."""
+        return self._questions._passages[question].text if question else ""
 
     def _walked(self, rows: Vectors, k: int, answers: Answers) -> list[list[Match]]:
         """The passages of the nearest questions, all rows in one search a round, twice as deep in each round."""
@@ -278,18 +285,51 @@ class QuestionIndex(HeldPassages):
         """All questions around their prototypes, made at the first use."""
         with self._lock:
             if self._prototypes is None:
-                ids, texts = list(self._texts), list(self._texts.values())
-                self._prototypes = Prototypes(ids, self._embedder.encode_query(texts))
+                asked = self._questions._passages
+                vectors = self._embedder.encode_query([question.text for question in asked.values()])
+                self._prototypes = Prototypes(list(asked), vectors)
             return self._prototypes
 
     def _draw(self, filled: bool, coverage: float, keep_partial: bool) -> Answers:
         """The questions that take part, and where they lead."""
-        further = (self._answers or {}) if filled else {}
-        leads = {}
-        for question in drawn(self._own if keep_partial else self._complete, len(self._passages), coverage):
-            passages = dict.fromkeys((self._own[question], *further.get(question, ())))
-            leads[question] = tuple(passage for passage in passages if passage in self._allowed)
-        return Answers({question: passages for question, passages in leads.items() if passages}, self._times)
+        live = self._live
+        takes = live.takes if keep_partial else live.takes & self._complete
+        leads = replace(live, takes=takes, further=(self._answers or {}) if filled else {})
+        chosen = drawn(leads, len(self._passages), coverage)
+        takes = np.array([question in chosen and bool(leads[question]) for question in live.asked])
+        return Answers(replace(leads, takes=takes), self._times)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leads(Mapping[str, Sequence[str]]):
+    """Where the questions that take part lead, by their ids: some ten bytes a question.
+
+    Args:
+        asked: All questions.
+        own: Of each, in their order, the id of the passage it was written for.
+        takes: Whether it takes part.
+        allowed: The passages that may be found.
+        further: Which passages answer a question beside its own. Default none.
+    """
+
+    asked: KeyedLines[Passage]
+    own: Sequence[str]
+    takes: NDArray[np.bool_]
+    allowed: Container[str]
+    further: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __getitem__(self, question: str) -> Sequence[str]:
+        row = self.asked.row(question)
+        if not self.takes[row]:
+            raise KeyError(question)
+        found = dict.fromkeys((self.own[row], *self.further.get(question, ())))
+        return [passage for passage in found if passage in self.allowed]
+
+    def __iter__(self) -> Iterator[str]:
+        return (question for question, takes in zip(self.asked, self.takes.tolist(), strict=True) if takes)
+
+    def __len__(self) -> int:
+        return int(self.takes.sum())
 
 
 class Match(NamedTuple):

@@ -1,0 +1,65 @@
+"""Lines of a file by their keys, read when they are asked for: however many there are, texts stay on disk."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, Generic, TypeVar
+from weakref import WeakValueDictionary, finalize
+
+_T = TypeVar("_T")
+
+
+class KeyedLines(Mapping[str, _T], Generic[_T]):
+    """What the lines of a file say, by key, in their order; keys and places are in memory (some 160 bytes a line).
+
+    What somebody still has is given again, not read again. Safe for threads, and for processes that are forked from
+    this one; the file is open, and readable without its name, for as long as this object is there.
+
+    Args:
+        file: From its beginning on; lines that are added go to its end.
+        read: What a line says; it can be referred to weakly.
+    """
+
+    def __init__(self, file: BinaryIO, read: Callable[[bytes], _T]) -> None:
+        self._file, self._read = file, read
+        finalize(self, file.close).atexit = False
+        self._rows: dict[str, int] = {}
+        self._ends = array("Q", [0])
+        self._had: WeakValueDictionary[int, _T] = WeakValueDictionary()
+
+    def add(self, key: str, line: bytes) -> None:
+        """Write a line; an earlier one of its key is out of sight."""
+        self._file.write(line)
+        self.note(key, len(line))
+
+    def note(self, key: str, length: int) -> None:
+        """The next line, so many bytes with its end, is there already."""
+        self._rows[key] = len(self._ends) - 1
+        self._ends.append(self._ends[-1] + length)
+
+    def at(self, row: int) -> _T:
+        """What the line with this number says, from 0."""
+        found = self._had.get(row)
+        if found is None:
+            self._file.flush()
+            start, end = self._ends[row], self._ends[row + 1]
+            found = self._had[row] = self._read(os.pread(self._file.fileno(), end - start, start))
+        return found
+
+    def row(self, key: str) -> int:
+        """The number of a key's line, from 0; ``KeyError`` where there is none."""
+        return self._rows[key]
+
+    def __getitem__(self, key: str) -> _T:
+        return self.at(self._rows[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
