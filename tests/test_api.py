@@ -94,6 +94,9 @@ def test_the_whole_way(lm, server):
     assert "<table" in tuned._repr_html_()
     assert len(qw.compare(["plain", tuned], questions, retriever=index, lm=lm).arms) >= 2
     tuned.save("artifacts/shop")
+    tuned.save("artifacts/shop")
+    with pytest.raises(InputError, match=r"'shop' holds a program .*\(technique hcqr, not plain.*replace="):
+        qw.compile("plain", questions, retriever=index, lm=lm, out="artifacts/shop")
     loaded = qw.load("artifacts/shop", lm=lm)
     row = QUESTIONS[0]
     answer = loaded(row["question"], options=row["options"])

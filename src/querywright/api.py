@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -19,6 +19,7 @@ import dspy
 from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import read_labels, with_labels
 from querywright.data.reading import check_labels
+from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
 from querywright.models.circuit_breaker import Limits
@@ -32,8 +33,8 @@ from querywright.named import (
     tell_unlearnt,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
-from querywright.optimize.artifacts.save import save_compiled
-from querywright.optimize.artifacts.writers import keep_rewriter
+from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
+from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import Compared
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
@@ -272,12 +273,14 @@ class Tuned:
         splits: The questions that it was made with.
         workspace: The working folder, and the LM that it was made with.
         writer_lm: The LM that the technique was asked with in place of that; None where it was the same.
+        given: What it was compiled from, as plain data.
     """
 
     compiled: Compiled
     splits: Splits
     workspace: Workspace
     writer_lm: dspy.LM | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -291,18 +294,21 @@ class Tuned:
         with asking(self.workspace.lm):
             return self.compiled.program(question=question, options=options, history=history)
 
-    def save(self, path: str | Path) -> ArtifactManifest:
+    def save(self, path: str | Path, *, replace: bool = False) -> ArtifactManifest:
         """Write the recommended program as an artifact, with golden answers and a card.
 
         Args:
             path: The artifact's folder.
+            replace: Whether a program there that was compiled from something else goes. Default False.
 
         Raises:
-            ArtifactError: It cannot be written there.
+            ArtifactError: It cannot be written there, or another program stands there.
         """
+        if not replace:
+            check_same(path, self.given)
         return save_compiled(
             path, self.compiled, self.splits, lm=self.workspace.lm,
-            threads=self.compiled.settings.threads or self.workspace.threads,
+            threads=self.compiled.settings.threads or self.workspace.threads, given=self.given,
         )  # fmt: skip
 
     def __dir__(self) -> list[str]:
@@ -336,6 +342,7 @@ def compile(
     labels: Any = None,
     reading: Mapping[str, Any] | None = None,
     home: str | Path | None = None,
+    out: str | Path | None = None,
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
     **changes: Any,
@@ -365,6 +372,7 @@ def compile(
         labels: Labels of passages, as ``evaluate`` takes them.
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        out: Where it will be saved: a folder with another program is refused before anything is asked. Default: none.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with what a user should know meanwhile. Default: ``warnings.warn``.
         changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The objective,
@@ -420,12 +428,21 @@ def compile(
         asks: Any = judge_lm
         if asks is not None:
             asks = asks(place) if _opens(asks) else place.another_lm(asks)
+        ranker = open_reranker(reranker)
+        given = given_to(
+            splits, settings, index, technique=technique, reader=read_by, lm=place.lm.model, knobs=values,
+            writer=None if writer is None else str(ref_of(writer)), reranker=None if ranker is None else ranker.id,
+            judges=[one.judge.digest() for one in judges], judge_lm=None if asks is None else asks.model,
+            reader_check=data_hash(reader_check),
+        )  # fmt: skip
+        if out is not None:
+            check_same(out, given)
         found = compile_program(
             technique, splits, retriever=index, lm=place.lm, reader=read_by,
-            knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker),
+            knobs=values, settings=settings, reader_check=reader_check, reranker=ranker,
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         )  # fmt: skip
-    return Tuned(found, splits, place, writer)
+    return Tuned(found, splits, place, writer, given)
 
 
 def _split(

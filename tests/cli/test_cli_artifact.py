@@ -91,6 +91,28 @@ def test_a_compiled_program_is_shown_checked_and_compared(ok, cli, artifact, add
     assert cli("artifact", "show", other).status == 2
 
 
+def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
+    compiled, cli, artifact, questions, server, tmp_path
+):
+    made, asked = (artifact / "manifest.json").read_text(), len(server.requests)
+    given = ("--collection", "tiny", "--sizes", "3,4,4", "--trials", "2", "--out", artifact, *server.lm)
+    for technique, more, said in (
+        ("step_back", (), "technique hcqr, not step_back"),
+        ("hcqr", ("--seed", "1"), "seed 0, not 1; questions"),
+        ("hcqr", ("--knob", "max_passages=2"), "(knobs)"),
+    ):
+        refused = cli("compile", technique, "--data", questions, *given, *more)
+        assert refused.status == 2
+        assert said in " ".join(refused.err.split())
+        assert "'made' holds a program" in refused.err
+        assert "--replace" in refused.err
+    assert (len(server.requests), (artifact / "manifest.json").read_text()) == (asked, made)
+    compiled("hcqr", artifact)
+    assert len(server.requests) == asked
+    compiled("step_back", artifact, "--replace")
+    assert json.loads((artifact / "manifest.json").read_text())["made"]["technique"] == "step_back"
+
+
 def test_a_compiled_program_goes_to_another_machine(ok, cli, artifact, address, tmp_path):
     packed = ok("artifact", "pack", artifact, "--out", "made.qw", width=160)
     digest = f"sha256:{hashlib.sha256(Path('made.qw').read_bytes()).hexdigest()}"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.workspace import Workspace
 
+OWN = Path("artifacts/hcqr-sample")
+"""The demo's own place, where it replaces what it made before, live or not."""
 SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET, LIVE_BUDGET = 1, 3
@@ -32,7 +34,7 @@ SHORT = 12
 def demo(
     *,
     live: opt.Flag = False,
-    save_to: opt.OutFolder = Path("artifacts/hcqr-sample"),
+    save_to: opt.OutFolder = OWN,
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
@@ -64,7 +66,7 @@ def demo(
         note(f"the LM: {head.model}; {len(answers)} answers, written down on {head.made}")
     workspace = compile_and_show(
         "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=lambda: place, retriever="sample",
-        reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
+        replace=save_to == OWN, reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
         settings=CompileSettings(trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
     )  # fmt: skip
