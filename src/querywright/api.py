@@ -46,6 +46,7 @@ from querywright.optimize.study.data import further_questions
 from querywright.optimize.study.objectives import check_judges, objectives_of
 from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import check_takes_writer, technique_class
+from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.workspace import Tell, Workspace
@@ -329,6 +330,7 @@ def compile(
     where: Mapping[str, Any] | None = None,
     lm: LM | Callable[[], Workspace] = "embedded",
     reader: str | None = "auto",
+    max_passages: int | None = None,
     knobs: Mapping[str, Any] | None = None,
     settings: CompileSettings | None = None,
     sizes: tuple[int, int, int] | None = None,
@@ -357,7 +359,8 @@ def compile(
         where: As ``evaluate`` has it; the artifact keeps it.
         lm: The LM, or its name, or what opens a ``Workspace`` once all else was checked. Default ``embedded``.
         reader: As ``evaluate`` has it.
-        knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
+        max_passages: The budget of every arm: passages shown to the reader at most, 1 to 50. Default 5.
+        knobs: Values that are fixed and not searched; ``max_passages`` may stand here too.
         settings: How much is tried.
         sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
         embedder: What a collection that is named was built with. Default ``embedded``.
@@ -399,7 +402,8 @@ def compile(
     if reranker is not None and not kind.USES_RERANKER:
         raise InputError(f"{technique} does not rerank; leave reranker= out, or use a technique that does")
     needing = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice" if reader == "multiple_choice" else ""
-    values = knob_values(technique, knobs or {})
+    budget = {} if max_passages is None else {MAX_PASSAGES.name: max_passages}
+    values = knob_values(technique, {**budget, **(knobs or {})})
     check_reader(reader)
     searched = engine_for(technique, engine) or "dense"
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge

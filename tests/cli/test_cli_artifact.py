@@ -99,7 +99,7 @@ def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
     for technique, more, said in (
         ("step_back", (), "technique hcqr, not step_back"),
         ("hcqr", ("--seed", "1"), "seed 0, not 1; questions"),
-        ("hcqr", ("--knob", "max_passages=2"), "(knobs)"),
+        ("hcqr", ("--max-passages", "2"), "(knobs)"),
     ):
         refused = cli("compile", technique, "--data", questions, *given, *more)
         assert refused.status == 2
@@ -109,8 +109,9 @@ def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
     assert (len(server.requests), (artifact / "manifest.json").read_text()) == (asked, made)
     compiled("hcqr", artifact)
     assert len(server.requests) == asked
-    compiled("step_back", artifact, "--replace")
+    compiled("step_back", artifact, "--replace", "--max-passages", "2", "--max-failures", "0.2")
     assert json.loads((artifact / "manifest.json").read_text())["made"]["technique"] == "step_back"
+    assert json.loads((artifact / "program.json").read_text())["knobs"]["max_passages"] == 2
 
 
 def test_a_compiled_program_goes_to_another_machine(ok, cli, artifact, address, tmp_path):

@@ -128,6 +128,7 @@ def test_sizes(wrong, questions, collection, server):
         says(wrong(*command, f"--sizes={sizes}"), "--sizes takes three whole numbers", "20,40,80")
     says(wrong(*command, "--sizes", "0,2,2"), "1 or more")
     says(wrong(*command, "--limit", "1"), "split is empty")
+    says(wrong(*command, "--sizes", "9,1,1"), "of these 18 questions at most ", "give smaller --sizes, or more")
 
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):
@@ -216,6 +217,8 @@ def test_all_mistakes_of_a_line_are_told_at_once(wrong, questions):
     assert lacking.startswith("error: TECHNIQUE must be given")
     assert re.findall(r"error: (\S+) must be given", wrong("compile", "hcqr")) == ["--data", "--out"]
     says(wrong("compile", "hcqr", "--colection", "tiny"), "Did you mean --collection?", "--data must be given")
+    says(wrong("compile", "hcqr", "--metric", "recall@1"), "Did you mean --objective?")
+    says(wrong("evaluate", "plain", "--objective", "recall@1"), "Did you mean --metric?")
     told = wrong("compare", "hyed", "--data", questions, "--metric", "recal@5")
     says(told, "did you mean hyde?", "(did you mean recall@K?)", "--out must be given")
     assert "ARM must be given" not in told

@@ -145,7 +145,7 @@ ALONE = {
             18,
             "no rewriting",
             "Nothing was better than no rewriting on dev (decision_useful: best 0.0 against 100.0 per cent; "
-            "0 won, 6 lost of 6, p = .031), so no rewriting is recommended",
+            "0 won, 6 lost of 6, p = .031), so no rewriting is recommended; test, other questions, was met after that",
         ),
         ("rewriting", 15, "too few questions", "5 dev and 5 test questions are too few to crown an arm"),
     ],

@@ -37,18 +37,19 @@ def compile_command(
     argument: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False)] = (),
     trials: opt.Count = 30,
     seed: opt.Integer = 0,
+    max_passages: opt.Count | None = None,
     reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
     deadline: opt.Deadline = None,
     search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
-    run: opt.Threads = opt.Threads(),
+    run: opt.RunOptions = opt.RunOptions(),
     output: opt.Results = opt.Results(),
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
-    A knob given here is fixed and not searched; max_passages is the budget of every arm (default 5).
+    A knob given here is fixed and not searched.
 
     Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
@@ -63,6 +64,7 @@ def compile_command(
         teleprompter: What makes the prompts; an unknown name lists all.
         argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
+        max_passages: Passages shown to the reader at most, in every arm. Default: 5.
         seed: Of the split, the demonstrations and the search.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
@@ -76,12 +78,12 @@ def compile_command(
     check_folder(save_to, "--out")
     compile_and_show(
         technique, data.source, save_to, output, replace=replace, lm=lambda: lm.open(output.home, run.threads),
-        **search.given(lm, needed=True), engine=search.engine, reader=reader, sizes=counts, reader_check=reader_check,
-        reading=data.given,
+        **search.given(lm, needed=True), engine=search.engine, max_passages=max_passages, reader=reader, sizes=counts,
+        reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         settings=CompileSettings(
-            objective=objective, trials=trials, seed=seed, threads=run.threads, deadline=deadline,
-            teleprompter=teleprompter, arguments=arguments,
+            objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
+            deadline=deadline, teleprompter=teleprompter, arguments=arguments,
         ),
     )  # fmt: skip
 
