@@ -18,7 +18,6 @@ import dspy
 
 from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import read_labels, with_labels
-from querywright.data.reading import check_labels
 from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
@@ -44,7 +43,7 @@ from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
 from querywright.optimize.study.objectives import check_judges, objectives_of
-from querywright.prepared import Metrics, opened, prepare
+from querywright.prepared import Metrics, opened, prepare, tell_missing_evidence
 from querywright.programs import check_takes_writer, technique_class
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.readers import reader_for
@@ -427,8 +426,7 @@ def compile(
         # Its folder is what runs, for its base may lie beside it; the copy is for the program that is saved.
         if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
             tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
-        if callable(getattr(index, "passages", None)):
-            check_labels(asked, {passage.id for passage in index.passages()})
+        tell_missing_evidence(asked, index, tell)
         asks: Any = judge_lm
         if asks is not None:
             asks = asks(place) if _opens(asks) else place.another_lm(asks)

@@ -261,7 +261,7 @@ def prepare(
         ready.opens = lambda one: opened(ready.workspace, retriever, embedder, one, where)
         for one in dict.fromkeys([arm.engine for arm in searching.values()] or [engine]):
             ready.searched_by(one)
-        _tell_missing_evidence(asked, ready.retriever, tell)
+        tell_missing_evidence(asked, ready.retriever, tell)
     own_lm = ready.workspace.lm if judge_lm is None else judge_lm(ready.workspace)
     for name, metric in chosen.items():
         if isinstance(metric, JudgedMetric) and metric.lm is None:
@@ -492,12 +492,20 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
     return notes
 
 
-def _tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
+def tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
+    """Say which evidence is not in the collection, and what that does; labels of people and judges are refused then."""
     if not any(question.evidence for question in asked) or not callable(getattr(retriever, "passages", None)):
         return
     held = {passage.id for passage in retriever.passages()}
     check_labels(asked, held)
     missing = check_evidence(asked, held)
+    lost = sum(bool(question.evidence) and held.isdisjoint(question.evidence) for question in asked)
+    if lost:
+        tell(
+            f"warning: no labelled passage of {lost} of {len(asked)} questions is in the collection, so they are lost "
+            "(not indexed) whatever is searched, and score 0: index these passages, search the collection that the "
+            "labels are of, or correct the ids"
+        )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
     if len(missing) > SHOWN_WARNINGS:

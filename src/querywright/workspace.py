@@ -149,7 +149,7 @@ class Workspace:
         made = "answered from the recording" if self.lm.model.startswith("recording:") else "made"
         return (
             f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens; "
-            f"{total.seconds:.0f} LM seconds{dollars}"
+            f"{total.seconds:.0f} s waited for the LM, calls beside each other added up{dollars}"
         )
 
 

@@ -60,6 +60,8 @@ def test_a_compiled_program_is_shown_checked_and_compared(ok, cli, artifact, add
         "reader.predict", "How it was made", "seed: ", "versions: chromadb",
     ):  # fmt: skip
         assert text in shown.out
+    cost = shown.out.partition("\n  cost\n")[2]
+    assert re.match(r"(    [a-z ]+\n(      [a-z_]+: [0-9.]*[1-9][0-9.]*\n)+)+  \w", cost), cost
     card = cli("artifact", "show", artifact, "--json").data
     assert (card["collection"], bool(card["scores"])) == ("tiny", True)
     checked = ok("artifact", "verify", artifact, *address, width=160)
