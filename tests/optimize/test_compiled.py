@@ -56,6 +56,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
     assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
     assert f"**{compiled.sentence}.**\n" in text
     assert 'qw.load("path/to/mine", retriever="mine", lm="openai/...")' in text
+    assert "It has no reader" not in text
 
     settings = CompileSettings(objective="recall@1", trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
     text = card("mine", compile_in(make_world(), settings=settings), "scripted/model", "2026-01-02", {})
