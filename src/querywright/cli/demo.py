@@ -27,6 +27,12 @@ BUDGET, LIVE_BUDGET = 1, 3
 READER_CHECK = 60
 """Further questions for closed book and oracle evidence."""
 ARMS = ("plain", "query2doc", "step_back", "multi_query", "rag_fusion", "rrr", "hcqr", "rrs")
+NEXT = (
+    "querywright index mine passages.jsonl",
+    "querywright compare plain hcqr rrs@hybrid --data questions.jsonl --collection mine --out results",
+    "querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine",
+)
+"""The main job with data of one's own; --lm names a large LM."""
 SHORT = 12
 """Questions of the part that is asked of the embedded model."""
 
@@ -76,6 +82,9 @@ def demo(
     _ask(save_to, splits.test[0], workspace)
     if recorded:
         _embedded(splits.test[:SHORT], workspace.home, run)
+    say("next, your own data:", style="bold")
+    for line in NEXT:
+        say(line, indent=2, hang=4)
 
 
 def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:
