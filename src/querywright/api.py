@@ -251,8 +251,9 @@ def label(
     check_judge(None if asks is None else asks.judge)
     with shown(progress, "opening questions, retriever and models") as update:
         ready = prepare(
-            arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder,
-            engine=engine, where=where, reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
+            arms, questions, workspace=lambda _: _workspace(home, lm, threads)(True), retriever=retriever,
+            embedder=embedder, engine=engine, where=where, reader=None, max_passages=depth, knobs=knobs, scores=False,
+            tell=_warn,
         )  # fmt: skip
         place = ready.workspace
         given: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": update}
@@ -419,7 +420,7 @@ def compile(
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
     with shown(progress, "opening retriever and models") as update:
-        place = _workspace(home, lm, settings.threads)()
+        place = _workspace(home, lm, settings.threads)(True)
         writer, index = place.writer(writer_lm), opened(place, retriever, embedder, searched, where)
         rewriter = rewriter_of(writer)
         tell_unlearnt(rewriter, [technique], tell)
@@ -488,11 +489,12 @@ def _opens(lm: Any) -> bool:
     return callable(lm) and not isinstance(lm, dspy.BaseLM)
 
 
-def _workspace(home: str | Path | None, lm: Any, threads: int | None) -> Callable[[], Workspace]:
+def _workspace(home: str | Path | None, lm: Any, threads: int | None) -> Callable[[bool], Workspace]:
+    """What opens the working folder, given whether the LM is asked."""
     if _opens(lm):
-        return cast("Callable[[], Workspace]", lm)
+        return lambda _: cast("Workspace", lm())
     limits = Limits(at_once=threads) if isinstance(lm, str) else None  # one that is there has its own
-    return lambda: Workspace.open(home, cast("Any", lm), limits=limits)
+    return lambda asks: Workspace.open(home, cast("Any", lm), limits=limits, asks=asks)
 
 
 def _judging(judge: str | Path | Sequence[str | Path], lm: LM | None) -> dict[str, Any]:

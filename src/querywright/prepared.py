@@ -188,7 +188,7 @@ def prepare(
     arms: Iterable[Any] | Mapping[str, Any],
     questions: Any,
     *,
-    workspace: Callable[[], Workspace],
+    workspace: Callable[[bool], Workspace],
     retriever: Any = None,
     embedder: Any = "embedded",
     engine: str = "dense",
@@ -211,10 +211,10 @@ def prepare(
 
     What is given is as ``querywright.compare`` has it, but for this. Without arms there are those that fit the
     questions. ``workspace`` opens the working folder and the LM once the names are checked and the questions are read,
-    and ``judge_lm`` the LM of the judges, of which that of usefulness scores where no other is named.
-    ``max_passages=None`` leaves each technique its own number. ``guidelines``, for the judge of coverage, may be filled
-    in later. ``reading`` holds ``columns``, ``limit``, ``split`` and ``labels`` of the questions. Without ``scores``
-    nothing is measured, only searched.
+    given whether that LM is asked, and ``judge_lm`` the LM of the judges, of which that of usefulness scores where no
+    other is named. ``max_passages=None`` leaves each technique its own number. ``guidelines``, for the judge of
+    coverage, may be filled in later. ``reading`` holds ``columns``, ``limit``, ``split`` and ``labels`` of the
+    questions. Without ``scores`` nothing is measured, only searched.
 
     Raises:
         InputError: Something cannot be used; it names what, and what may be given.
@@ -254,8 +254,11 @@ def prepare(
         raise InputError(f"{name} searches; give retriever=...")
     if reranker is not None and not any(arm.kind.USES_RERANKER for arm in named.values()):
         raise InputError("nothing here reranks; leave reranker= out, or name a technique that does")
+    asks = bool(readers) or any(arm.kind.LM_STAGES and arm.writer is None for arm in named.values())
+    judging = [one for one in chosen.values() if isinstance(one, JudgedMetric) and one.lm is None]
     ready = Prepared(
-        workspace=workspace(), reader=read_by, questions=asked, metrics=chosen, lacks=lacks, notes=notes
+        workspace=workspace(asks or (bool(judging) and judge_lm is None)), reader=read_by, questions=asked,
+        metrics=chosen, lacks=lacks, notes=notes,
     )  # fmt: skip
     if retriever is not None:
         ready.opens = lambda one: opened(ready.workspace, retriever, embedder, one, where)

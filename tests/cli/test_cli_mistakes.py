@@ -233,12 +233,16 @@ def test_a_message_speaks_of_options(wrong, questions, collection, server):
         assert "=" not in told
 
 
-def test_a_missing_key_is_told_before_anything_is_done(wrong, questions, collection, home, monkeypatch):
+def test_a_missing_key_is_told_before_anything_is_done(cli, wrong, questions, collection, home, monkeypatch):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     fixed = ("evaluate", "plain", "--data", questions, "--collection", collection)
     says(wrong(*fixed, "--lm", "openai/gpt-4o-mini"), "needs a key: set OPENAI_API_KEY", "--api-key-env")
     says(wrong(*fixed, "--lm", "openai/mine", "--api-base", "http://127.0.0.1:9/v1"), "set OPENAI_API_KEY")
+    for more in (("--reader", "none"), ("--metric", "recall@3")):
+        done = cli(*fixed, "--lm", "openai/gpt-4o-mini", *more)
+        assert done.status == 0, done.err
+    says(wrong("evaluate", "hyde", *fixed[2:], "--reader", "none", "--lm", "openai/gpt-4o-mini"), "set OPENAI_API_KEY")
     says(wrong(*fixed, "--judge-lm", "anthropic/claude-haiku-4-5"), "set ANTHROPIC_API_KEY")
     says(wrong("evaluate", "rrr", *fixed[2:], "--writer-lm", "together_ai/some/model"), "set TOGETHER")
     built = sorted(home.rglob("*"))
