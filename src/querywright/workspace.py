@@ -149,10 +149,8 @@ class Workspace:
             return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
         made = "answered from the recording" if self.lm.model.startswith("recording:") else "made"
-        return (
-            f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens; "
-            f"{total.seconds:.0f} s waited for the LM, calls beside each other added up{dollars}"
-        )
+        waited = f"; {total.seconds:.0f} s waited for the LM, calls beside each other added up" * (total.seconds >= 1)
+        return f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens{waited}{dollars}"
 
 
 def _lm(lm: Any, api_base: str | None, api_key: str | None, asks: bool = True, **shared: Any) -> dspy.LM:

@@ -29,8 +29,8 @@ READER_CHECK = 60
 ARMS = ("plain", "query2doc", "step_back", "multi_query", "rag_fusion", "rrr", "hcqr", "rrs")
 NEXT = (
     "querywright index mine passages.jsonl",
-    "querywright compare plain hcqr rrs@hybrid --data questions.jsonl --collection mine --out results",
-    "querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine",
+    "querywright compare plain hcqr --data q.jsonl --collection mine --out results",
+    "querywright compile hcqr --data q.jsonl --collection mine --out artifacts/mine",
 )
 """The main job with data of one's own; --lm names a large LM."""
 SHORT = 12
@@ -84,7 +84,7 @@ def demo(
         _embedded(splits.test[:SHORT], workspace.home, run)
     say("next, your own data:", style="bold")
     for line in NEXT:
-        say(line, indent=2, hang=4)
+        say(line, indent=2)
 
 
 def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:
