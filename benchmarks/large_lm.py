@@ -264,7 +264,7 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
             trials=trials, demo_sizes=(), reader_demo_sizes=(), threads=threads, **given,
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
-        tuned.save(Path("artifacts") / folder)
+        tuned.save(Path("artifacts") / folder, replace=True)
 
 
 def question_program(data: Path, lm: str, threads: int) -> None:
@@ -278,7 +278,7 @@ def question_program(data: Path, lm: str, threads: int) -> None:
         trials=12, demo_sizes=(), reader_demo_sizes=(), threads=threads,
     )  # fmt: skip
     print(f"\n{name}: {tuned.verdict}: {tuned.sentence}")
-    tuned.save(Path("artifacts") / name)
+    tuned.save(Path("artifacts") / name, replace=True)
     export_questions(name, Path("artifacts") / f"{name}.parquet")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import warnings
 from pathlib import Path
 
 import datasets
@@ -62,10 +63,15 @@ def test_what_people_have_is_read_alike(lm):
     assert found == [found[0]] * 4
 
 
-def test_columns_are_called_as_those_who_have_them_call_them():
-    rows = [{"key": one["id"], "body": one["text"]} for one in PASSAGES]
+def test_columns_are_called_as_those_who_have_them_call_them(caplog):
+    rows = [{"key": one["id"], "body": one["text"], "topic": one["id"][2:], "year": 7} for one in PASSAGES]
     index = qw.ChromaRetriever.build("named", rows, columns={"id": "key", "text": "body"})
     assert {one.id: one.text for one in index.passages()} == {one["id"]: one["text"] for one in PASSAGES}
+    assert "left out the columns ['topic', 'year']" in caplog.text
+    assert "metadata=topic,year" in caplog.text
+    named = {"id": "key", "text": "body", "metadata": "topic,year"}
+    index = qw.ChromaRetriever.build("named", pandas.DataFrame(rows), columns=named)
+    assert {one.id: dict(one.metadata) for one in index.passages()}["p-feet"] == {"topic": "feet", "year": 7}
 
 
 def test_the_whole_way(lm, server):
@@ -94,12 +100,32 @@ def test_the_whole_way(lm, server):
     assert "<table" in tuned._repr_html_()
     assert len(qw.compare(["plain", tuned], questions, retriever=index, lm=lm).arms) >= 2
     tuned.save("artifacts/shop")
+    assert len(repr(tuned.save("artifacts/shop"))) < 300
+    with pytest.raises(InputError, match=r"'shop' holds a program .*\(technique hcqr, not plain.*replace="):
+        qw.compile("plain", questions, retriever=index, lm=lm, out="artifacts/shop")
     loaded = qw.load("artifacts/shop", lm=lm)
     row = QUESTIONS[0]
     answer = loaded(row["question"], options=row["options"])
+    assert repr(answer.passages[0]).startswith("Passage(id='p-")
+    assert (
+        repr(qw.Passage("p", "Wear. " * 99, "Brakes")) == f"Passage(id='p', title='Brakes', text='{'Wear. ' * 10}...')"
+    )
     assert answer.answer == tuned(row["question"], options=row["options"]).answer
     assert answer.answer in row["options"]
     assert "sk-never" not in "".join(path.read_text("utf-8") for path in Path("artifacts/shop").iterdir())
+
+
+def test_evidence_that_is_of_another_collection_is_told_by_every_command(lm):
+    qw.ChromaRetriever.build("shop", PASSAGES)
+    other = [{**one, "evidence": {"p-elsewhere": "ENTAILED"}} for one in QUESTIONS[:9]]
+    for call in (lambda: qw.evaluate("plain", other, retriever="shop", lm=lm, metrics="recall@1"),
+                 lambda: qw.compile("plain", other, retriever="shop", lm=lm, trials=1, reader=None)):  # fmt: skip
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            call()
+        said = " ".join(str(one.message) for one in told)
+        assert "no labelled passage of 9 of 9 questions is in the collection" in said
+        assert "['p-elsewhere']" in said
 
 
 def test_one_program_is_evaluated_by_name_as_a_technique_and_as_saved(lm, server, monkeypatch):

@@ -45,7 +45,13 @@ def test_where_nothing_can_be_drawn_work_says_now_and_then_what_is_under_way(pla
         facts = "best so far hyde, recall 75.0 [65, 85]; 7 LM calls; 2 answers from the store; $0.5000"
         wait(lambda: f"hyde: 3 of 6; {facts}\n" in said())
         bar("hyde", 6, 6, "dev 0.7")
-    assert said().endswith("hyde: 6 of 6; best so far hyde, recall 75.0 [65, 85]; dev 0.7\n")
+        assert "hyde: 6 of 6; best so far hyde, recall 75.0 [65, 85]; dev 0.7\n" in said()
+        many = "rag_fusion:" + "n_queries=2," * 9
+        bar.stand(lambda: ("decision_useful", [arm("plain"), arm(many, mean=0.75)]))
+        bar(many, 3, 7, "dev 0.7, " * 9)
+        best = f"best so far {many[:21]}..., decision_useful 75.0 [65, 85]"
+        wait(lambda: f"{many[:37]}...: 3 of 7; {best}\n" in said())
+    assert max(map(len, said().splitlines())) <= 120
 
 
 def test_a_terminal_shows_every_arm_within_its_width_and_nothing_is_left(terminal):

@@ -46,6 +46,7 @@ def test_its_rows_are_those_of_the_results():
 def test_it_is_one_screen():
     screen = re.sub(r"<!-- (\w+) -->.*?<!-- /\1 -->", "", README, flags=re.DOTALL)
     assert len(screen.encode()) < 6_000
+    assert len(re.findall(r"^\| --- \|", README, re.MULTILINE)) == 2
 
 
 def test_its_command_lines_parse():

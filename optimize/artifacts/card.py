@@ -20,6 +20,7 @@ FACTS = ("technique", "reader", "lm", "collection", "engine", "embedder", "reran
 
 _SHOWN_ELSEWHERE = {
     "verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name", "test", "comparisons", "arms", "arm",
+    "given",
 }  # fmt: skip
 
 

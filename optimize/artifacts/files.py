@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -120,6 +120,12 @@ class ArtifactManifest(Checksummed):
     def _without_no_filter(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without a filter there is no word of it, so that digests of before stay what they are."""
         return {name: value for name, value in write(self).items() if name != "where" or value is not None}
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """What tells artifacts apart, for what a notebook shows of one."""
+        return (
+            (name, getattr(self, name)) for name in ("technique", "reader", "lm", "collection", "created", "digest")
+        )
 
     @property
     def digest(self) -> str:

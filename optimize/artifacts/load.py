@@ -224,7 +224,9 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
         raise CollectionError(
-            f"the artifact needs it: {no_collection(manifest.collection, home)}, or give retriever=..."
+            f"the program was compiled over a collection that is not here: {no_collection(manifest.collection, home)}. "
+            'Or search passages of your own: querywright index mine passages.jsonl, then load(path, retriever="mine"), '
+            "or --collection mine"
         )
     if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is looked for
         raise CollectionError(

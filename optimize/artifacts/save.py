@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
-from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
+from querywright.errors import ArtifactError
+from querywright.optimize.artifacts.files import ArtifactManifest, Golden, read_artifact, write_artifact
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.objectives import objective_named
 from querywright.optimize.report import render
-from querywright.optimize.results import Compiled, by_judges, today
+from querywright.optimize.results import Compiled, CompileSettings, by_judges, today
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
@@ -22,7 +25,51 @@ N_GOLDEN = 3
 """Golden questions of a compilation, taken from dev."""
 
 
-def save_compiled(path: str | Path, compiled: Compiled, splits: Splits, *, lm: Any, threads: int) -> ArtifactManifest:
+_OF_A_RUN = ("threads", "max_failures", "deadline")
+"""Settings that say how patiently a compilation asks, and not what."""
+
+
+def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: Any) -> dict[str, Any]:
+    """What a compilation was given, as plain data, which is equal where the same is asked for again.
+
+    Args:
+        splits: Its questions.
+        settings: How much is tried.
+        retriever: What is searched.
+        more: All else by name.
+    """
+    searched = {**opened(retriever), "fingerprint": getattr(retriever, "fingerprint", None)}
+    tried = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RUN}
+    given = {**more, **tried, **searched, "questions": [*map(data_hash, splits)]}
+    return cast("dict[str, Any]", json.loads(json.dumps(given, default=lambda one: getattr(one, "__name__", "?"))))
+
+
+def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
+    """Raise when a folder holds a program that was given something else than this, as ``given_to`` tells it.
+
+    What is damaged may be replaced: compiling again mends it.
+    """
+    try:
+        before = read_artifact(path).manifest.made.get("given")
+    except ArtifactError:
+        return
+    known = before if isinstance(before, dict) else {}
+    other = [name for name, value in given.items() if name not in known or known[name] != value]
+    told = [
+        f"{name} {known[name]}, not {given[name]}" if isinstance(known.get(name), str | int) else name for name in other
+    ]
+    if other:
+        raise ArtifactError(
+            f"{Path(path).resolve().name!r} holds a program that was compiled from something else "
+            f"({'; '.join(told) if known else 'it does not say from what'}); give another folder, or replace it: "
+            "replace=..."
+        )
+
+
+def save_compiled(
+    path: str | Path, compiled: Compiled, splits: Splits, *, lm: Any, threads: int,
+    given: Mapping[str, Any] | None = None,
+) -> ArtifactManifest:  # fmt: skip
     """Write the recommended program of a compilation as an artifact.
 
     Args:
@@ -31,8 +78,9 @@ def save_compiled(path: str | Path, compiled: Compiled, splits: Splits, *, lm: A
         splits: The questions that it was made with.
         lm: The LM that it was made with.
         threads: Questions under way at a time while the golden answers are taken.
+        given: What the compilation was given, as ``given_to`` tells it. Default: nobody is told.
     """
-    made = compiled.to_json()
+    made = {**compiled.to_json(), **({} if given is None else {"given": given})}
     made["data"] = {
         name: {"n": len(part), "sha256": data_hash(part)}
         for name, part in {**splits._asdict(), "reader_check": compiled.reader_check}.items()

@@ -252,7 +252,8 @@ def verdict_of(
         return (
             "no rewriting",
             f"Nothing was better than no rewriting on dev ({objective.name}: best {ours} against {other} per "
-            f"cent{said}), so no rewriting is recommended",
+            f"cent{said}), so no rewriting is recommended; test, other questions, was met after that choice and does "
+            "not change it",
         )
     held = [one for one in comparisons if (one.arm, one.other) == (best, NO_REWRITING)]
     return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -18,7 +18,7 @@ import dspy
 
 from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import read_labels, with_labels
-from querywright.data.reading import check_labels
+from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
 from querywright.models.circuit_breaker import Limits
@@ -32,8 +32,8 @@ from querywright.named import (
     tell_unlearnt,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
-from querywright.optimize.artifacts.save import save_compiled
-from querywright.optimize.artifacts.writers import keep_rewriter
+from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
+from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import Compared
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
@@ -43,8 +43,9 @@ from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
-from querywright.prepared import Metrics, opened, prepare
+from querywright.prepared import Metrics, opened, prepare, tell_missing_evidence
 from querywright.programs import check_takes_writer, technique_class
+from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.workspace import Tell, Workspace
@@ -250,8 +251,9 @@ def label(
     check_judge(None if asks is None else asks.judge)
     with shown(progress, "opening questions, retriever and models") as update:
         ready = prepare(
-            arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder,
-            engine=engine, where=where, reader=None, max_passages=depth, knobs=knobs, scores=False, tell=_warn,
+            arms, questions, workspace=lambda _: _workspace(home, lm, threads)(True), retriever=retriever,
+            embedder=embedder, engine=engine, where=where, reader=None, max_passages=depth, knobs=knobs, scores=False,
+            tell=_warn,
         )  # fmt: skip
         place = ready.workspace
         given: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": update}
@@ -272,12 +274,14 @@ class Tuned:
         splits: The questions that it was made with.
         workspace: The working folder, and the LM that it was made with.
         writer_lm: The LM that the technique was asked with in place of that; None where it was the same.
+        given: What it was compiled from, as plain data.
     """
 
     compiled: Compiled
     splits: Splits
     workspace: Workspace
     writer_lm: dspy.LM | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -291,18 +295,21 @@ class Tuned:
         with asking(self.workspace.lm):
             return self.compiled.program(question=question, options=options, history=history)
 
-    def save(self, path: str | Path) -> ArtifactManifest:
+    def save(self, path: str | Path, *, replace: bool = False) -> ArtifactManifest:
         """Write the recommended program as an artifact, with golden answers and a card.
 
         Args:
             path: The artifact's folder.
+            replace: Whether a program there that was compiled from something else goes. Default False.
 
         Raises:
-            ArtifactError: It cannot be written there.
+            ArtifactError: It cannot be written there, or another program stands there.
         """
+        if not replace:
+            check_same(path, self.given)
         return save_compiled(
             path, self.compiled, self.splits, lm=self.workspace.lm,
-            threads=self.compiled.settings.threads or self.workspace.threads,
+            threads=self.compiled.settings.threads or self.workspace.threads, given=self.given,
         )  # fmt: skip
 
     def __dir__(self) -> list[str]:
@@ -323,6 +330,7 @@ def compile(
     where: Mapping[str, Any] | None = None,
     lm: LM | Callable[[], Workspace] = "embedded",
     reader: str | None = "auto",
+    max_passages: int | None = None,
     knobs: Mapping[str, Any] | None = None,
     settings: CompileSettings | None = None,
     sizes: tuple[int, int, int] | None = None,
@@ -336,6 +344,7 @@ def compile(
     labels: Any = None,
     reading: Mapping[str, Any] | None = None,
     home: str | Path | None = None,
+    out: str | Path | None = None,
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
     **changes: Any,
@@ -350,7 +359,8 @@ def compile(
         where: As ``evaluate`` has it; the artifact keeps it.
         lm: The LM, or its name, or what opens a ``Workspace`` once all else was checked. Default ``embedded``.
         reader: As ``evaluate`` has it.
-        knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
+        max_passages: The budget of every arm: passages shown to the reader at most, 1 to 50. Default 5.
+        knobs: Values that are fixed and not searched; ``max_passages`` may stand here too.
         settings: How much is tried.
         sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
         embedder: What a collection that is named was built with. Default ``embedded``.
@@ -365,6 +375,7 @@ def compile(
         labels: Labels of passages, as ``evaluate`` takes them.
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        out: Where it will be saved: a folder with another program is refused before anything is asked. Default: none.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with what a user should know meanwhile. Default: ``warnings.warn``.
         changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The objective,
@@ -391,7 +402,8 @@ def compile(
     if reranker is not None and not kind.USES_RERANKER:
         raise InputError(f"{technique} does not rerank; leave reranker= out, or use a technique that does")
     needing = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice" if reader == "multiple_choice" else ""
-    values = knob_values(technique, knobs or {})
+    budget = {} if max_passages is None else {MAX_PASSAGES.name: max_passages}
+    values = knob_values(technique, {**budget, **(knobs or {})})
     check_reader(reader)
     searched = engine_for(technique, engine) or "dense"
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
@@ -408,24 +420,32 @@ def compile(
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
     with shown(progress, "opening retriever and models") as update:
-        place = _workspace(home, lm, settings.threads)()
+        place = _workspace(home, lm, settings.threads)(True)
         writer, index = place.writer(writer_lm), opened(place, retriever, embedder, searched, where)
         rewriter = rewriter_of(writer)
         tell_unlearnt(rewriter, [technique], tell)
         # Its folder is what runs, for its base may lie beside it; the copy is for the program that is saved.
         if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
             tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
-        if callable(getattr(index, "passages", None)):
-            check_labels(asked, {passage.id for passage in index.passages()})
+        tell_missing_evidence(asked, index, tell)
         asks: Any = judge_lm
         if asks is not None:
             asks = asks(place) if _opens(asks) else place.another_lm(asks)
+        ranker = open_reranker(reranker)
+        given = given_to(
+            splits, settings, index, technique=technique, reader=read_by, lm=place.lm.model, knobs=values,
+            writer=None if writer is None else str(ref_of(writer)), reranker=None if ranker is None else ranker.id,
+            judges=[one.judge.digest() for one in judges], judge_lm=None if asks is None else asks.model,
+            reader_check=data_hash(reader_check),
+        )  # fmt: skip
+        if out is not None:
+            check_same(out, given)
         found = compile_program(
             technique, splits, retriever=index, lm=place.lm, reader=read_by,
-            knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker),
+            knobs=values, settings=settings, reader_check=reader_check, reranker=ranker,
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         )  # fmt: skip
-    return Tuned(found, splits, place, writer)
+    return Tuned(found, splits, place, writer, given)
 
 
 def _split(
@@ -469,11 +489,12 @@ def _opens(lm: Any) -> bool:
     return callable(lm) and not isinstance(lm, dspy.BaseLM)
 
 
-def _workspace(home: str | Path | None, lm: Any, threads: int | None) -> Callable[[], Workspace]:
+def _workspace(home: str | Path | None, lm: Any, threads: int | None) -> Callable[[bool], Workspace]:
+    """What opens the working folder, given whether the LM is asked."""
     if _opens(lm):
-        return cast("Callable[[], Workspace]", lm)
+        return lambda _: cast("Workspace", lm())
     limits = Limits(at_once=threads) if isinstance(lm, str) else None  # one that is there has its own
-    return lambda: Workspace.open(home, cast("Any", lm), limits=limits)
+    return lambda asks: Workspace.open(home, cast("Any", lm), limits=limits, asks=asks)
 
 
 def _judging(judge: str | Path | Sequence[str | Path], lm: LM | None) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def prepare(
     arms: Iterable[Any] | Mapping[str, Any],
     questions: Any,
     *,
-    workspace: Callable[[], Workspace],
+    workspace: Callable[[bool], Workspace],
     retriever: Any = None,
     embedder: Any = "embedded",
     engine: str = "dense",
@@ -211,10 +211,10 @@ def prepare(
 
     What is given is as ``querywright.compare`` has it, but for this. Without arms there are those that fit the
     questions. ``workspace`` opens the working folder and the LM once the names are checked and the questions are read,
-    and ``judge_lm`` the LM of the judges, of which that of usefulness scores where no other is named.
-    ``max_passages=None`` leaves each technique its own number. ``guidelines``, for the judge of coverage, may be filled
-    in later. ``reading`` holds ``columns``, ``limit``, ``split`` and ``labels`` of the questions. Without ``scores``
-    nothing is measured, only searched.
+    given whether that LM is asked, and ``judge_lm`` the LM of the judges, of which that of usefulness scores where no
+    other is named. ``max_passages=None`` leaves each technique its own number. ``guidelines``, for the judge of
+    coverage, may be filled in later. ``reading`` holds ``columns``, ``limit``, ``split`` and ``labels`` of the
+    questions. Without ``scores`` nothing is measured, only searched.
 
     Raises:
         InputError: Something cannot be used; it names what, and what may be given.
@@ -254,14 +254,17 @@ def prepare(
         raise InputError(f"{name} searches; give retriever=...")
     if reranker is not None and not any(arm.kind.USES_RERANKER for arm in named.values()):
         raise InputError("nothing here reranks; leave reranker= out, or name a technique that does")
+    asks = bool(readers) or any(arm.kind.LM_STAGES and arm.writer is None for arm in named.values())
+    judging = [one for one in chosen.values() if isinstance(one, JudgedMetric) and one.lm is None]
     ready = Prepared(
-        workspace=workspace(), reader=read_by, questions=asked, metrics=chosen, lacks=lacks, notes=notes
+        workspace=workspace(asks or (bool(judging) and judge_lm is None)), reader=read_by, questions=asked,
+        metrics=chosen, lacks=lacks, notes=notes,
     )  # fmt: skip
     if retriever is not None:
         ready.opens = lambda one: opened(ready.workspace, retriever, embedder, one, where)
         for one in dict.fromkeys([arm.engine for arm in searching.values()] or [engine]):
             ready.searched_by(one)
-        _tell_missing_evidence(asked, ready.retriever, tell)
+        tell_missing_evidence(asked, ready.retriever, tell)
     own_lm = ready.workspace.lm if judge_lm is None else judge_lm(ready.workspace)
     for name, metric in chosen.items():
         if isinstance(metric, JudgedMetric) and metric.lm is None:
@@ -492,12 +495,20 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
     return notes
 
 
-def _tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
+def tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
+    """Say which evidence is not in the collection, and what that does; labels of people and judges are refused then."""
     if not any(question.evidence for question in asked) or not callable(getattr(retriever, "passages", None)):
         return
     held = {passage.id for passage in retriever.passages()}
     check_labels(asked, held)
     missing = check_evidence(asked, held)
+    lost = sum(bool(question.evidence) and held.isdisjoint(question.evidence) for question in asked)
+    if lost:
+        tell(
+            f"warning: no labelled passage of {lost} of {len(asked)} questions is in the collection, so they are lost "
+            "(not indexed) whatever is searched, and score 0: index these passages, search the collection that the "
+            "labels are of, or correct the ids"
+        )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
     if len(missing) > SHOWN_WARNINGS:

@@ -37,6 +37,9 @@ PACE_SECONDS = 60.0
 PAGE = '<pre style="font-family: monospace">{code}</pre>'
 """Of a notebook."""
 
+LONGEST_LINE, LONGEST_WHAT, LONGEST_NAME = 120, 40, 24
+"""Characters of such a line, from which facts are left out that do not fit; of what is done, and of the best arm."""
+
 MOST_DRAWN = 12
 """Arms that are drawn: where there are more, those under way and the best."""
 
@@ -190,9 +193,10 @@ class Bar:
 
     def _line(self) -> None:
         self._told = time.monotonic()
-        far = f": {self.done} of {self.total}" if self.total else ""
-        told = "; ".join(filter(None, [self._left(), *self._facts()]))
-        self.console.print(f"{self._now()}{far}{told and '; ' + told}", soft_wrap=True, markup=False, highlight=False)
+        line = _short(self._now(), LONGEST_WHAT) + (f": {self.done} of {self.total}" if self.total else "")
+        for fact in filter(None, [self._left(), *self._facts()]):
+            line += f"; {fact}" if len(line) + 2 + len(fact) <= LONGEST_LINE else ""
+        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _now(self) -> str:
         """What is under way; a model that is loaded meanwhile holds up all else."""
@@ -217,7 +221,7 @@ class Bar:
         best = max(scored, key=lambda one: one[0])[1] if scored else None
         leader = "" if best is None else f"{self.metric} {_score(best)}"
         if best is not None and len(self.arms) > 1:
-            leader = f"best so far {best['name']}, {leader}"
+            leader = f"best so far {_short(best['name'], LONGEST_NAME)}, {leader}"
         if self.said:
             return [one for one in (leader, self.said) if one]
         total = self.spent.total
@@ -279,6 +283,10 @@ class Bar:
         page.print(self)
         html = page.export_html(inline_styles=True, code_format=PAGE, clear=False)
         return {"text/plain": page.export_text(), "text/html": html}
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _score(arm: LiveArm) -> str:

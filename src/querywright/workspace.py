@@ -58,6 +58,7 @@ class Workspace:
         max_calls: int | None = None,
         limits: Limits | None = None,
         keeps: bool = True,
+        asks: bool = True,
     ) -> Workspace:
         """Open the working folder and make the LM ready.
 
@@ -69,6 +70,7 @@ class Workspace:
             max_calls: Calls that it may be asked. Default any number.
             limits: How patient it is asked, and every LM beside it. Default: as ``resolve_lm`` and ``as_lm`` have it.
             keeps: Whether it must be possible to keep what is answered. Default True.
+            asks: Whether the LM is asked, so that a key that it needs must be there. Default True.
 
         Raises:
             InputError: The folder cannot be made, or be written where it has to be.
@@ -91,7 +93,7 @@ class Workspace:
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()
         budget = None if max_calls is None else Budget(None, "the command", calls=max_calls)
-        opened = _lm(lm, api_base, api_key, store=store, ledger=ledger, budget=budget, limits=limits)
+        opened = _lm(lm, api_base, api_key, asks, store=store, ledger=ledger, budget=budget, limits=limits)
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget)
 
     def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
@@ -147,13 +149,11 @@ class Workspace:
             return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
         made = "answered from the recording" if self.lm.model.startswith("recording:") else "made"
-        return (
-            f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens; "
-            f"{total.seconds:.0f} LM seconds{dollars}"
-        )
+        waited = f"; {total.seconds:.0f} s waited for the LM, calls beside each other added up" * (total.seconds >= 1)
+        return f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens{waited}{dollars}"
 
 
-def _lm(lm: Any, api_base: str | None, api_key: str | None, **shared: Any) -> dspy.LM:
+def _lm(lm: Any, api_base: str | None, api_key: str | None, asks: bool = True, **shared: Any) -> dspy.LM:
     from querywright.models.lm import as_lm, resolve_lm, with_key
 
     if not isinstance(lm, str):
@@ -163,4 +163,5 @@ def _lm(lm: Any, api_base: str | None, api_key: str | None, **shared: Any) -> ds
             f"the LM {lm!r} answers in this process and has no address and no key; with api_base= or api_key= "
             "name a remote one, such as openai/MODEL"
         )
-    return with_key(resolve_lm(lm, api_base=api_base, api_key=api_key, **shared))
+    named = resolve_lm(lm, api_base=api_base, api_key=api_key, **shared)
+    return with_key(named) if asks else named

@@ -60,6 +60,8 @@ def test_a_compiled_program_is_shown_checked_and_compared(ok, cli, artifact, add
         "reader.predict", "How it was made", "seed: ", "versions: chromadb",
     ):  # fmt: skip
         assert text in shown.out
+    cost = shown.out.partition("\n  cost\n")[2]
+    assert re.match(r"(    [a-z ]+\n(      [a-z_]+: [0-9.]*[1-9][0-9.]*\n)+)+  \w", cost), cost
     card = cli("artifact", "show", artifact, "--json").data
     assert (card["collection"], bool(card["scores"])) == ("tiny", True)
     checked = ok("artifact", "verify", artifact, *address, width=160)
@@ -89,6 +91,29 @@ def test_a_compiled_program_is_shown_checked_and_compared(ok, cli, artifact, add
     broken = cli("artifact", "verify", other, width=160)
     assert (broken.status, "differs: files: README.md was changed" in broken.out) == (2, True)
     assert cli("artifact", "show", other).status == 2
+
+
+def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
+    compiled, cli, artifact, questions, server, tmp_path
+):
+    made, asked = (artifact / "manifest.json").read_text(), len(server.requests)
+    given = ("--collection", "tiny", "--sizes", "3,4,4", "--trials", "2", "--out", artifact, *server.lm)
+    for technique, more, said in (
+        ("step_back", (), "technique hcqr, not step_back"),
+        ("hcqr", ("--seed", "1"), "seed 0, not 1; questions"),
+        ("hcqr", ("--max-passages", "2"), "(knobs)"),
+    ):
+        refused = cli("compile", technique, "--data", questions, *given, *more)
+        assert refused.status == 2
+        assert said in " ".join(refused.err.split())
+        assert "'made' holds a program" in refused.err
+        assert "--replace" in refused.err
+    assert (len(server.requests), (artifact / "manifest.json").read_text()) == (asked, made)
+    compiled("hcqr", artifact)
+    assert len(server.requests) == asked
+    compiled("step_back", artifact, "--replace", "--max-passages", "2", "--max-failures", "0.2")
+    assert json.loads((artifact / "manifest.json").read_text())["made"]["technique"] == "step_back"
+    assert json.loads((artifact / "program.json").read_text())["knobs"]["max_passages"] == 2
 
 
 def test_a_compiled_program_goes_to_another_machine(ok, cli, artifact, address, tmp_path):

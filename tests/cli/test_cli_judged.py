@@ -34,7 +34,7 @@ def compile_in(cli, unlabelled, collection, server):
     def call(*more, reader="none"):
         return cli(
             "compile", "hcqr", "--data", unlabelled, "--collection", collection, "--out", "made", "--sizes", "2,6,6",
-            "--trials", "2", "--threads", "2", "--json", "--reader", reader, *server.lm, *more,
+            "--trials", "2", "--threads", "2", "--replace", "--json", "--reader", reader, *server.lm, *more,
         )  # fmt: skip
 
     return call

@@ -128,6 +128,7 @@ def test_sizes(wrong, questions, collection, server):
         says(wrong(*command, f"--sizes={sizes}"), "--sizes takes three whole numbers", "20,40,80")
     says(wrong(*command, "--sizes", "0,2,2"), "1 or more")
     says(wrong(*command, "--limit", "1"), "split is empty")
+    says(wrong(*command, "--sizes", "9,1,1"), "of these 18 questions at most ", "give smaller --sizes, or more")
 
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):
@@ -216,6 +217,8 @@ def test_all_mistakes_of_a_line_are_told_at_once(wrong, questions):
     assert lacking.startswith("error: TECHNIQUE must be given")
     assert re.findall(r"error: (\S+) must be given", wrong("compile", "hcqr")) == ["--data", "--out"]
     says(wrong("compile", "hcqr", "--colection", "tiny"), "Did you mean --collection?", "--data must be given")
+    says(wrong("compile", "hcqr", "--metric", "recall@1"), "Did you mean --objective?")
+    says(wrong("evaluate", "plain", "--objective", "recall@1"), "Did you mean --metric?")
     told = wrong("compare", "hyed", "--data", questions, "--metric", "recal@5")
     says(told, "did you mean hyde?", "(did you mean recall@K?)", "--out must be given")
     assert "ARM must be given" not in told
@@ -230,12 +233,16 @@ def test_a_message_speaks_of_options(wrong, questions, collection, server):
         assert "=" not in told
 
 
-def test_a_missing_key_is_told_before_anything_is_done(wrong, questions, collection, home, monkeypatch):
+def test_a_missing_key_is_told_before_anything_is_done(cli, wrong, questions, collection, home, monkeypatch):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     fixed = ("evaluate", "plain", "--data", questions, "--collection", collection)
     says(wrong(*fixed, "--lm", "openai/gpt-4o-mini"), "needs a key: set OPENAI_API_KEY", "--api-key-env")
     says(wrong(*fixed, "--lm", "openai/mine", "--api-base", "http://127.0.0.1:9/v1"), "set OPENAI_API_KEY")
+    for more in (("--reader", "none"), ("--metric", "recall@3")):
+        done = cli(*fixed, "--lm", "openai/gpt-4o-mini", *more)
+        assert done.status == 0, done.err
+    says(wrong("evaluate", "hyde", *fixed[2:], "--reader", "none", "--lm", "openai/gpt-4o-mini"), "set OPENAI_API_KEY")
     says(wrong(*fixed, "--judge-lm", "anthropic/claude-haiku-4-5"), "set ANTHROPIC_API_KEY")
     says(wrong("evaluate", "rrr", *fixed[2:], "--writer-lm", "together_ai/some/model"), "set TOGETHER")
     built = sorted(home.rglob("*"))

@@ -72,7 +72,9 @@ def test_the_same_answers_give_the_same_bytes(recorded, tmp_path, ask):
 
 def test_what_was_not_recorded_is_said_with_the_prompt_and_the_remedy(recorded, ask):
     name = f"recording:{recorded[0]}"
-    with pytest.raises(ModelError, match=r"no answer of this prompt.*It flies.*recording write"):
+    with pytest.raises(
+        ModelError, match=r"not in the recording.*--lm embedded.*of this prompt.*flies.*recording write"
+    ):
         ask(resolve_lm(name), "It flies.")
     with pytest.raises(ModelError, match="instructions, which it does not know"):
         ask(resolve_lm(name), signature=Name.with_instructions("Name the thing in one word."))

@@ -56,6 +56,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
     assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
     assert f"**{compiled.sentence}.**\n" in text
     assert 'qw.load("path/to/mine", retriever="mine", lm="openai/...")' in text
+    assert "It has no reader" not in text
 
     settings = CompileSettings(objective="recall@1", trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
     text = card("mine", compile_in(make_world(), settings=settings), "scripted/model", "2026-01-02", {})
@@ -145,7 +146,7 @@ ALONE = {
             18,
             "no rewriting",
             "Nothing was better than no rewriting on dev (decision_useful: best 0.0 against 100.0 per cent; "
-            "0 won, 6 lost of 6, p = .031), so no rewriting is recommended",
+            "0 won, 6 lost of 6, p = .031), so no rewriting is recommended; test, other questions, was met after that",
         ),
         ("rewriting", 15, "too few questions", "5 dev and 5 test questions are too few to crown an arm"),
     ],

@@ -183,9 +183,18 @@ def _show_card(card: Mapping[str, Any]) -> None:
         for name, one in card["prompts"].items()
     }
     versions = ", ".join(f"{name} {one}" for name, one in card["versions"].items())
+    made = {name: _spent(value) if name == "cost" else value for name, value in card["made"].items()}
     show_facts({"Knobs that differ from their defaults": changed or {"none": "-"}})
     show_facts({"Prompts": prompts}, lines=True)
-    show_facts({"How it was made": {**card["made"], "versions": versions, "golden answers": len(card["golden"])}})
+    show_facts({"How it was made": {**made, "versions": versions, "golden answers": len(card["golden"])}})
+
+
+def _spent(cost: Any) -> Any:
+    """Counters by stage, without those that are zero and stages that have no other."""
+    if not isinstance(cost, Mapping):
+        return cost
+    told = {name: _spent(value) for name, value in cost.items()}
+    return {name: value for name, value in told.items() if value not in (0, {})}
 
 
 def _show_checks(checks: Sequence[Any]) -> None:

@@ -126,8 +126,8 @@ def _technique(
         what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
     ready = prepare(
-        [technique], [question], workspace=lambda: lm.open(home, keeps=False), **search.given(lm), engine=engine,
-        reader=reader, max_passages=None, scores=False, tell=note,
+        [technique], [question], workspace=lambda asks: lm.open(home, keeps=False, asks=asks), **search.given(lm),
+        engine=engine, reader=reader, max_passages=None, scores=False, tell=note,
     )  # fmt: skip
     (program,) = ready.programs.values()
 

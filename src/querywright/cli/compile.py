@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,30 +30,33 @@ def compile_command(
     *,
     data: opt.DataOptions,
     save_to: opt.OutFolder,
+    replace: opt.Flag = False,
     sizes: Sizes | None = None,
     objective: opt.Names = ("auto",),
     teleprompter: opt.Name = "bootstrap_few_shot",
     argument: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False)] = (),
     trials: opt.Count = 30,
     seed: opt.Integer = 0,
+    max_passages: opt.Count | None = None,
     reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
     deadline: opt.Deadline = None,
     search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
-    run: opt.Threads = opt.Threads(),
+    run: opt.RunOptions = opt.RunOptions(),
     output: opt.Results = opt.Results(),
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
-    A knob given here is fixed and not searched; max_passages is the budget of every arm (default 5).
+    A knob given here is fixed and not searched.
 
     Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
     Args:
         technique: A name that querywright techniques lists.
-        save_to: Where the artifact is written.
+        save_to: Where the artifact is written. The same command again goes on; another program there is refused.
+        replace: Unless this says that it goes.
         sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
             auto: judged_useful where --judge-lm is given, or that of --judge, else decision_useful where evidence is
@@ -61,6 +64,7 @@ def compile_command(
         teleprompter: What makes the prompts; an unknown name lists all.
         argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
+        max_passages: Passages shown to the reader at most, in every arm. Default: 5.
         seed: Of the split, the demonstrations and the search.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
@@ -73,27 +77,29 @@ def compile_command(
     judging.beside(lm)
     check_folder(save_to, "--out")
     compile_and_show(
-        technique, data.source, save_to, output, lm=lambda: lm.open(output.home, run.threads),
-        **search.given(lm, needed=True), engine=search.engine, reader=reader, sizes=counts, reader_check=reader_check,
-        reading=data.given,
+        technique, data.source, save_to, output, replace=replace, lm=lambda: lm.open(output.home, run.threads),
+        **search.given(lm, needed=True), engine=search.engine, max_passages=max_passages, reader=reader, sizes=counts,
+        reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         settings=CompileSettings(
-            objective=objective, trials=trials, seed=seed, threads=run.threads, deadline=deadline,
-            teleprompter=teleprompter, arguments=arguments,
+            objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
+            deadline=deadline, teleprompter=teleprompter, arguments=arguments,
         ),
     )  # fmt: skip
 
 
-def compile_and_show(technique: str, questions: Any, save_to: Path, output: opt.Results, **given: Any) -> Workspace:
+def compile_and_show(
+    technique: str, questions: Any, save_to: Path, output: opt.Results, *, replace: bool, **given: Any
+) -> Workspace:
     """Compile, save, show and log; what was found is also shown when it could not be saved. Gives where it was done."""
     from querywright.api import compile as compiled
 
     logged = tracking(output.log)
     failed: QuerywrightError | None = None
     with progress("opening collection and models") as update:
-        tuned = compiled(technique, questions, progress=update, tell=note, **given)
+        tuned = compiled(technique, questions, out=None if replace else save_to, progress=update, tell=note, **given)
         try:
-            tuned.save(save_to)
+            tuned.save(save_to, replace=replace)
         except QuerywrightError as error:
             failed = error
 
@@ -142,7 +148,7 @@ def show_compiled(
         )
     for why in dict.fromkeys(compiled.failed.values()):
         notes.append(f"out, {why}: {', '.join(name for name, said in compiled.failed.items() if said == why)}")
-    notes += pool_notes([replace(arm.dev, name=arm.name) for arm in best], splits.dev)
+    notes += pool_notes([changed(arm.dev, name=arm.name) for arm in best], splits.dev)
     notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]
     show_table(
         f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, knobs that differ",

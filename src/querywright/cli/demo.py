@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.workspace import Workspace
 
+OWN = Path("artifacts/hcqr-sample")
+"""The demo's own place, where it replaces what it made before, live or not."""
 SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET, LIVE_BUDGET = 1, 3
@@ -25,6 +27,12 @@ BUDGET, LIVE_BUDGET = 1, 3
 READER_CHECK = 60
 """Further questions for closed book and oracle evidence."""
 ARMS = ("plain", "query2doc", "step_back", "multi_query", "rag_fusion", "rrr", "hcqr", "rrs")
+NEXT = (
+    "querywright index mine passages.jsonl",
+    "querywright compare plain hcqr --data q.jsonl --collection mine --out results",
+    "querywright compile hcqr --data q.jsonl --collection mine --out artifacts/mine",
+)
+"""The main job with data of one's own; --lm names a large LM."""
 SHORT = 12
 """Questions of the part that is asked of the embedded model."""
 
@@ -32,7 +40,7 @@ SHORT = 12
 def demo(
     *,
     live: opt.Flag = False,
-    save_to: opt.OutFolder = Path("artifacts/hcqr-sample"),
+    save_to: opt.OutFolder = OWN,
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
@@ -64,7 +72,7 @@ def demo(
         note(f"the LM: {head.model}; {len(answers)} answers, written down on {head.made}")
     workspace = compile_and_show(
         "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=lambda: place, retriever="sample",
-        reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
+        replace=save_to == OWN, reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
         settings=CompileSettings(trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
     )  # fmt: skip
@@ -74,6 +82,9 @@ def demo(
     _ask(save_to, splits.test[0], workspace)
     if recorded:
         _embedded(splits.test[:SHORT], workspace.home, run)
+    say("next, your own data:", style="bold")
+    for line in NEXT:
+        say(line, indent=2)
 
 
 def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:

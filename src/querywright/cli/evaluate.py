@@ -111,7 +111,8 @@ class Bench:
             check_file(judging.guidelines, "--guidelines")
             guidelines = Guidelines()
         ready = prepare(
-            named, given.data.source, workspace=lambda: lm.open(given.output.home, given.run.threads),
+            named, given.data.source,
+            workspace=lambda asks: lm.open(given.output.home, given.run.threads, asks=asks),
             **arms.given(lm), engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages,
             metrics=arms.metric, reading=given.data.given,
             judges=judging.judge, guidelines=guidelines, threads=given.run.threads, tell=note,

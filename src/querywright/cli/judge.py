@@ -141,7 +141,7 @@ def label_command(
     asks = None if judge == "none" else resolve_judge(judge)
     check_judge(None if asks is None else asks.judge)
     ready = prepare(
-        arm, data.source, workspace=work.open, **search.given(work.lm, needed=True),
+        arm, data.source, workspace=lambda _: work.open(), **search.given(work.lm, needed=True),
         engine=search.engine or "dense", reader=None, max_passages=depth, scores=False, reading=data.given, tell=note,
     )  # fmt: skip
     lm = judging.open(ready.workspace, work.lm)

@@ -15,6 +15,9 @@ _PYTHON = re.compile(r"\b([a-z_]+)=(?:\.\.\.)?(?![\w\"'{\[(-])")
 OTHERWISE = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
 """What the command line calls what Python calls otherwise."""
 
+MEANT = {"--metric": "--objective", "--objective": "--metric"}
+"""What commands that tune, and commands that measure, call what the others call otherwise."""
+
 MOST = 20
 """Mistakes that are told at once."""
 
@@ -48,6 +51,8 @@ def mistakes(app: App, words: Sequence[str], error: CycloptsError) -> Iterator[s
                 yield f"{', '.join(lacking)} must be given" if lacking else str(error)
         elif error.argument is not None and error.argument.name in told:
             return  # what was put in its place
+        elif isinstance(error, UnknownOptionError) and (meant := _meant(error)):
+            yield f"Unknown option: {error.token.keyword or error.token.value}. Did you mean {meant}?"
         else:
             yield from str(getattr(error, "exception_message", "")).splitlines() if own else [str(error)]
         if isinstance(error, UnknownOptionError):
@@ -72,6 +77,12 @@ def mistakes(app: App, words: Sequence[str], error: CycloptsError) -> Iterator[s
             error = further
         else:
             return
+
+
+def _meant(error: UnknownOptionError) -> str | None:
+    """What the command that ran calls an option of another one."""
+    meant = MEANT.get(error.token.keyword or error.token.value)
+    return meant if any(meant in one.names for one in error.argument_collection) else None
 
 
 def _lacking(argument: Argument) -> list[Argument]:

@@ -161,10 +161,15 @@ class LMOptions:
             "max_calls": self.max_calls, "limits": self.limits,
         }  # fmt: skip
 
-    def open(self, home: Path | None, threads: int | None = None, *, keeps: bool = True) -> Workspace:
-        """Open the working folder with this LM; one that cannot be written only where nothing must be kept."""
+    def open(
+        self, home: Path | None, threads: int | None = None, *, keeps: bool = True, asks: bool = True
+    ) -> Workspace:
+        """Open the working folder with this LM; one that cannot be written only where nothing must be kept.
+
+        Where the LM is not asked it needs no key.
+        """
         given = {**self.given, "limits": replace(self.limits, at_once=threads)}
-        return Workspace.open(home, **given, keeps=keeps)
+        return Workspace.open(home, **given, keeps=keeps, asks=asks)
 
     def beside(self, workspace: Workspace) -> Any:
         """This LM as a second one of a workspace, which both are paid from."""

@@ -15,11 +15,13 @@ value:
   ENTAILED; in multi-hop sets that means that each of them is needed. ``assessors``: by passage id who gave the label.
 * ``history``: the conversation before the question: a list of turns, each a text or an object of ``role`` and
   ``content``; or a text, whose lines are the turns.
-* ``metadata`` of a passage: an object of text, numbers, truth values and dates.
+* ``metadata`` of a passage: an object of text, numbers, truth values and dates; a mapping may name columns that hold
+  such values, as ``"topic,year"``.
 
 Text cells (CSV, TSV) hold lists and objects as JSON, and an empty cell is a missing value. Further columns
-are ignored. Values lose outer whitespace and are otherwise kept as they are. A row of a form that needs more
-than names (HotpotQA, Ragas, ...) is put under these names first, see :mod:`querywright.data.forms`.
+are ignored; of passages it is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a
+form that needs more than names (HotpotQA, Ragas, ...) is put under these names first, see
+:mod:`querywright.data.forms`.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors", "history")
 PASSAGE_NAMES = ("id", "text", "title", "metadata")
+SHOWN_UNREAD = 3
 QUESTION_COLUMNS = {
     "id": ("id", "_id", "qid", "question_id"),
     "question": ("question", "query", "user_input"),
@@ -203,6 +206,12 @@ def read_passages(
         if first != passage:
             record.complain(record.cell("id").column, passage.id, f"another id: {place} has it with other content")
     table.raise_problems(name_of(source), n_rows)
+    if unread := table.unread():
+        logger.warning(
+            "%s: left out the columns %s; to search by what is in them (where), name them as columns of the metadata: "
+            "metadata=%s",
+            name_of(source), short(unread), ",".join(unread[:SHOWN_UNREAD]),
+        )  # fmt: skip
     return [passage for _, passage in found.values()]
 
 

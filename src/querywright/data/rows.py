@@ -67,6 +67,11 @@ class Table:
         self.seen.update(dict.fromkeys(row.values))
         return Record(row, self)
 
+    def unread(self) -> list[str]:
+        """The columns that there are and nothing is read from."""
+        named = [column for names in self.names.values() for column in names]
+        return [name for name in self.seen if name not in {part for one in named for part in (one, *split_names(one))}]
+
     def raise_problems(self, source: str, n_rows: int) -> None:
         """Raise everything that was found; a column that is nowhere is told once, and not for each row."""
         if not n_rows and not self.problems:
@@ -363,8 +368,14 @@ def read_history(record: Record) -> tuple[str, ...]:
 
 
 def read_metadata(record: Record) -> dict[str, Scalar]:
-    """The metadata's flat values; a missing one is left out, and a date is its ISO 8601 text."""
+    """The metadata's flat values; a missing one is left out, and a date is its ISO 8601 text.
+
+    A column that is no object, or several columns that are mapped to it, are values by their own names.
+    """
     column, value = record.parsed("metadata")
+    named = [name for name in split_names(record.table.mapped.get("metadata", "")) if name in record.values]
+    if named and not isinstance(value, dict):
+        value = {name: record.values[name] for name in named}
     if value is not None and not isinstance(value, dict):
         record.complain(column, value, "an object of text, numbers and truth values")
         return {}

@@ -119,12 +119,11 @@ def asked_of(question: Question) -> str:
 def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:
     if min(sizes) < 0:
         raise InputError(f"sizes (train, dev, test) must be 0 or more, but got {sizes}")
-    short = [
-        f"{name}: {size} questions asked for, but {len(part)} of {sum(map(len, splits))} fall to it by their ids; ask "
-        "for fewer, or give more questions"
-        for name, part, size in zip(splits._fields, splits, sizes, strict=True)
-        if len(part) < size
-    ]
-    if short:
-        raise DataError(short)
+    most = [*map(len, splits)]
+    if any(size > there for size, there in zip(sizes, most, strict=True)):
+        asked, can = (",".join(map(str, numbers)) for numbers in (sizes, most))
+        raise DataError(
+            f"of these {sum(most)} questions at most {can} fall to train,dev,test by their ids, but got {asked}; "
+            "give smaller sizes=..., or more questions"
+        )
     return Splits(*(part[:size] for part, size in zip(splits, sizes, strict=True)))

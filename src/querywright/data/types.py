@@ -15,6 +15,9 @@ Scalar = str | int | float | bool
 History = str | Sequence[Any] | None
 """A conversation before a question, in any form that ``turns_of`` reads."""
 
+SHOWN = 60
+"""Characters of a passage's text in its ``repr``."""
+
 PERSON = "person"
 """Who gave a label where nothing else is said."""
 
@@ -30,7 +33,7 @@ class Label(StrEnum):
     NOT_USEFUL = "NOT_USEFUL"
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False)
 class Passage:
     """A piece of text that can be retrieved.
 
@@ -50,6 +53,11 @@ class Passage:
     def content(self) -> str:
         """What is embedded: title and text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
+
+    def __repr__(self) -> str:
+        """Id, title and the beginning of the text: a list of passages stays readable."""
+        text = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}..."
+        return f"Passage(id={self.id!r}, title={self.title!r}, text={text!r})"
 
     def digest(self) -> str:
         """SHA-256 of everything in the passage, as hex."""

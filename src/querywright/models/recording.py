@@ -117,9 +117,10 @@ class RecordingEngine(Shared):
                 else "of these instructions, which it does not know,"
             )
             raise LMModelError(
-                f"the recording {self.path.name!r} holds no answer {why} asked of: {shown!r} ... (prompt "
-                f"{asked['prompt'][:12]}). Ask an LM once (--lm NAME, the same --home), then write the recording "
-                "again: querywright recording write FILE"
+                f"this question is not in the recording {self.path.name!r}, which gives recorded answers alone: ask an "
+                f"LM, such as --lm embedded. It holds no answer {why} asked of: {shown!r} ... (prompt "
+                f"{asked['prompt'][:12]}). To record it, ask an LM once (--lm NAME, the same --home), then: "
+                "querywright recording write FILE"
             )
         return text_response(
             answer.text, answer.finish_reason, self.identity, answer.input_tokens, answer.output_tokens

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from querywright.errors import ArtifactError, InputError
+from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.files import json_digest
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import Golden, read_artifact
+from querywright.optimize.artifacts.load import load
 from querywright.optimize.program_state import program_from, shaped, state_of
 from querywright.programs import READERS, TECHNIQUES, Ensemble, make_program
 
@@ -44,6 +45,19 @@ def test_an_artifact_is_four_files_and_says_how_it_was_made(artifact, write):
     assert read_artifact(artifact).manifest.technique == "plain"
     assert sorted(entry.name for entry in artifact.parent.iterdir()) == ["a", "link"]
     assert (artifact.parent / "link").is_symlink()
+
+
+SHIPPED = Path(__file__).parents[3] / "artifacts"
+
+
+@pytest.mark.parametrize("name", ["medquad-cdc", "textbooks", "textbooks-hcqr", "two-hop"])
+def test_what_is_shipped_is_whole_says_that_it_has_no_reader_and_what_to_do_without_its_passages(name):
+    assert read_artifact(SHIPPED / name).manifest.reader is None
+    assert "It has no reader" in (SHIPPED / name / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(
+        CollectionError, match=r'a collection that is not here.*load\(path, retriever="mine"\), or --coll'
+    ):
+        load(SHIPPED / name, lm="embedded")
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
