@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -12,9 +12,10 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.show import emit, note, progress, say
-from querywright.data import Passage, read_passages
+from querywright.data import Passage
 from querywright.data.documents import names_documents
 from querywright.data.hub import names_of
+from querywright.data.reading import iterate_passages
 from querywright.errors import InputError
 
 Passages = Annotated[
@@ -62,15 +63,24 @@ def index(
     is_read = names_documents(source)
     if (data != opt.RowOptions()) if is_read else sizes:
         raise InputError("--chunk-size and --chunk-overlap are of documents, --column, --limit and --split of rows")
+    found: Iterable[Passage]
     if not is_read:
-        found = read_passages(passages, **data.given)
+        found = iterate_passages(passages, **data.given)
     else:
         with progress("reading") as update:
             documents = read_into(collection, source, output.folder, progress=update, **sizes)
         found = documents.passages
     if workers is not None:
-        _embed(found, embedder, workers, output)
-    report = build(collection, found, output, embedder, prune=prune)
+        _embed(found := list(found), embedder, workers, output)
+    n_given = 0
+
+    def given() -> Iterator[Passage]:
+        nonlocal n_given
+        for passage in found:
+            n_given += 1
+            yield passage
+
+    report = build(collection, given(), output, embedder, prune=prune)
     read = {} if documents is None else {name: one for name, one in documents._asdict().items() if name != "passages"}
     state = "built" if report.rebuilt else "unchanged"
     emit(output.as_json, asdict(report) | read, lambda: say(
@@ -80,7 +90,7 @@ def index(
     ))  # fmt: skip
     if documents is not None:
         note(f"{documents.files} files, {documents.unchanged} of them as they were and not read again")
-    stay = report.count - len(found)
+    stay = report.count - n_given
     if stay > 0 and not prune:
         note(f"{stay} passages of earlier sources stay; --prune removes them")
 
@@ -99,7 +109,7 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
 
 
 def build(
-    collection: str, passages: Sequence[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
+    collection: str, passages: Iterable[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
 ) -> Any:
     """Build a collection, with progress; gives what ``build_collection`` reports."""
     from querywright.retrieval.index import build_collection

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from querywright.data.documents import names_documents
-from querywright.data.reading import read_passages as read_source
+from querywright.data.reading import iterate_passages
 from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
 from querywright.errors import CollectionError, InputError, ModelError
@@ -211,7 +211,7 @@ class ChromaRetriever(_Dense, HeldPassages):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
         if names_documents(passages) and not columns:  # which documents do not have: the reader of sources refuses them
             passages = read_into(name, passages, home).passages
-        read = read_source(passages, columns=columns)
+        read = iterate_passages(passages, columns=columns)
         build_collection(name, read, embedder=embedder, home=home, prune=prune, progress=progress)
         return cls(name, embedder=embedder, home=home)
 
