@@ -13,7 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,10 @@ EF_CONSTRUCTION = 400
 DATABASE = "chroma.sqlite3"
 NEIGHBOURS = (16, 64)
 """Links of a vector; the more where not all passages are found, as with many hundred that are almost the same."""
-# Chroma keeps in memory what it has not synced; 2 is its least, so that nothing is left for readers to write.
-SYNC_THRESHOLD = 2
+WRITES = 20
+"""Times that Chroma writes all it has while an index is built, at most."""
+LEAST_SYNC = 2
+"""Vectors between two times that Chroma writes all it has, at least."""
 SAME_VECTOR = 1e-4
 Encode = Callable[[Sequence[str]], Vectors]
 OPENING_SECONDS = 60.0
@@ -85,21 +87,15 @@ def write_index(
     """
     from chromadb.errors import ChromaError
 
-    hnsw = {
-        "space": SPACE,
-        "ef_search": EF_SEARCH,
-        "ef_construction": EF_CONSTRUCTION,
-        "max_neighbors": neighbours,
-        "sync_threshold": SYNC_THRESHOLD,
-    }
     hashed, left = list[NDArray[np.int64]](), iter(passages.values())
     try:
         client = open_client(path)
         try:
+            calls, sync = calls_and_sync(len(passages), client.get_max_batch_size())
+            hnsw = hnsw_of(neighbours, sync)
             table = client.create_collection(TABLE, configuration={"hnsw": hnsw}, embedding_function=None)
-            most = client.get_max_batch_size()  # Chroma writes all vectors again at each call
-            for first in range(0, len(passages), most):
-                batch, made = list(islice(left, most)), list[Vectors]()
+            for first, until in pairwise(len(passages) * call // calls for call in range(calls + 1)):
+                batch, made = list(islice(left, until - first)), list[Vectors]()
                 for start in range(0, len(batch), CHUNK):
                     part = batch[start : start + CHUNK]
                     made.append(encode([one.content for one in part]))
@@ -122,6 +118,29 @@ def write_index(
     names = [file.relative_to(path.parent).as_posix() for segment in segments for file in segment.iterdir()]
     ties = int(np.unique(np.concatenate(hashed), return_counts=True)[1].max())
     return _digests(path.parent, sorted([*names, f"{path.name}/{DATABASE}"])), ties
+
+
+def calls_and_sync(count: int, most: int) -> tuple[int, int]:
+    """In how many calls of at most so many vectors each Chroma is given them, and after how many it writes what it has.
+
+    It writes all that it has each time, and keeps in memory what was new since. The last call is a time to write, so
+    that nothing is left for readers.
+    """
+    least = -(-count // most)
+    between = -(-least // WRITES)
+    calls = between * -(-least // between)
+    return calls, max(LEAST_SYNC, between * (count // calls))
+
+
+def hnsw_of(neighbours: int, sync: int) -> dict[str, Any]:
+    """How Chroma links so many vectors to each, and after how many new ones it writes them."""
+    return {
+        "space": SPACE,
+        "ef_search": EF_SEARCH,
+        "ef_construction": EF_CONSTRUCTION,
+        "max_neighbors": neighbours,
+        "sync_threshold": sync,
+    }
 
 
 class ChromaIndex:
