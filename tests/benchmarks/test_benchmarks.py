@@ -52,13 +52,27 @@ def test_a_technique_runs_through_the_benchmark(bench: Callable[[str], Any], has
     assert result.name in techniques.line(result, 4)
 
 
-def test_stored_questions_lead_to_the_passage_of_a_question(bench: Callable[[str], Any], tmp_path: Path) -> None:
-    questions = bench("questions")
-    made = questions.build(tmp_path, 42, 4)
-    assert (made.plain.count, made.index.count) == (42, 11)  # ten passages of four questions, one of two
-    for retriever in (made.plain, made.index):
-        assert retriever.search(["7.asked"], 1)[0][0].passage.id == "0000007"
-    assert min(questions.compare(made, 3).values()) > 0
+def test_what_is_measured_at_a_large_size_is_what_a_small_one_does(
+    bench: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = bench("large")
+    monkeypatch.setenv(bench("trials").KEY, "x")
+    monkeypatch.setattr(large, "PASSAGES", 60)
+    monkeypatch.setattr(large, "DEV", 6)
+    (tmp_path / "data" / "set").mkdir(parents=True)
+    sentences = [f"Sentence {n} says that {'a thing ' * (5 + n % 9)}is {n * n} of some kind." for n in range(60)]
+    for name, column in (("corpus", "text"), ("questions", "question")):
+        rows = [json.dumps({column: f"{one} {one}" if column == "text" else one[:50]}) for one in sentences]
+        (tmp_path / "data" / "set" / f"{name}.jsonl").write_text("\n".join(rows))
+    site = large.Site(tmp_path / "home", tmp_path / "data", 42, 12, 6)
+    found = {step.__name__: step(site) for part in large.PARTS.values() for step in part}
+    counted = {name: found[name].get("passages") for name in ("index", "words_built", "asked", "chroma")}
+    assert counted == {"index": 42, "words_built": 42, "asked": 6, "chroma": 42}
+    assert (found["again"]["rebuilt"], found["publish"]["questions"], found["study"]["trials"]) == (False, 42, 6)
+    assert all(min(found[name].values()) > 0 for name in ("dense", "words", "hybrid", "match", "compare"))
+    record = next(site.texts.records(42))
+    index = large.QuestionIndex("asked", embedder=site.embedder, home=site.home)
+    assert index.search([record.questions[0].text], 1)[0][0].passage.id == record.passage
 
 
 def test_trials_over_numbers_ask_once_and_loops_by_hand_as_often_as_their_cache_lets_them(
