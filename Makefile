@@ -89,8 +89,7 @@ format: $(STAMP) ## Rewrite the code in the project's style
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## Run the benchmarks
-	$(BIN)/python benchmarks/search.py
-	$(BIN)/python benchmarks/questions.py --size 20000
+	$(BIN)/python benchmarks/large.py
 	$(BIN)/python benchmarks/study.py
 	$(BIN)/python benchmarks/load.py
 	$(BIN)/python benchmarks/serve.py

@@ -24,7 +24,7 @@ class KeyedLines(Mapping[str, _T], Generic[_T]):
 
     def __init__(self, file: BinaryIO, read: Callable[[bytes], _T]) -> None:
         self._file, self._read = file, read
-        finalize(self, file.close).atexit = False
+        finalize(self, file.close)
         self._rows: dict[str, int] = {}
         self._ends = array("Q", [0])
         self._had: WeakValueDictionary[int, _T] = WeakValueDictionary()

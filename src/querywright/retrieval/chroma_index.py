@@ -6,7 +6,6 @@ It stores ids, vectors and metadata, never texts and no embedding function; we h
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import shutil
 import sqlite3
@@ -38,6 +37,8 @@ EF_CONSTRUCTION = 400
 DATABASE = "chroma.sqlite3"
 NEIGHBOURS = (16, 64)
 """Links of a vector; the more where not all passages are found, as with many hundred that are almost the same."""
+WRITES = 20
+"""Times that Chroma writes all it has while an index is built, at most."""
 LEAST_SYNC = 2
 """Vectors between two times that Chroma writes all it has, at least."""
 SAME_VECTOR = 1e-4
@@ -131,11 +132,11 @@ def write_index(
 def calls_and_sync(count: int, most: int) -> tuple[int, int]:
     """In how many calls of at most so many vectors each Chroma is given them, and after how many it writes what it has.
 
-    It writes all that it has each time, and keeps in memory what was new since: so it does both as often as the square
-    root of the calls. The last call is a time to write, so that nothing is left for readers.
+    It writes all that it has each time, and keeps in memory what was new since. The last call is a time to write, so
+    that nothing is left for readers.
     """
     least = -(-count // most)
-    between = math.isqrt(least)
+    between = -(-least // WRITES)
     calls = between * -(-least // between)
     return calls, max(LEAST_SYNC, between * (count // calls))
 
