@@ -33,7 +33,7 @@ from querywright.programs import RAG
 from querywright.programs.qb_rag import QBRAG
 from querywright.retrieval.replay import searched_by
 
-_AT_A_TIME = 16  # questions between two reports of progress
+_AT_A_TIME = 16  # questions between two reports of progress; more where more threads ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,9 @@ class _Collection:
     def lines(self, questions: Sequence[Question], writers: Sequence[Writer]) -> list[_Line]:
         """What the writers write for each question, and what it is worth."""
         lines: list[_Line] = []
-        for start in range(0, len(questions), _AT_A_TIME):
-            lines += self._batch(questions[start : start + _AT_A_TIME], writers)
+        step = max(_AT_A_TIME, self.settings.threads)
+        for start in range(0, len(questions), step):
+            lines += self._batch(questions[start : start + step], writers)
             if self.progress is not None:
                 self.progress("collect", len(lines), len(questions))
         return lines

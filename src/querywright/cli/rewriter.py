@@ -205,7 +205,7 @@ def train_command(
     splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
     check_target(save_to)
     check_place(save_to, "--out")
-    workspace = lm.open(output.home)
+    workspace = lm.open(output.home, run.threads)
     given = rewrites.given(
         workspace, asked, splits, search, teaches="collect" in settings.stages,
         pairs=[pair for file in training.pairs for pair in read_pairs(file)],
@@ -264,7 +264,7 @@ def collect_command(
     check_place(save_to, "--out")
     asked = data.questions()
     splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
-    workspace = lm.open(output.home)
+    workspace = lm.open(output.home, run.threads)
     given = rewrites.given(workspace, asked, splits, search)
     with progress("collecting") as update:
         found = collect(settings, given, progress=update)
@@ -331,7 +331,7 @@ def evaluate_command(
     learnt = {rewriter.card.get("technique"): dict(rewriter.card.get("knobs") or {})}
     knobs = [knob_values(name, search.knobs) if search.knobs else learnt.get(name, {}) for name in names]
     passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
-    workspace = lm.open(output.home)
+    workspace = lm.open(output.home, run.threads)
     writers = {lm.lm or "embedded": None, rewriter.name: opt.LMOptions(f"rewriter:{path}").beside(workspace)}
     with progress("opening the collection") as update:
         retriever = workspace.retriever(collection, search.embedder, engine)
