@@ -114,14 +114,15 @@ def test_whichever_worker_runs_a_trial_it_is_stopped_and_whoever_is_free_resumes
     command.wait_for(lambda: (out / "study.yaml").exists() and len(under_way()) == 2)
     names = under_way()
     (out / CONTROL).write_text(json.dumps({"stop": names, "add": [f"{name}:" for name in names]}))
-    command.wait_for(lambda: sum(one.stopped for one in snapshot(out).trials) == 2)
+    command.wait_for(lambda: sum(one.stopped for one in snapshot(out).trials) >= 2)
     server.delay = 0.0
     done = command.end()
     assert done.status == 0, done.err
     found = snapshot(out).trials
-    assert [one.name for one in found if one.stopped] == names
-    assert len({one.worker for one in found if one.stopped}) == 2
+    stopped = [one for one in found if one.stopped and one.same_as is None]  # the sampler may propose one of them again
+    assert [one.name for one in stopped] == names
+    assert len({one.worker for one in stopped}) == 2
     again = {one.asked: one for one in found if one.asked}
     assert {name: one.state for name, one in again.items()} == {f"{name}:": "complete" for name in names}
-    assert [again[f"{one.name}:"].arm for one in found if one.stopped] == [one.arm for one in found if one.stopped]
+    assert [again[f"{one.name}:"].arm for one in stopped] == [one.arm for one in stopped]
     assert studies.asked_twice(server.requests) == 0

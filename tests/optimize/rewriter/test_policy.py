@@ -227,6 +227,7 @@ def test_a_model_of_the_t5_family_learns_fields_in_plain_words(tmp_path: Path) -
     train, dev = taught(range(12), text), taught([12], text)
     said = [f"thought: Look up. | queries: key {n}; dose What of?" for n in range(13)]
     model, tokenizer, kind = TINY["tiny_seq2seq"](tokenizer=TINY["plain_tokenizer"](said))
+    torch.manual_seed(0)  # of the dropout
     policy = HFPolicy(Base(model, tokenizer, kind), rank=None, device="cpu")
     one = policy.taught(train[3].messages, train[3].text)
     assert one.text == "thought: Look up. | queries: key 3; dose"
