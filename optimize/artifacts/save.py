@@ -25,6 +25,9 @@ N_GOLDEN = 3
 """Golden questions of a compilation, taken from dev."""
 
 
+_SHOWN = ("technique", "reader", "lm", "collection", "seed", "trials", "sizes")
+"""Of what differs, that whose values say something to people; the rest are digests and lists."""
+
 _OF_A_RUN = ("threads", "max_failures", "deadline")
 """Settings that say how patiently a compilation asks, and not what."""
 
@@ -40,6 +43,7 @@ def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: 
     """
     searched = {**opened(retriever), "fingerprint": getattr(retriever, "fingerprint", None)}
     tried = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RUN}
+    tried["objective"] = settings.objectives
     given = {**more, **tried, **searched, "questions": [*map(data_hash, splits)]}
     return cast("dict[str, Any]", json.loads(json.dumps(given, default=lambda one: getattr(one, "__name__", "?"))))
 
@@ -56,7 +60,8 @@ def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
     known = before if isinstance(before, dict) else {}
     other = [name for name, value in given.items() if name not in known or known[name] != value]
     told = [
-        f"{name} {known[name]}, not {given[name]}" if isinstance(known.get(name), str | int) else name for name in other
+        f"{name} {known[name]}, not {given[name]}" if name in _SHOWN and name in known else name.replace("_", " ")
+        for name in other
     ]
     if other:
         raise ArtifactError(

@@ -37,6 +37,9 @@ PACE_SECONDS = 60.0
 PAGE = '<pre style="font-family: monospace">{code}</pre>'
 """Of a notebook."""
 
+LEADING = ("running", "done")
+"""States of an arm that may be the best so far: what ended early was scored on few questions."""
+
 LONGEST_LINE, LONGEST_WHAT, LONGEST_NAME = 120, 40, 24
 """Characters of such a line, from which facts are left out that do not fit; of what is done, and of the best arm."""
 
@@ -217,7 +220,7 @@ class Bar:
 
     def _facts(self) -> list[str]:
         """How the best arm stands, and what all cost."""
-        scored = [(arm["mean"], arm) for arm in self.arms if arm["mean"] is not None]
+        scored = [(arm["mean"], arm) for arm in self.arms if arm["mean"] is not None and arm["state"] in LEADING]
         best = max(scored, key=lambda one: one[0])[1] if scored else None
         leader = "" if best is None else f"{self.metric} {_score(best)}"
         if best is not None and len(self.arms) > 1:

@@ -57,7 +57,7 @@ def some(count, word="text"):
 
 def test_a_new_collection_and_the_same_again(builder):
     report = builder.build(some(30))
-    assert report == IndexReport("books", 30, 30, 0, 0, 30, 0, 1, True, report.seconds)
+    assert report == IndexReport("books", 30, 30, 0, 0, 0, 30, 0, 1, True, report.seconds)
     assert builder.left() == ["generation-1", "manifest.json"]
     assert list_collections(builder.home) == ["books"]
     builder.check(some(30))
@@ -65,7 +65,7 @@ def test_a_new_collection_and_the_same_again(builder):
     assert (json.loads(before)["embedder"], json.loads(before)["count"]) == ("hashed", 30)
     assert str(builder.home) not in before
     report = builder.build(some(30)[::-1])
-    assert report == IndexReport("books", 30, 0, 0, 0, 0, 0, 1, False, report.seconds)
+    assert report == IndexReport("books", 30, 0, 0, 0, 0, 0, 0, 1, False, report.seconds)
     assert (builder.folder / "manifest.json").read_text() == before
 
 
@@ -78,7 +78,7 @@ def test_what_is_not_named_stays_and_what_changed_is_replaced(builder):
         Passage("new", "a new text"),
     )
     report = builder.build([changed, retitled, new, old[5]])
-    assert report == IndexReport("books", 31, 1, 2, 0, 2, 29, 2, True, report.seconds)
+    assert report == IndexReport("books", 31, 1, 2, 0, 27, 2, 29, 2, True, report.seconds)
     assert builder.left() == ["generation-2", "manifest.json"]
     builder.check([*old[:3], changed, retitled, *old[5:], new])
     report = builder.build([new], prune=True)

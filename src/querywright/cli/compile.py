@@ -143,8 +143,8 @@ def show_compiled(
     if compiled.corrected is not None:  # how much of the best arm's value is owed to its having been chosen
         dev, corrected = map(_per_cent, compiled.corrected)
         notes.append(
-            f"the best of {len(compiled.arms)} arms has {dev} where it was chosen, and is worth about {corrected} on "
-            "other questions"
+            f"the best of {len(compiled.arms)} arms has {dev} on the questions it was chosen on, of which about "
+            f"{corrected} is left when the luck of being chosen is taken off; what it is worth, test says"
         )
     for why in dict.fromkeys(compiled.failed.values()):
         notes.append(f"out, {why}: {', '.join(name for name, said in compiled.failed.items() if said == why)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -72,15 +72,7 @@ def index(
         found = documents.passages
     if workers is not None:
         _embed(found := list(found), embedder, workers, output)
-    n_given = 0
-
-    def given() -> Iterator[Passage]:
-        nonlocal n_given
-        for passage in found:
-            n_given += 1
-            yield passage
-
-    report = build(collection, given(), output, embedder, prune=prune)
+    report = build(collection, found, output, embedder, prune=prune)
     read = {} if documents is None else {name: one for name, one in documents._asdict().items() if name != "passages"}
     state = "built" if report.rebuilt else "unchanged"
     emit(output.as_json, asdict(report) | read, lambda: say(
@@ -90,9 +82,8 @@ def index(
     ))  # fmt: skip
     if documents is not None:
         note(f"{documents.files} files, {documents.unchanged} of them as they were and not read again")
-    stay = report.count - n_given
-    if stay > 0 and not prune:
-        note(f"{stay} passages of earlier sources stay; --prune removes them")
+    if report.stayed:
+        note(f"{report.stayed} passages of earlier sources stay; --prune removes them")
 
 
 def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:

@@ -82,7 +82,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
 
 def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
     if not os.path.isfile(path):
-        raise DataError(f"{name}: no such file; a source is {KNOWN_SOURCES}")
+        raise DataError(f"{name}: no such file or folder; a source is {KNOWN_SOURCES}")
     if not format_of(path.name)[0]:
         raise DataError(f"{name}: unknown format; a source is {KNOWN_SOURCES}")
     return file_rows(path, name, problems)
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 def _dataset_name(source: str) -> tuple[str, str | None] | None:
     """Name and configuration when the source is a dataset by name, None when it is anything else."""
     is_named = source.startswith(HUB_PREFIX)
-    looks_like_file = format_of(source)[0] or source[:1] in "./~" or os.path.exists(source)
+    looks_like_file = format_of(source)[0] or source[:1] in "./~" or source[-1:] == "/" or os.path.exists(source)
     if not is_named and ("/" not in source or looks_like_file):
         return None
     dataset, _, config = source.removeprefix(HUB_PREFIX).partition(":")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.shared import Shared
 
 PAGE = 1000
+
+_logger = logging.getLogger(__name__)
 """Passages of a user's own collection that are read at a time."""
 LOOKED_AT = 8
 """Passages of it whose vectors are looked at when it is opened."""
@@ -200,7 +203,7 @@ class ChromaRetriever(_Dense, HeldPassages):
             columns: Our names (id, text, title, metadata) to those of the rows. Default: guessed.
             embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
-            prune: Whether passages of other ids that are in it are removed. Default False, as of ``querywright index``.
+            prune: Whether passages of other ids are removed. Default False: they stay, and a warning says how many.
             progress: True for a bar, or called with (passages embedded, passages in all) while it works. Default None.
 
         Raises:
@@ -212,7 +215,9 @@ class ChromaRetriever(_Dense, HeldPassages):
         if names_documents(passages) and not columns:  # which documents do not have: the reader of sources refuses them
             passages = read_into(name, passages, home).passages
         read = iterate_passages(passages, columns=columns)
-        build_collection(name, read, embedder=embedder, home=home, prune=prune, progress=progress)
+        report = build_collection(name, read, embedder=embedder, home=home, prune=prune, progress=progress)
+        if report.stayed:
+            _logger.warning("%d passages of earlier sources stay in %r; prune=True removes them", report.stayed, name)
         return cls(name, embedder=embedder, home=home)
 
     @property

@@ -69,6 +69,7 @@ class IndexReport:
         added: Passages that were not in it before.
         changed: Passages whose text, title or metadata replaced another of their id.
         removed: Passages that were in it and are not any more.
+        stayed: Passages that were in it, were not given now, and are in it still.
         embedded: Texts that the model embedded.
         cached: Texts whose vectors were in the store.
         generation: Number of the published generation.
@@ -81,6 +82,7 @@ class IndexReport:
     added: int
     changed: int
     removed: int
+    stayed: int
     embedded: int
     cached: int
     generation: int
@@ -151,6 +153,7 @@ def build_collection(
             added=len(merged) - len(there),
             changed=sum(id in given and before[id].digest() != given[id].digest() for id in there),
             removed=len(before) - len(there),
+            stayed=len(merged) - len(given),
             embedded=stored.n_embedded - embedded,
             cached=cached,
             generation=manifest.number,
