@@ -105,6 +105,7 @@ def test_a_frozen_one_is_left_as_it_is(program, outer):
     assert demos(tuned.rag.program)["reader.predict"] == 0
 
 
+@pytest.mark.slow
 def test_the_example(example, at_place):
     names, *_, answer = example("in_dspy.py")
     assert "rag.program.reader.predict" in names
