@@ -25,6 +25,7 @@ from querywright.data.types import Passage, Question
 from querywright.errors import CollectionError, PromptTooLongError
 from querywright.files import json_digest
 from querywright.home import home as working_folder
+from querywright.keyed_lines import of_both
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
 from querywright.models.lm import engine_of
@@ -258,7 +259,7 @@ def build_questions(
         kept = sorted({*(before.keys() - removed if prune else before), *new})
         index = publish_questions(
             collection,
-            (new[id] if id in new else before[id] for id in kept),
+            of_both(kept, new, before),
             embedder=embedder,
             home=home,
             progress=None if progress is None else partial(progress, "embedding"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, Generic, TypeVar
 from weakref import WeakValueDictionary, finalize
 
@@ -63,3 +63,8 @@ class KeyedLines(Mapping[str, _T], Generic[_T]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def of_both(keys: Iterable[str], over: Mapping[str, _T], under: Mapping[str, _T]) -> Iterator[_T]:
+    """What stands under each key, where both have it in the first."""
+    return (over[key] if key in over else under[key] for key in keys)

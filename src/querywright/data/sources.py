@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 def _dataset_name(source: str) -> tuple[str, str | None] | None:
     """Name and configuration when the source is a dataset by name, None when it is anything else."""
     is_named = source.startswith(HUB_PREFIX)
-    looks_like_file = format_of(source)[0] or source[:1] in "./~" or source[-1:] == "/" or os.path.exists(source)
+    looks_like_file = format_of(source)[0] or source[:1] in "./~" or source.endswith("/") or os.path.exists(source)
     if not is_named and ("/" not in source or looks_like_file):
         return None
     dataset, _, config = source.removeprefix(HUB_PREFIX).partition(":")

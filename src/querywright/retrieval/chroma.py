@@ -48,11 +48,11 @@ from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.shared import Shared
 
 PAGE = 1000
-
-_logger = logging.getLogger(__name__)
 """Passages of a user's own collection that are read at a time."""
 LOOKED_AT = 8
 """Passages of it whose vectors are looked at when it is opened."""
+
+_logger = logging.getLogger(__name__)
 SAME_MODEL = 0.3
 """Cosine of two vectors of one text by one model, of which one may have seen a file's name beside it; those of two
 models are near 0."""

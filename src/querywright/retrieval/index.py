@@ -27,7 +27,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import sync
 from querywright.home import home as working_folder
-from querywright.keyed_lines import KeyedLines
+from querywright.keyed_lines import KeyedLines, of_both
 from querywright.models.embedder import Embedder, Progress, TextEmbedder, with_store
 from querywright.progress import shown
 from querywright.retrieval.chroma_index import FOLDER, NEIGHBOURS, ChromaIndex, open_index, write_index
@@ -138,12 +138,10 @@ def build_collection(
         files = {one.metadata["file"] for one in given.values() if one.metadata.keys() >= OF_DOCUMENTS}
         stay = before if not files else (id for id, one in before.items() if one.metadata.get("file") not in files)
         merged = sorted({*given} if prune else {*stay, *given})
-        chosen = (given[id] if id in given else before[id] for id in merged)
-        content, stored, manifest = content_hash(chosen), with_store(embedder, home), published
+        content, stored, manifest = content_hash(of_both(merged, given, before)), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
         if manifest is None or not _is_current(folder, manifest, content, before, stored):
-            chosen = (given[id] if id in given else before[id] for id in merged)
-            manifest, distinct = _build(folder, chosen, content, stored, told)
+            manifest, distinct = _build(folder, of_both(merged, given, before), content, stored, told)
             cached = distinct - stored.n_embedded + embedded
         sweep(folder, manifest)
         there = [id for id in merged if id in before]

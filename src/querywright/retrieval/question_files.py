@@ -19,6 +19,7 @@ from querywright.data.tables import file_rows
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
+from querywright.keyed_lines import of_both
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
@@ -142,7 +143,7 @@ def import_questions(
         absent = {id for id, record in before.items() if record.questions} - given.keys()
         gone = absent if prune else set[str]()
         after = sorted({*(before.keys() - gone), *edited})
-        records = (edited[id] if id in edited else before[id] for id in after)
+        records = of_both(after, edited, before)
         index = publish_questions(collection, records, embedder=embedder, home=home, progress=progress)
     old = _texts(before[id] for id in (*edited, *gone) if id in before)
     new = _texts(edited.values())

@@ -78,9 +78,10 @@ def _bytes(file: Path, most: int = LARGEST) -> bytes:
 
 def _opened(file: Path) -> str:
     """What is shown of a file: a report with all prompts, where it has room for some alone."""
+    page = _text(file)
     with contextlib.suppress(OSError):
-        return with_prompts(_text(file), _bytes(file.with_suffix(PROMPTS)))
-    return _text(file)
+        return with_prompts(page, _bytes(file.with_suffix(PROMPTS)))
+    return page
 
 
 def _of_report(file: Path) -> Any:
