@@ -8,9 +8,11 @@ export QUERYWRIGHT_HOME ?= $(CURDIR)/.querywright
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_ROOT_USER_ACTION ?= ignore
+# The tests start Python some hundred times, which then reads what was compiled once.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live lock licences sbom test test-all attack mutation coverage lint docs table picture format bench bench-peers train-rewriter clean
+.PHONY: help install demo demo-live lock licences sbom test test-all attack mutation coverage lint .style .mypy .pyright docs table picture format bench bench-peers train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -68,11 +70,18 @@ coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twic
 	$(PYTEST) --cov --cov-report=term --cov-fail-under=90
 
 lint: $(STAMP) ## Style, types and floors
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target .style .mypy .pyright
+
+.style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p querywright
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+.mypy:
+	$(BIN)/mypy -p querywright
+
+.pyright:
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(STAMP) ## Build the documentation into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

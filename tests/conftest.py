@@ -1,4 +1,4 @@
-"""Every test has a working folder of its own and no network; the embedded model is re-encoded once a session."""
+"""Every test has a working folder of its own and no network; the embedded model is re-encoded once a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def _interrupts_reach_processes() -> None:
 
 @pytest.fixture(scope="session")
 def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
+    """Where the re-encoded model lies, for all processes of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "models"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

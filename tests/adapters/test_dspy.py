@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import dspy
 import pytest
@@ -8,6 +9,7 @@ from dspy.utils import DummyLM
 
 from querywright.adapters.dspy import as_module, save_module
 from querywright.data.types import Question
+from querywright.models.lm import resolve_lm
 from querywright.optimize.artifacts.load import load
 from querywright.programs import Knobs
 
@@ -105,8 +107,9 @@ def test_a_frozen_one_is_left_as_it_is(program, outer):
     assert demos(tuned.rag.program)["reader.predict"] == 0
 
 
-@pytest.mark.slow
-def test_the_example(example, at_place):
+def test_the_example(example, at_place, monkeypatch):
+    module = sys.modules[load.__module__]  # the package gives its name to the function
+    monkeypatch.setattr(module, "resolve_lm", lambda name, **given: resolve_lm("openai/scripted", **given))
     names, *_, answer = example("in_dspy.py")
     assert "rag.program.reader.predict" in names
     assert answer == OPTIONS[1]

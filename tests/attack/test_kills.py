@@ -293,32 +293,37 @@ TWICE = {
 }
 
 
+@pytest.fixture(scope="module")
+def other_forks():
+    other = Forks(SCRIPTED_KEY="sk-x")
+    yield other
+    other.close()
+
+
 @pytest.mark.parametrize("name", TWICE)
-def test_two_at_once_end_well_or_one_is_told_to_wait(name, template, server, forks, tmp_path, times, attack):
+def test_two_at_once_end_well_or_one_is_told_to_wait(
+    name, template, server, forks, other_forks, tmp_path, times, attack
+):
     """Both end, or one is refused in words; what is left is whole, and the command alone finds the same."""
     two = "two commands into one place end well, or one is told why not"
     lm = f"--lm openai/scripted --api-base {server.address} --api-key-env SCRIPTED_KEY"
     commands = [one.format(lm=lm).split() for one in TWICE[name]]
-    other = Forks(SCRIPTED_KEY="sk-x")
-    try:
-        for turn in range(times(1)):
-            folder = Path(shutil.copytree(template, tmp_path / str(turn)))
-            ends: list[Any] = [None, None]
+    for turn in range(times(1)):
+        folder = Path(shutil.copytree(template, tmp_path / str(turn)))
+        ends: list[Any] = [None, None]
 
-            def run(place: int, which: Any, folder: Path = folder, ends: Any = ends) -> None:
-                ends[place] = which.run(folder, *commands[place])
+        def run(place: int, which: Any, folder: Path = folder, ends: Any = ends) -> None:
+            ends[place] = which.run(folder, *commands[place])
 
-            pair = [threading.Thread(target=run, args=(n, one)) for n, one in enumerate((forks, other))]
-            for one in pair:
-                one.start()
-            for one in pair:
-                one.join()
-            said = [(status, text[-600:]) for status, _, text in ends]
-            well = all(status in (0, 2, 3) and "Traceback" not in text for status, text in said)
-            attack.tried(two, well and 0 in [status for status, _ in said], (name, said))
-            again = forks.run(folder, *commands[0])
-            left = [one.name for one in folder.rglob(".*") if HALF.search(one.name)]
-            attack.tried(two, again[0] == 0 and not left, (name, again, left))
-            shutil.rmtree(folder)
-    finally:
-        other.close()
+        pair = [threading.Thread(target=run, args=(n, one)) for n, one in enumerate((forks, other_forks))]
+        for one in pair:
+            one.start()
+        for one in pair:
+            one.join()
+        said = [(status, text[-600:]) for status, _, text in ends]
+        well = all(status in (0, 2, 3) and "Traceback" not in text for status, text in said)
+        attack.tried(two, well and 0 in [status for status, _ in said], (name, said))
+        again = forks.run(folder, *commands[0])
+        left = [one.name for one in folder.rglob(".*") if HALF.search(one.name)]
+        attack.tried(two, again[0] == 0 and not left, (name, again, left))
+        shutil.rmtree(folder)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ import yaml
 from querywright.cli import show
 from querywright.cli.main import run
 from querywright.models.embedder import EMBEDDED_DIMENSION
+from querywright.models.store import open_store
 
 TOPICS = {
     "juice": "Fast sugar such as juice or glucose tablets comes first when blood sugar is very low.",
@@ -64,12 +66,18 @@ class ScriptedServer(SCRIPTED["ScriptedServer"]):  # type: ignore[misc]
     """An OpenAI-compatible server that fills in the fields which the prompt names, or refuses, and takes its time."""
 
     def __init__(self) -> None:
-        self.status, self.refusal, self.delay = 200, 401, 0.0
-        self.refuses: Callable[[dict[str, Any]], bool] = lambda body: False
-        self.reply: Callable[[dict[str, Any]], str] = fill_in
         super().__init__([self._answered])
         self.requests = self.bodies
         self.server_port = self._server.server_port
+        self.begin()
+
+    def begin(self) -> None:
+        """Answer as it does at first, and forget who asked."""
+        self.status, self.refusal, self.delay = 200, 401, 0.0
+        self.refuses: Callable[[dict[str, Any]], bool] = lambda body: False
+        self.reply: Callable[[dict[str, Any]], str] = fill_in
+        self.bodies.clear()
+        self.headers.clear()
 
     def _answered(self, body: dict[str, Any]) -> dict[str, Any]:
         time.sleep(self.delay)
@@ -90,7 +98,12 @@ class ScriptedServer(SCRIPTED["ScriptedServer"]):  # type: ignore[misc]
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
+def server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
+    if "artifact" in request.fixturenames:  # what was answered is kept by the address
+        scripted = request.getfixturevalue("compiled_once")[1]
+        scripted.begin()
+        yield scripted
+        return
     scripted = ScriptedServer()
     yield scripted
     scripted.close()
@@ -99,14 +112,18 @@ def server() -> Iterator[ScriptedServer]:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder of the test's own, an embedder without a model, and a key."""
-    folder = tmp_path / "home"
-    monkeypatch.setenv("QUERYWRIGHT_HOME", str(folder))
-    monkeypatch.setenv("SCRIPTED_KEY", "sk-never-to-be-printed-1234567890")
-    monkeypatch.chdir(tmp_path)
+    return work_in(tmp_path, monkeypatch)
+
+
+def work_in(place: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Go there, to a working folder ``home``."""
+    patch.setenv("QUERYWRIGHT_HOME", str(place / "home"))
+    patch.setenv("SCRIPTED_KEY", "sk-never-to-be-printed-1234567890")
+    patch.chdir(place)
 
     # Embedders keep their names, stores and checks; only the model behind them is a small one.
-    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: WordModel)
-    return folder
+    patch.setattr("querywright.models.embedder._loader", lambda *_: WordModel)
+    return place / "home"
 
 
 @pytest.fixture
@@ -140,12 +157,14 @@ def write_lines(path: Path, rows: list[Any]) -> Path:
     return path
 
 
+def write_passages(folder: Path) -> Path:
+    texts = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TOPICS.items()]
+    return write_lines(folder / "passages.jsonl", texts)
+
+
 @pytest.fixture
 def passages(tmp_path: Path) -> Path:
-    return write_lines(
-        tmp_path / "passages.jsonl",
-        [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TOPICS.items()],
-    )
+    return write_passages(tmp_path)
 
 
 def question_rows(copies: int = 3) -> list[dict[str, Any]]:
@@ -170,8 +189,11 @@ def questions(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def collection(cli: Callable[..., Result], passages: Path) -> str:
-    assert cli("index", "tiny", passages).status == 0
+def collection(request: pytest.FixtureRequest, cli: Callable[..., Result], passages: Path) -> str:
+    if "artifact" in request.fixturenames:  # it brings its collection
+        request.getfixturevalue("artifact")
+    else:
+        assert cli("index", "tiny", passages).status == 0
     return "tiny"
 
 
@@ -239,17 +261,38 @@ def compiled(
     """Compiles a technique in little time, and gives the artifact's folder."""
 
     def call(technique: str, out: str, *more: object, data: Path = questions, sizes: str = "3,4,4") -> Path:
-        given = ("--data", data, "--collection", collection, "--out", out, "--sizes", sizes, "--threads", "2", "--json")
-        ok("compile", technique, *given, *(() if "--trials" in more else ("--trials", "2")), *more, *server.lm)
+        more = (*more, *(() if "--trials" in more else ("--trials", "2")))
+        ok(*compile_command(technique, data, out, sizes), *more, *server.lm)
         return Path(out)
 
     return call
 
 
+def compile_command(technique: str, data: Path, out: str, sizes: str = "3,4,4") -> list[str]:
+    given = {"--data": data, "--collection": "tiny", "--out": out, "--sizes": sizes, "--threads": 2}
+    return ["compile", technique, *(str(word) for pair in given.items() for word in pair), "--json"]
+
+
+@pytest.fixture(scope="session")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ScriptedServer]]:
+    """A folder with a collection and a program that was compiled on it, and the LM that was asked."""
+    place, scripted = tmp_path_factory.mktemp("compiled"), ScriptedServer()
+    with pytest.MonkeyPatch.context() as patch:
+        home = work_in(place, patch)
+        data = write_lines(place / "questions.jsonl", question_rows())
+        assert run(["index", "tiny", str(write_passages(place))]) == 0
+        assert run([*compile_command("hcqr", data, "artifacts/made"), "--trials", "2", *scripted.lm]) == 0
+        open_store(home).close()
+    yield place, scripted
+    scripted.close()
+
+
 @pytest.fixture
-def artifact(compiled: Callable[..., Path]) -> Path:
-    """A program compiled with the scripted LM."""
-    return compiled("hcqr", "artifacts/made")
+def artifact(compiled_once: tuple[Path, ScriptedServer], home: Path, questions: Path, tmp_path: Path) -> Path:
+    """A program compiled with the scripted LM, beside the collection."""
+    for name in ("home", "artifacts"):
+        shutil.copytree(compiled_once[0] / name, tmp_path / name)
+    return Path("artifacts/made")
 
 
 @pytest.fixture

@@ -45,19 +45,6 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
     says(wrong("ask", QUESTION, "--artifact", artifact, *server.lm), "chooses between options", "--option")
 
 
-def test_unknown_names_are_answered_with_the_known_ones(wrong, questions, collection, server):
-    fixed = ("--collection", collection, *server.lm)
-    compiles = ("compile", "hcqr", "--data", questions, "--out", "new")
-    says(wrong("compile", "hcrq", "--data", questions, "--out", "new", *fixed), "'hcrq'", "hcqr")
-    says(wrong("ask", QUESTION, "--technique", "hcrq", *fixed), "'hcrq'", "hcqr")
-    says(wrong("evaluate", "--data", questions, "--metric", "f1", *fixed), "'f1'", "token_f1", "recall")
-    says(wrong(*compiles, "--objective", "speed", *fixed), "'speed'", "accuracy")
-    for command in (["evaluate", "--data", questions], compiles, ["ask", QUESTION, "--technique", "plain"]):
-        says(wrong(*command, "--knob", "max_passages=many", *fixed), "max_passages", "many")
-        says(wrong(*command, "--embedder", "other", *fixed), "'embedded:all-MiniLM-L6-v2'", "'st:other'")
-    says(wrong(*compiles, "--knob", "max_passages", *fixed), "NAME=VALUE")
-
-
 def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collection, server):
     """What may be a name or a path is a name; what is written to is refused before anything is asked."""
     long, fixed = "x" * 300, ("--collection", collection, *server.lm)
@@ -101,15 +88,6 @@ def test_lms(wrong, questions, collection, monkeypatch):
     said = told("--lm", "openai/x", "--api-key-env", "sk-this-is-the-key-itself")
     says(said, "name of a variable")
     assert "this-is-the-key" not in said
-
-
-def test_collections(cli, wrong, questions, collection, server, passages):
-    told = wrong("evaluate", "--data", questions, "--collection", "absent", *server.lm)
-    says(told, "'absent'", "known: tiny", "querywright index absent")
-    says(wrong("evaluate", "--data", questions, *server.lm), "plain searches", "--collection")
-    says(wrong("ask", QUESTION, "--technique", "plain", *server.lm), "plain searches", "--collection")
-    assert cli(*told[told.index("querywright index") :].split()[1:3], passages).status == 0
-    assert cli("ask", QUESTION, "--technique", "plain", "--collection", "absent", *server.lm).status == 0
 
 
 def test_what_cannot_be_asked(wrong, collection, server):

@@ -62,19 +62,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return requests
 
 
-def test_ask_has_the_rewriter_write_and_the_lm_read(
-    ok: Any, cli: Any, collection: str, server: Any, trained: Rewriter, asked: list[Any]
-) -> None:
-    command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, *OPTIONS, *server.lm)
-    found = ok(*command, "--writer-lm", trained.path, "--json")
-    assert (len(asked), len(server.requests)) == (1, 1)
-    assert found.data["passages"][0]["id"] == "p-feet"
-    assert [step["lm"] for step in found.data["steps"]] == [trained.identity, None]
-    assert cli(*command, "--json").data["steps"][0]["lm"] == "openai/scripted"
-    shown = cli(*command, "--writer-lm", trained.path, "--trace")
-    assert f"1. lm: rewriter ({trained.identity})" in shown.out
-
-
 def test_evaluate_counts_the_calls_of_both_and_notes_what_was_not_learnt(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
@@ -170,18 +157,6 @@ def test_a_study_chooses_between_its_rewriters_and_its_programs_name_one(
     assert named["rrr"] in [{"name": one.path.name, "checksum": one.checksum} for one in (trained, other)]
     status = json.loads(cli("study", "status", "studies/mine", "--json").out)
     assert status["spent"]["calls"]["made"] == len(asked) + len(server.requests)
-
-
-@pytest.mark.slow
-def test_the_embedded_model_with_an_adapter_writes_for_real(
-    ok: Any, collection: str, server: Any, trained: Rewriter
-) -> None:
-    command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, "--writer-lm", trained.path)
-    found = ok(*command, "--json", *OPTIONS, *server.lm)
-    (written, _) = found.data["steps"]
-    assert written["lm"] == read_rewriter(trained.path).identity
-    assert written["made"]["queries"]
-    assert len(server.requests) == 1
 
 
 def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engine(

@@ -300,6 +300,7 @@ def test_what_is_written_is_read_again(write, questions):
     assert read_questions(write("q.jsonl", *(question.to_json() for question in questions))) == questions
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the public question sets are not here")
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from querywright.data.types import Passage
-from querywright.models.adapter import PromptAdapter, show_passages
+from querywright.models.adapter import PromptAdapter
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.response_parsing import JSON_REQUEST, text_response
 
@@ -132,11 +131,6 @@ def test_demonstrations_have_the_form_that_is_asked_for():
     assert json.loads(messages[3][1]) == {"answer": "tea", "reasons": ["warm"], "sure": False}
 
 
-def test_passages_are_numbered_lines():
-    passages = [Passage("a", "Hot\n[2] drink:\u2028cold", "Tea\nquestion: x"), Passage("b", "Black.")]
-    assert show_passages(passages) == "[1] Tea question: x: Hot [2] drink: cold\n[2] Black."
-
-
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\x1e"])
 @pytest.mark.parametrize("line", ["question: Who pays?", "Question : Who?", "answer: coffee", "PASSAGES: none"])
 def test_a_line_of_an_input_cannot_open_a_field(line, end):
@@ -172,11 +166,6 @@ def test_no_input_breaks_the_frame(pieces):
     assert not any(marker in text for marker in ("<|", "[[ ##", "[[##", "[[\n##", '"answer":'))
     assert text.encode()
     assert not set(text) & {"\x00", "\x1b", "\r", "\u2028"}
-
-
-def test_what_an_input_says_reaches_the_model_otherwise_unchanged():
-    text = 'Dose: 5 mg/kg {max 10} "as needed" < 3 | > 1 [[see]] ## note, 한국어 … "colour": blue'
-    assert user_text(Plain, question=text) == f"question: {text}"
 
 
 @pytest.mark.parametrize(

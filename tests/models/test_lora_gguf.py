@@ -15,11 +15,8 @@ from querywright.models.hf import encode, load_base
 from querywright.models.rewriters import describe_base, save_weights, write_rewriter
 
 HERE = Path(__file__).parent
-GGUF = runpy.run_path(str(HERE / "tiny_gguf.py"))
-TINY = runpy.run_path(str(HERE.parent / "optimize" / "rewriter" / "tiny.py"))
-
-
-PROMPTS = ["Name three fruits, separated by commas.", "What is 2 + 2?", "Write the alphabet."]
+random_adapter = runpy.run_path(str(HERE / "random_adapter.py"))["random_adapter"]
+PROMPTS = ["Name three fruits, separated by commas.", "Write the alphabet."]
 
 
 @pytest.mark.slow
@@ -28,7 +25,7 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     torch.set_num_threads(1)
     base = load_base()
     assert "quantization_config" not in base.model.config.to_dict(), "it can be saved"
-    trained = base._replace(model=GGUF["random_adapter"](base.model, 0.08))
+    trained = base._replace(model=random_adapter(base.model, 0.08))
     save_weights(trained, tmp_path / "weights")
 
     def written(name):

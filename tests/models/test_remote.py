@@ -199,12 +199,6 @@ def test_a_field_s_text_is_the_same_wherever_the_answer_is_cut(answer):
     assert "".join(map(FieldText("answer").feed, answer)) == wanted
 
 
-def test_a_field_s_text_is_given_as_soon_as_it_is_there():
-    reader = FieldText("answer")
-    pieces = ['{"reasoning": "long', '", "ans', 'wer": "It is', " tea", " \\u00e", "9 ", 'x "', ', "more": "no"}']
-    assert [reader.feed(piece) for piece in pieces] == ["", "", "It is", " tea", "", " \u00e9", " x", ""]
-
-
 @pytest.mark.parametrize(
     "answer",
     ["It is tea.", "[[ ## answer ## ]]\ntea", '{"answer": 42}', '{"answer": ["tea"]}', '{"answer": null}',

@@ -14,13 +14,12 @@ from querywright.data.types import Label, Question
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.models.usage import Cost, loading
+from querywright.models.usage import loading
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.tables import table_rows
 from querywright.programs import RAG, PlainRetrieval, make_program
-from querywright.retrieval.replay import ReplayRetriever
 
 LABELLED = '{"reason": "It says so.", "label": "USEFUL"}'
 
@@ -71,20 +70,6 @@ def test_passages_that_nobody_judged_are_counted_and_no_zero(world, make_lm):
     assert result.to_json()["unjudged"] == (shown - 17) / shown
     (row,) = table_rows([result])
     assert row["unjudged"] == f"{100 * (shown - 17) / shown:.0f} %"
-
-
-def test_what_is_found_again_in_the_store_is_the_same_and_asks_nothing(world, make_lm, store):
-    lm = make_lm(store=store)
-    replay = ReplayRetriever(world, store=store, deepest=10)
-    programs = [make_program("hcqr", replay, reader="multiple_choice", max_passages=3) for _ in range(2)]
-    first, again = (evaluate(one, world.questions, lm=lm, name="hcqr", threads=3) for one in programs)
-    assert len(lm.engine.inner.asked) == 54
-    assert len(set(world.searches)) == len(world.searches)
-    one, other = ([replace(row, cost=Cost()) for row in timeless(found)] for found in (first, again))
-    assert one == other
-    assert [row.cost.asked for row in again.rows] == [row.cost.asked for row in first.rows] == [3] * 18
-    assert (again.cost.calls, again.cost.saved_tokens) == (0, first.cost.tokens)
-    assert dspy.settings.lm is None
 
 
 def test_a_zero_is_no_failure_and_what_has_no_label_is_no_zero(world, make_lm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import threading
@@ -275,6 +276,7 @@ def _filled(name: str, spec: Mapping[str, Any], mark: str) -> Any:
     return {"integer": 1, "number": 0.5, "boolean": True}.get(spec.get("type", ""), f"{mark} {name}")
 
 
+@functools.cache
 def _number(*parts: str) -> float:
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).digest()
     return int.from_bytes(digest[:6]) / 2**48

@@ -67,27 +67,6 @@ def test_deliberation_weighs_each_option_and_stays_with_the_hypothesis(hcqr):
     assert write == plain[1]
 
 
-def test_fusion_rules(hcqr, retriever):
-    lists = [ids(retriever, text) for text in QUERIES.values()]
-    rounds = dict.fromkeys(passage for row in zip(*lists, strict=True) for passage in row)
-    assert found(hcqr(max_passages=6)[0]) == list(rounds)[:6]
-    assert hcqr(GOOD, {**QUERIES, "verify": ""}, n_queries=2)[0].fallbacks == []
-    assert found(hcqr(fusion="union")[0]) == list(dict.fromkeys(p for one in lists for p in one))  # the paper's order
-    rrf, best = {}, {}
-    for hit in (hit for hits in retriever.search(list(QUERIES.values()), 50) for hit in hits):
-        rrf[hit.passage.id] = rrf.get(hit.passage.id, 0) + 1 / (7 + hit.rank)
-        best[hit.passage.id] = max(best.get(hit.passage.id, 0), hit.score)
-    assert found(hcqr(fusion="rrf", rrf_k=7, top_k=50)[0]) == sorted(rrf, key=lambda key: -rrf[key])[:15]
-    assert found(hcqr(fusion="best_score", top_k=50)[0]) == sorted(best, key=lambda key: -best[key])[:15]
-
-
-def test_the_question_joins_first_with_its_weight(hcqr, retriever):
-    out, _ = hcqr(search_question=True, question_weight=2.5)
-    assert [(q.role, q.weight) for q in out.queries] == [("original", 2.5), *((role, 1.0) for role in QUERIES)]
-    heavy, _ = hcqr(fusion="rrf", search_question=True, question_weight=4.0, max_passages=5)
-    assert set(found(heavy)) == set(ids(retriever, QUESTION))  # in its list: 4/65 at least; in all others: 3/61 at most
-
-
 def test_without_a_hypothesis_the_question_is_the_only_query(hcqr, retriever):
     out, asked = hcqr("no JSON at all")
     assert ([(q.role, q.text) for q in out.queries], out.fallbacks) == ([("original", QUESTION)], ["hypothesis"])

@@ -8,7 +8,6 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.programs import Decomposition, Finding, IRCoT, make_program
-from querywright.programs.ircot import first_sentence
 
 QUESTION = "In which state was the director of the film Jaws born?"
 SUBS = ["Who directed Jaws?", "Where was that person born?", "In which state is that town?"]
@@ -124,15 +123,6 @@ def test_without_sub_questions_the_question_is_the_only_query(run, retriever, wr
     assert (out.passages, out.fallbacks, out.findings) == (hits(retriever, QUESTION), ["sub_questions"], [])
 
 
-def test_sub_questions_are_clean_distinct_and_at_most_so_many(run):
-    out, _ = decompose(
-        run, solving([f"1. {SUBS[0]}", QUESTION, f'"{SUBS[0]}"', f"2) {SUBS[1]}\n", SUBS[2], "What else?"])
-    )
-    assert [query.text for query in out.queries] == [*FED, QUESTION]
-    assert "one simpler question" in decompose(run, n_sub_questions=1)[1][0].system
-    assert "up to 6 simpler questions" in decompose(run, n_sub_questions=6)[1][0].system
-
-
 CHAIN = ["Jaws was directed by Steven Spielberg.", "Steven Spielberg was born in Cincinnati.", "So the answer is Ohio."]
 
 
@@ -212,13 +202,6 @@ def test_what_is_searched_and_what_ends_the_loop(run, retriever, sentences, sear
     assert calls == 2 or sentences[0] in asked[1].text
 
 
-@pytest.mark.parametrize(("nothing", "before"), [(UNREADABLE, 0), ("none", 1)])
-def test_a_sentence_that_is_missing_ends_the_loop(run, retriever, nothing, before):
-    out, _ = reason(run, *CHAIN[:before], nothing)
-    assert out.fallbacks == [f"sentence:{before + 1}"]
-    assert searched(retriever) == [QUESTION, *CHAIN[:before]]
-
-
 @pytest.mark.parametrize(("cap", "calls"), [(4, 0), (5, 1), (9, 2)])
 def test_it_ends_when_no_more_passages_may_be_collected_or_steps_made(run, retriever, cap, calls):
     out, asked = reason(run, collect=cap)
@@ -236,22 +219,3 @@ def test_a_smaller_budget_of_the_reader_ends_nothing_and_is_shared_by_the_search
     turns = [first[0], second[0], third[0], first[1], second[1], third[1], first[2]]
     assert len(asked) == 3
     assert [p.id for p in out.passages] == list(dict.fromkeys(hit.passage.id for hit in turns))[:5]
-
-
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
-        ("One without an end", "One without an end"),
-        ('He said "It is one." Then he left.', 'He said "It is one."'),
-        ("Dr. Smith met J. K. Rowling in St. Louis. They spoke.", "Dr. Smith met J. K. Rowling in St. Louis."),
-        ("The U.S. Army, e.g. its bands, came. It left.", "The U.S. Army, e.g. its bands, came."),
-        ("It weighs 3.5 kg? It is green.", "It weighs 3.5 kg?"),
-        ("Born on 4 Oct. 1976 (see No. 5). Died later.", "Born on 4 Oct. 1976 (see No. 5)."),
-        ("Well... it may be so. Or not.", "Well... it may be so."),
-        ("彼は「はい。」と言った。次。", "彼は「はい。」と言った。"),
-        ("\n 1. The first line\nThe second line.", "The first line"),
-        (None, ""),
-    ],
-)
-def test_first_sentence(text, first):
-    assert first_sentence(text) == first

@@ -231,12 +231,6 @@ def test_a_rewriter_writes_for_the_technique_and_the_other_lm_reads(name, lms, r
     assert [(step.kind, step.lm) for step in plain.steps] == [("lm", "outer"), ("search", None)]
 
 
-def test_techniques_that_ask_no_lm_take_no_writer(lms, retriever):
-    assert set(TECHNIQUES) - set(WRITERS) == {"closed_book", "plain", "qb_rag"}
-    with pytest.raises(TechniqueError, match="plain asks no LM before it reads"):
-        make_program("plain", retriever, writer_lm=lms[1])
-
-
 def test_copies_keep_the_rewriter_and_what_is_saved_does_not(lms, retriever, asking):
     outer, rewriter = lms
     program = make_program("rrr", retriever, writer_lm=rewriter)

@@ -1,4 +1,4 @@
-"""Every technique with the models and the index that querywright ships with."""
+"""Techniques of each kind with the models and the index that querywright ships with."""
 
 from __future__ import annotations
 
@@ -42,21 +42,19 @@ def retriever(tmp_path_factory, model_files):
             yield ChromaRetriever("tiny", embedder=embedder, home=folder)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in TECHNIQUES.items() if not kind.ENGINE])
+@pytest.mark.parametrize("name", ["hcqr", "hyde", "decomposition", "rerank"])
 def test_it_answers_with_the_embedded_models(name, retriever):
     own = {knob.name for knob in TECHNIQUES[name].KNOBS}
     knobs = {key: value for key, value in SMALL.items() if key in own}
     program = make_program(name, retriever, reader="multiple_choice", **knobs)
-    out, again = (program(question=QUESTION, options=OPTIONS) for _ in range(2))
+    out = program(question=QUESTION, options=OPTIONS)
     assert (out.answer in OPTIONS, out.fallbacks) == (True, [])
     assert {passage.id for passage in out.passages} <= {card.id for card in CARDS}
     assert len(out.passages) <= 3
-    if name not in {"closed_book", "rrr", "rrs"}:  # which may search nothing, or select as this LM does
-        assert "sugar" in [passage.id for passage in out.passages]
+    assert "sugar" in [passage.id for passage in out.passages]
     asked = [step for step in out.steps if step.kind == "lm"]
-    assert bool(asked) == bool(TECHNIQUES[name].LM_STAGES)
+    assert asked
     assert all(step.made is not None for step in asked)
-    assert [step.made for step in again.steps] == [step.made for step in out.steps]
 
 
 def test_a_name_is_written_as_it_stands_in_the_question(retriever):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from querywright.errors import InputError, TechniqueError
-from querywright.programs import QBRAG, HyDE, PlainRetrieval, make_program
+from querywright.programs import QBRAG, HyDE, PlainRetrieval
 from querywright.retrieval.question_index import Matching
 
 QUESTION = "Which drug is the right one?"
@@ -35,15 +35,6 @@ def test_the_record_names_the_question_that_led_to_each_passage(index):
         assert record.made == {QUESTION: [passage.id for passage in out.passages]}
         assert record.given["through"] == {one.passage.id: one.question for one in matched}
         assert all(f"of Title {int(id[1:])}?" in text for id, text in record.given["through"].items())
-
-
-def test_the_reader_never_sees_a_matched_question(index, scripted, asking):
-    lm = scripted()
-    with asking(lm):
-        out = make_program("qb_rag", index, reader="short_answer")(question=QUESTION)
-    matched = out.steps[0].given["through"].values()
-    assert len(matched) == 5
-    assert not any(text in asked.text for text in matched for asked in lm.engine.asked)
 
 
 def searched_choices(technique):

@@ -26,7 +26,6 @@ from querywright.programs import (
     Rerank,
     RewriteRetrieveRead,
     StepBackRetrieval,
-    make_program,
     use_writer,
 )
 from querywright.programs.hyperparameters import Knob
@@ -266,20 +265,6 @@ def test_rrr_searches_the_question_where_it_may_not_skip_or_cannot_be_read(run):
     assert "\nWrite at most 3 queries.\n" in asked.system
     out, _ = run(RewriteRetrieveRead, "sorry", question=QUESTION)
     assert (queries(out), out.fallbacks) == ([("original", QUESTION)], ["rewrite"])
-
-
-def test_rrr_may_have_an_lm_of_its_own_and_reads_closed_book_when_nothing_is_searched(retriever, scripted, asking):
-    trained, reading = scripted(rewriting(*REWRITTEN), rewriting("None")), scripted({"answer": "Tim Burton"})
-    program = make_program("rrr", retriever, reader="short_answer")
-    program.technique.rewriter.lm = trained
-    program.technique = program.technique.with_knobs(n_queries=2)
-    with asking(reading):
-        found, closed = program(question=QUESTION), program(question=QUESTION)
-    assert ([query.text for query in found.queries][:2], found.answer) == (REWRITTEN[:2], "Tim Burton")
-    assert [list(asked.properties) for asked in trained.engine.asked] == [["thought", "queries"]] * 2
-    read, alone = reading.engine.asked
-    assert not any(text in read.text for text in (THOUGHT, *REWRITTEN))
-    assert (closed.passages, alone.messages[-1][1]) == ([], f"question: {QUESTION}")
 
 
 # The baselines that judge what was found, and QA-RAG.

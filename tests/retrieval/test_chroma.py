@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 
 import numpy as np
-import pandas
 import pytest
 
 from querywright.data.types import Passage
@@ -200,33 +199,6 @@ def test_a_forked_process_is_refused_at_once(books, opened_in):
 
 
 # Built from what users have: rows, frames, datasets, files.
-
-ROWS = [{"id": "a", "text": "Tea is drunk hot."}, {"id": "b", "text": "Iron is taken in with food."}]
-
-
-def file_of(folder):
-    path = folder / "passages.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return path
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        lambda _: ROWS,
-        lambda _: pandas.DataFrame(ROWS),
-        lambda _: pytest.importorskip("datasets").Dataset.from_list(ROWS),
-        file_of,
-        lambda folder: str(file_of(folder)),
-        lambda _: (Passage(row["id"], row["text"]) for row in ROWS),
-    ],
-    ids=["dicts", "frame", "dataset", "path", "text", "generator"],
-)
-def test_a_collection_is_built_from_what_there_is(tmp_path, source, hashed):
-    retriever = ChromaRetriever.build("shop", source(tmp_path), embedder=hashed(), home=tmp_path)
-    assert list(retriever.passages()) == [Passage(row["id"], row["text"]) for row in ROWS]
-    assert retriever.search(["Tea is drunk hot."], 1)[0][0].passage.id == "a"
-
 
 # A collection of the user's own.
 

@@ -13,7 +13,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.engines import ENGINES, LEXICAL, check_engine, open_retriever, opened
+from querywright.retrieval.engines import ENGINES, LEXICAL, open_retriever, opened
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
@@ -109,14 +109,6 @@ def test_a_filter_holds_in_every_engine(weather, where, ids):
 def test_a_filter_of_another_form_is_refused(weather, engine):
     with pytest.raises(InputError, match=r"Chroma refused the search|a filter cannot hold {'warm': {'\$near': 1}}"):
         weather(engine, where={"warm": {"$near": 1}}).search(["wind"], 1)
-
-
-@pytest.mark.parametrize("engine", ["", "BM25", "elastic"])
-def test_an_engine_that_there_is_not(weather, engine):
-    with pytest.raises(InputError, match=f"unknown engine '{engine}'.*; there are: {', '.join(ENGINES)}"):
-        weather(engine)
-    with pytest.raises(InputError, match="unknown engine"):
-        check_engine(engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

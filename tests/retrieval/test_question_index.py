@@ -136,15 +136,6 @@ def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(body):
     assert found(index, match="prototypes") == found(index)  # as many cells as it takes
 
 
-def test_equal_scores_are_in_the_order_of_date_number_and_id(body):
-    same = [("bread 10", COMPLETE)]
-    dates = {"a": {}, "b": {}, "c": {}, "d": {"date": "2021-03"}, "e": {"date": "2021"}}
-    passages = [Passage(id, "about tea", "", facts) for id, facts in dates.items()]
-    index = body([(one, same + [("arm 45", COMPLETE)] * (one.id == "b")) for one in passages], passages)
-    for k in range(1, 6):
-        assert found(index, k) == ["d", "e", "b", "a", "c"][:k]
-
-
 def test_the_walk_goes_deeper_until_there_are_k_passages(body, monkeypatch):
     """One passage has 30 questions that are nearer to the query than any other."""
     crowd = {f"crowd {n}": n / 4 for n in range(30)}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -72,28 +70,6 @@ def test_every_text_goes_through_the_redaction(tmp_path, exchange):
     failing = JsonLines(path, redact=lambda text: text[99])
     failing(marked)
     assert (failing.lost, len(lines(path))) == (1, 1)
-
-
-WRITER = """
-import sys
-from concurrent.futures import ThreadPoolExecutor
-sys.path.insert(0, sys.argv[1])
-from conftest import made_exchange
-from querywright.watching import JsonLines
-watcher, first = JsonLines(sys.argv[2]), int(sys.argv[3])
-with ThreadPoolExecutor(4) as pool:
-    made = [made_exchange(n, question=f"{n} " + "x" * (n % 700)) for n in range(first, first + 240)]
-    list(pool.map(watcher, made))
-"""
-
-
-def test_threads_of_several_processes_lose_and_mix_nothing(tmp_path):
-    path, here = tmp_path / "traffic.jsonl", os.path.dirname(__file__)
-    running = [subprocess.Popen([sys.executable, "-c", WRITER, here, str(path), first]) for first in ("0", "240")]
-    assert [process.wait(60) for process in running] == [0, 0]
-    found = read_traffic(path)
-    assert sorted(int(one.id, 16) for one in found) == list(range(480))
-    assert all(one.question == f"{int(one.id, 16)} " + "x" * (int(one.id, 16) % 700) for one in found)
 
 
 def test_a_line_that_was_cut_off_spoils_no_other(tmp_path, exchange):

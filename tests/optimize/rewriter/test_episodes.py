@@ -72,34 +72,6 @@ def test_stages_are_rounds_of_all_episodes(world: Any) -> None:
     assert [turn.number for turn in episodes[1].turns] == [0, 1]
 
 
-def test_an_episode_that_ends_early_leaves_the_rounds_of_the_others(world: Any) -> None:
-    def ircot(turn: Turn) -> str:
-        n = number(turn)
-        done = turn.number > n
-        return json.dumps({"next_sentence": "So the answer is x." if done else f"Fact {turn.number} key {n} holds."})
-
-    script = Script(ircot)
-    episodes = run_episodes(world.program("ircot", None, max_passages=9), world.questions[:3], script)
-    assert [[turn.place for turn in turns] for turns in script.rounds] == [[0, 1, 2], [0, 1, 2], [1, 2], [2]]
-    assert [len(one.turns) for one in episodes] == [2, 3, 4]
-    assert episodes[2].queries[0] == "What of number 2?"
-    assert len(episodes[2].queries) == 4
-    assert "Fact 0 key 2 holds." in script.rounds[1][2].messages[-1][1]  # what was searched and read in between
-
-
-def test_steps_side_by_side_are_one_round(world: Any) -> None:
-    def decomposition(turn: Turn) -> str:
-        if turn.number == 0:
-            return json.dumps({"sub_questions": [f"Who is number {number(turn)}?", f"Where is {number(turn)}?"]})
-        return json.dumps({"sub_answer": f"a{turn.number}"})
-
-    script = Script(decomposition)
-    program = world.program("decomposition", None, mode="individual", max_passages=9)
-    (episode,) = run_episodes(program, world.questions[:1], script)
-    assert [len(turns) for turns in script.rounds] == [1, 2]
-    assert [finding.answer for finding in episode.prediction.findings] == ["a1", "a2"]
-
-
 def test_the_prompt_is_the_one_of_an_lm_in_use(world: Any, make_engine: Any, make_lm: Any) -> None:
     def write(asked: Any) -> str:
         return hcqr(Turn(0, 0 if "best_guess" in asked.properties else 1, (("user", "number 1"),)))
@@ -208,16 +180,6 @@ def test_retrieval_gain_is_the_gain_over_the_plain_question_which_is_searched_on
     program, episodes = played(make_world("both"), [rrr("key of 0"), rrr("none of 0")])
     scored = Reward(OURS, program).score(episodes)  # where the plain question finds it a miss costs
     assert [(one.value, one.plain, one.reward) for one in scored] == [(1.0, 1.0, 0.0), (0.0, 1.0, -1.0)]
-
-
-@pytest.mark.parametrize(("counts", "taken"), [([30], 0.06), ([20, 30], 0.05)])
-def test_the_length_penalty_is_the_mean_distance_from_the_length_aimed_at(
-    world: Any, counts: list[int], taken: float
-) -> None:
-    program, (episode,) = played(world, [rrr("key of 0")])
-    recipe = replace(OURS, length_penalty=0.01)
-    (scored,) = Reward(recipe, program, metric="recall@5", target=24).score([sized(episode, *counts)])
-    assert scored.reward == pytest.approx(1 - taken)
 
 
 def test_answer_gain_is_f1_less_that_of_the_answer_without_rewriting(
