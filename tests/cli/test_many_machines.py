@@ -83,6 +83,7 @@ def answers(sent):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("home")
 def test_a_collection_and_its_questions_over_ray_are_those_of_one_process(command, server, sent, passages, tmp_path):
     pytest.importorskip("ray.data", reason="needs the extra ray")
     rows = passages.read_text() + "".join(
