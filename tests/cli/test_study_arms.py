@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -36,9 +37,8 @@ def test_a_trial_that_is_stopped_is_pruned_and_clones_come_on_top(ok, steered, s
     stopped, asked = found.trials[1], {one.asked: one for one in found.trials if one.asked}
     resumed, cloned = asked["trial 1:"], asked["trial 1:n_queries=1, top_k=4"]
     assert (stopped.state, stopped.stopped) == ("pruned", True)
-    met = len(stopped.dev.rows)  # another question may have begun before the file was looked at
-    assert met in (3, 4)
-    assert stopped.message == f"stopped by a person after {met} of 8 questions"
+    met = int(re.fullmatch(r"stopped by a person after ([23]) of 8 questions", stopped.message)[1])
+    assert len(stopped.dev.rows) in (met, met + 1)  # what was under way by then is kept
     assert (resumed.arm, resumed.state, len(resumed.dev.rows)) == (stopped.arm, "complete", 8)
     assert (cloned.state, cloned.arm.knobs["n_queries"], cloned.arm.knobs["top_k"]) == ("complete", 1, 4)
     assert cloned.params == {**resumed.params, "rag_fusion.n_queries": 1, "rag_fusion.top_k": 4}
