@@ -140,7 +140,7 @@ class RemoteEngine:
 
 @cache
 def _is_listed(provider: str, model: str) -> bool:
-    """Whether DSPy knows a price list's entry of a model; it goes through the whole list for one that it does not know."""
+    """Whether DSPy has a list price of a model; for one that it does not know it goes through the whole list."""
     return bool(model_info(provider, model))
 
 
