@@ -44,7 +44,7 @@ from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, Answer, Episode, first_asked, roll_out, run_episodes
 from querywright.optimize.rewriter.policy import Completion, HFPolicy
 from querywright.optimize.rewriter.recipes import RECIPES
-from querywright.optimize.rewriter.reinforce import reinforce
+from querywright.optimize.rewriter.reinforce import LOG, reinforce
 from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.settings import TrainSettings
 from querywright.programs import make_program
@@ -194,12 +194,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     policy = started(given.rewriter, kind=Merged, **place)
     policy.copy = HFPolicy(load_base("embedded"), rank=None, **place)
     reader = BatchReader(make_reader("short_answer"), **place)
-    looks = given.work / "looks.jsonl"
+    looks, known = given.work / "looks.jsonl", read_lines(given.work / "curve" / LOG)
+    steps = sum(line["kind"] == "step" for line in known)
 
     def run(questions: Sequence[Question], answer: Answer) -> list[Episode]:
         """Episodes whose predictions have answers; what dev comes to is noted."""
+        nonlocal steps
         episodes = run_episodes(program, questions, answer, settings=REWRITER_LIMITS)
         looking = questions[0].id in looked_at
+        steps += not looking
         if recipe.needs_reader or looking:
             answered(reader, questions, [one.prediction for one in episodes])
         if looking:
@@ -209,9 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def note(episodes: Sequence[Episode]) -> None:
         made = [(one.question.to_example(), one.prediction) for one in episodes if one.prediction is not None]
         told = {name: [float(metric_named(name)(*one)) for one in made] for name in ("token_f1", "ndcg@10")}
-        after = given.look_each * len(read_lines(looks))
         with looks.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"after": after, **told, "queries": [one.queries for one in episodes]}) + "\n")
+            file.write(json.dumps({"after": steps, **told, "queries": [one.queries for one in episodes]}) + "\n")
 
     def progress(what: str, done: int, total: int) -> None:
         print(f"{what}: {done} of {total}, {reader.asked} answers read", flush=True)
