@@ -112,6 +112,33 @@ def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(
         assert [line["step"] for line in one["log"] if line["kind"] == "step"] == [1]
 
 
+def test_the_recipe_at_length_ends_with_the_time_goes_on_and_keeps_two_rewriters(
+    bench: Callable[[str], Any], tmp_path: Path
+) -> None:
+    bench("rewriter").random_rewriter(tmp_path / "random", "rrr")
+    (tmp_path / "hotpotqa").mkdir()
+    rows = [{"id": f"{n}", "title": f"Bridge {n}", "text": f"Bridge {n} has {n} arches."} for n in range(80)]
+    asked = [
+        {"id": f"q{n}", "question": f"How many arches has bridge {n}?", "answers": [f"{n}"], "evidence": [f"{n}"]}
+        for n in range(80)
+    ]
+    for name, lines in (("corpus", rows), ("questions", asked)):
+        (tmp_path / "hotpotqa" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    work = tmp_path / "work"
+    sizes = ["--train", "3", "--dev", "2", "--batch", "2", "--steps", "6", "--look-each", "3", "--device", "cpu"]
+    given = ["--rewriter", str(tmp_path / "random"), "--data", str(tmp_path), "--work", str(work), *sizes]
+    seed_recipe = bench("seed_recipe")
+    seed_recipe.main([*given, "--minutes", "0"])
+    seed_recipe.main(given)
+    log = [json.loads(line) for line in (work / "curve" / "reinforce.jsonl").read_text().splitlines()]
+    looks = [json.loads(line) for line in (work / "looks.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log if line["kind"] == "step"] == [1, 2, 3, 4, 5, 6]
+    assert [line["after"] for line in looks] == [line["step"] for line in log if line["kind"] == "dev"] == [0, 3, 6]
+    assert all(len(line["ndcg@10"]) == len(line["token_f1"]) == 2 for line in looks)
+    for name in ("best", "last"):
+        assert json.loads((work / name / "rewriter.json").read_text())["recipe"] == "seed"
+
+
 def test_every_way_of_rewriting_is_measured_beside_the_search_and_the_frozen_lm(
     bench: Callable[[str], Any], package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
