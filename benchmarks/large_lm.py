@@ -18,18 +18,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dspy
+
 import querywright as qw
 from querywright.data import read_passages, read_questions
 from querywright.data.types import Question
+from querywright.metrics.judge import JudgedMetric
+from querywright.metrics.judges import make_judge
 from querywright.metrics.statistics import p_value
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
+from querywright.optimize.dspy_context import asking
 from querywright.optimize.question_build import build_questions
 from querywright.optimize.question_stats import question_stats
 from querywright.optimize.significance import ALPHA
 from querywright.optimize.testsets import make_testset
+from querywright.programs import make_program
 from querywright.programs.question_writer import QuestionWriter
+from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_files import export_questions
 
@@ -52,12 +61,15 @@ HARD_ARMS = (
 QUESTION_ARMS = ("plain", "plain@bm25", "plain@hybrid", "plain@expanded", "qb_rag", "qb_rag:match=hybrid")
 ASKING_ARMS = ("hyde:n_documents=1", "qa_rag:track=answer")
 """Arms that ask an LM at query time, held against the index over the first source alone."""
+LEARNT = 30
+"""Questions that MIPROv2 tries instructions on."""
 SOURCES = {"CDC": 140, "NINDS": 80}
 """Passages of each source of MedQuAD, those that something is asked about first."""
 QUESTIONS, NEW = 4, 60
 """Questions that are written for a passage, and new ones that test the index."""
 ABLATION = {
     "rrs@hybrid": "all of it",
+    "rrs@hybrid:select_pool=40": "a pool of 40 instead of 20",
     "rrs@hybrid:select=false": "without the selection",
     "rrs@hybrid:search_passage=false": "without the hypothetical sentence",
     "rrs": "without BM25",
@@ -190,7 +202,7 @@ def _mean(score: Any) -> str:
 def main() -> None:
     """Run the parts that were named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="+", choices=("table", "ablation", "hard", "questions", "programs"))
+    parser.add_argument("parts", nargs="+", choices=("table", "ablation", "hard", "questions", "prompts", "programs"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--lm", default=RECORDING)
     parser.add_argument("--limit", type=int, default=TEST)
@@ -235,6 +247,8 @@ def main() -> None:
         )
     if "questions" in given.parts:
         questions(given.data, given.lm, given.threads)
+    if "prompts" in given.parts:
+        prompts(health, given.lm, given.threads)
     if "programs" in given.parts:
         programs(health, hops, given.lm, given.threads)
         question_program(given.data, given.lm, given.threads)
@@ -265,6 +279,28 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
         )  # fmt: skip
         print(f"\n{folder}: {tuned.verdict}: {tuned.sentence}")
         tuned.save(Path("artifacts") / folder, replace=True)
+
+
+def prompts(health: Mapping[str, list[Question]], lm: str, threads: int) -> None:
+    """The instructions of rrs by ``dspy.MIPROv2`` on judged usefulness, one passage; dev says what they are worth."""
+    answering = resolve_lm(lm, store=open_store())
+    with asking(answering):
+        dense = ChromaRetriever("nursing", embedder=resolve_embedder("embedded", store=open_store()))
+        hybrid = HybridRetriever([dense, BM25Retriever("nursing", beside=dense)])
+        program = make_program("rrs", hybrid, max_passages=1)
+        useful = JudgedMetric(make_judge("usefulness"), lm=answering)
+        mipro = dspy.MIPROv2(metric=useful, auto=None, num_candidates=4, num_threads=threads, max_errors=1, seed=0)
+        learnt = [one.to_example() for one in health["more"][:LEARNT]]
+        dspy.Evaluate(devset=learnt, metric=useful, num_threads=threads, max_errors=1)(program)  # asked side by side
+        tuned = mipro.compile(
+            program, trainset=learnt, valset=learnt, num_trials=5, minibatch=False, max_bootstrapped_demos=0,
+            max_labeled_demos=0, program_aware_proposer=False,
+        )  # fmt: skip
+        for name, predictor in tuned.named_predictors():
+            print(f"\n{name}: {predictor.signature.instructions}")
+        judged: dict[str, Any] = {"retriever": hybrid, "judge_lm": lm, "lm": lm, "threads": threads}
+        arms = {"as written": program, "by MIPROv2": tuned}
+        table("Instructions by MIPROv2, dev", arms, health["dev"], {"judged_useful": "useful"}, budgets=(1,), **judged)
 
 
 def question_program(data: Path, lm: str, threads: int) -> None:

@@ -32,12 +32,14 @@ TECHNIQUE = "rrr"
 RECIPES = ("ours", "seed", "paper")
 
 
-def started(folder: Path, device: str) -> Any:
+def started(folder: Path, device: str, dtype: str = "auto", kind: Any = None) -> Any:
     """The policy with the weights of a rewriter; LoRA goes on being trained.
 
     Args:
         folder: The rewriter's, of the embedded model.
         device: As torch names it, or ``auto``.
+        dtype: What is computed in, as ``HFPolicy`` takes it.
+        kind: A class of policy; ``HFPolicy`` where none is given.
 
     Raises:
         SystemExit: Its LoRA is of another form.
@@ -48,7 +50,7 @@ def started(folder: Path, device: str) -> Any:
     from querywright.optimize.rewriter.policy import HFPolicy
 
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    policy = HFPolicy(load_base("embedded"), rank=config["r"], device=device)
+    policy = (kind or HFPolicy)(load_base("embedded"), rank=config["r"], device=device, dtype=dtype)
     known = load_file(folder / "adapter.safetensors")
     mine = {name: known.get(_filed(name)) for name in policy.parameters()}
     missing = [name for name, one in mine.items() if one is None]

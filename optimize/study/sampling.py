@@ -40,18 +40,17 @@ class SeededSampler(BaseSampler):
     """
 
     def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
-        self._make, self._seed = make, seed
+        self._make, self._seed, self._relative = make, seed, make(0)
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        """The parameters that are sampled together."""
-        found: dict[str, BaseDistribution] = self._inner(trial.number).infer_relative_search_space(study, trial)
+        """The parameters that are sampled together; Optuna asks for them before each ``sample_relative``."""
+        self._relative = self._inner(trial.number)  # which notes groups of parameters
+        found: dict[str, BaseDistribution] = self._relative.infer_relative_search_space(study, trial)
         return found
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         """Their values. Those that a trial turns out not to have are not used."""
-        inner = self._inner(trial.number)
-        inner.infer_relative_search_space(study, trial)  # it notes groups of parameters there
-        values: dict[str, Any] = inner.sample_relative(study, trial, search_space)
+        values: dict[str, Any] = self._relative.sample_relative(study, trial, search_space)
         return values
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
@@ -91,7 +90,6 @@ def make_sampler(name: str, arguments: Mapping[str, Any], seed: int) -> SeededSa
             return made
 
     try:
-        make(0)
+        return SeededSampler(make, seed)
     except (ValueError, TypeError) as error:
         raise InputError(f"the sampler {name} refuses its arguments: {error}") from error
-    return SeededSampler(make, seed)

@@ -196,7 +196,9 @@ def _journal(path: Path) -> Any:
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             with locked(path.with_suffix(".lock"), seconds=LOCK_SECONDS):
                 for log in logs:
-                    append_line(path, json.dumps(log, separators=(",", ":")).encode())
+                    # What a power cut takes of a trial under way is found again; one that has ended is on disk.
+                    line = json.dumps(log, separators=(",", ":")).encode()
+                    append_line(path, line, durable="state" in log)
 
     with refused():
         return JournalStorage(Journal(str(path)))

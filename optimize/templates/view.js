@@ -13,8 +13,10 @@
   const breaks = (name) => name.split(/(?<=[:,@/])/).flatMap((part) => [part, el("wbr")]);
   const percent = (value) => (typeof value === "number" ? (100 * value).toFixed(1) : "-");
   const spread = (mean) => typeof mean?.low === "number" ? ` [${percent(mean.low)}, ${percent(mean.high)}]` : "";
+  const references = ["closed book", "oracle evidence"];
   const best = (run) => {
-    const scored = run.arms.filter((arm) => typeof arm.metrics[run.metric]?.value === "number");
+    const arms = run.arms.filter((arm) => !references.includes(arm.name));
+    const scored = arms.filter((arm) => typeof arm.metrics[run.metric]?.value === "number");
     const top = scored.sort((a, b) => b.metrics[run.metric].value - a.metrics[run.metric].value)[0];
     return top ? `${top.name} ${percent(top.metrics[run.metric].value)} ${run.metric}` : "-";
   };

@@ -1,49 +1,33 @@
-"""The benchmarks of techniques and of large collections run at a tiny size, and tell what they are there to tell."""
+"""Some benchmarks run, at a tiny size and over random models, and tell what they are there to tell."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 pytestmark = pytest.mark.slow
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-class HashedModel:
-    """Vectors that depend on the text and mean nothing, in the place of the embedded model."""
-
-    id, dimension = "hashed", 384
-
-    def encode(self, texts: Sequence[str], **_: object) -> NDArray[np.float32]:
-        rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
-        vectors = np.tile(np.array(rows, dtype=np.float32) - 127.5, 48)
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
-
-
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+def bench(tiny_models: None) -> Iterator[Callable[[str], Any]]:
     """Imports a benchmark."""
-    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: HashedModel)
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module
     for name in {path.stem for path in BENCHMARKS.glob("*.py")}:
         sys.modules.pop(name, None)
 
 
-def test_a_technique_runs_through_the_benchmark(bench: Callable[[str], Any]) -> None:
+def test_a_technique_runs_through_the_benchmark(bench: Callable[[str], Any], hashed: Any) -> None:
     techniques = bench("techniques")
     size = {"latency": 0.01, "questions": 4, "concurrency": 3, "passages": 12, "data": None}
-    with techniques.bench(**size, embedder=HashedModel()) as ready:
+    with techniques.bench(**size, embedder=hashed()) as ready:
         result = techniques.run_technique(ready, "multi_query", reader="short_answer")
     assert (result.stages, result.path) == (2, pytest.approx(2 * 4 / 3 * 0.01))
     for run in (result.cold, result.cached):
@@ -72,6 +56,33 @@ def test_what_is_measured_at_a_large_size_is_what_a_small_one_does(
     record = next(site.texts.records(42))
     index = large.QuestionIndex("asked", embedder=site.embedder, home=site.home)
     assert index.search([record.questions[0].text], 1)[0][0].passage.id == record.passage
+
+
+def test_the_recipe_at_length_ends_with_the_time_goes_on_and_keeps_two_rewriters(
+    bench: Callable[[str], Any], tmp_path: Path
+) -> None:
+    bench("rewriter").random_rewriter(tmp_path / "random", "rrr")
+    (tmp_path / "hotpotqa").mkdir()
+    rows = [{"id": f"{n}", "title": f"Bridge {n}", "text": f"Bridge {n} has {n} arches."} for n in range(80)]
+    asked = [
+        {"id": f"q{n}", "question": f"How many arches has bridge {n}?", "answers": [f"{n}"], "evidence": [f"{n}"]}
+        for n in range(80)
+    ]
+    for name, lines in (("corpus", rows), ("questions", asked)):
+        (tmp_path / "hotpotqa" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    work = tmp_path / "work"
+    sizes = ["--train", "3", "--dev", "2", "--batch", "2", "--steps", "6", "--look-each", "3", "--device", "cpu"]
+    given = ["--rewriter", str(tmp_path / "random"), "--data", str(tmp_path), "--work", str(work), *sizes]
+    seed_recipe = bench("seed_recipe")
+    seed_recipe.main([*given, "--minutes", "0"])
+    seed_recipe.main(given)
+    log = [json.loads(line) for line in (work / "curve" / "reinforce.jsonl").read_text().splitlines()]
+    looks = [json.loads(line) for line in (work / "looks.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log if line["kind"] == "step"] == [1, 2, 3, 4, 5, 6]
+    assert [line["after"] for line in looks] == [line["step"] for line in log if line["kind"] == "dev"] == [0, 3, 6]
+    assert all(len(line["ndcg@10"]) == len(line["token_f1"]) == 2 for line in looks)
+    for name in ("best", "last"):
+        assert json.loads((work / name / "rewriter.json").read_text())["recipe"] == "seed"
 
 
 def test_no_two_folders_of_the_package_import_each_other(bench, capsys):

@@ -15,7 +15,7 @@ from querywright.models.hf import encode, load_base
 from querywright.models.rewriters import describe_base, save_weights, write_rewriter
 
 HERE = Path(__file__).parent
-random_adapter = runpy.run_path(str(HERE / "random_adapter.py"))["random_adapter"]
+random_adapter = runpy.run_path(str(HERE / "tiny_gguf.py"))["random_adapter"]
 PROMPTS = ["Name three fruits, separated by commas.", "Write the alphabet."]
 
 

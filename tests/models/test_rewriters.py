@@ -35,7 +35,7 @@ from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 
 HERE = Path(__file__).parent
-random_adapter = runpy.run_path(str(HERE / "random_adapter.py"))["random_adapter"]
+random_adapter = runpy.run_path(str(HERE / "tiny_gguf.py"))["random_adapter"]
 TINY = runpy.run_path(str(HERE.parent / "optimize" / "rewriter" / "tiny.py"))
 
 

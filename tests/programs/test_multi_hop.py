@@ -67,15 +67,6 @@ def test_each_answer_feeds_the_next_search_and_the_question_comes_last(run, retr
         assert QUESTION not in asked.text
 
 
-def test_individual_searches_once_and_answers_side_by_side(run, retriever):
-    out, (_, *answering) = decompose(run, mode="individual")
-    assert retriever.searches == [((*SUBS, QUESTION), 5)]
-    assert sorted(value(asked, "sub_question") for asked in answering) == sorted(SUBS)
-    assert not any("known" in asked.messages[0][1] or answer in asked.text for asked in answering for answer in ANSWERS)
-    assert [(step.stage, step.name) for step in out.steps[2:]] == [(3, "answer_sub_question")] * 3
-    assert len(out.findings) == 3
-
-
 @pytest.mark.parametrize("mode", ["recursive", "individual"])
 def test_the_reader_sees_sub_answers_only_when_allowed(mode, retriever, scripted, asking):
     prompts = {}

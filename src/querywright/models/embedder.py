@@ -97,7 +97,7 @@ class Embedder(Shared):
         self._load = load
         self._dimension = dimension
         self._model: Any = None
-        self._lock = threading.Lock()
+        self._lock, self._turns = threading.Lock(), threading.Semaphore(1)
 
     @property
     def dimension(self) -> int:
@@ -174,12 +174,14 @@ class Embedder(Shared):
             with loading(self.id), self._lock:
                 if self._model is None:
                     self._model = self._load()
-        with self._lock:
+                    self._turns = threading.Semaphore(getattr(self._model, "at_once", 1))
+        with self._turns:
             rows |= self._read([text for text in texts if text not in rows], side)  # others may have made them since
             missing = [text for text in texts if text not in rows]
             if missing:
                 vectors = self._embed(missing, side)
-                self.n_embedded += len(missing)
+                with self._lock:
+                    self.n_embedded += len(missing)
                 self._write(missing, vectors, side)
                 # The first writer's bytes are everybody's, also when two processes embed one text at a time.
                 rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing, side)

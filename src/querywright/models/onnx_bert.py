@@ -74,6 +74,8 @@ class OnnxBert:
         longest = own.get("max_seq_length") or min(told["model_max_length"], config["max_position_embeddings"])
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(longest)
+        self.at_once = os.cpu_count() or 1
+        """Calls that get on side by side: a small one has one thread."""
         self._by_mean = _MODES[modes[0]] == "mean"
         self._dimension = config["hidden_size"]
 

@@ -6,6 +6,7 @@ import base64
 import os
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -14,6 +15,7 @@ from dspy._vendor.lm15.router import MissingCredentialError
 from dspy._vendor.lm15.transports import StdlibTransport, TransportRequest, TransportResponse
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
+from dspy.clients.model_metadata import model_info
 from dspy.lm15 import (
     Request,
     Response,
@@ -97,6 +99,8 @@ class RemoteEngine:
     def price(self, request: Request, response: Response) -> float | None:
         """Estimated US dollars of a response, or None when the price is not known."""
         provider, _, model = self._lm.model.partition("/")
+        if not (_is_listed(provider, response.model) or _is_listed(provider, model)):
+            return None
         dollars: float | None = estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
         return dollars
 
@@ -132,6 +136,12 @@ class RemoteEngine:
             transport = getattr(getattr(self._client, "config", None), "transport", None)
             if transport is not None:  # ours, which DSPy's client leaves to us
                 transport.close()
+
+
+@cache
+def _is_listed(provider: str, model: str) -> bool:
+    """Whether DSPy has a list price of a model; for one that it does not know it goes through the whole list."""
+    return bool(model_info(provider, model))
 
 
 def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: float) -> RemoteEngine:

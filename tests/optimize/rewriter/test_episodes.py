@@ -102,20 +102,6 @@ def test_an_unreadable_text_falls_back_and_is_asked_for_once(world: Any) -> None
     assert good.read == good.texts
 
 
-def test_a_text_is_held_to_what_a_rewriter_can_write(world: Any) -> None:
-    queries = [f'the "key" of 0 {"x" * 5} {"word " * 90}', "second 0", "third 0", "fourth 0"]
-    text = json.dumps({"queries": queries, "thought": "t\n\\u"})
-    (held,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text])
-    assert held.texts == (text,)
-    read = json.loads(held.read[0] or "")
-    assert list(read) == ["thought", "queries"]
-    assert len(read["queries"]) == 3
-    assert re.fullmatch("the 'key' of 0 .{,305}word", read["queries"][0])
-    assert held.queries == tuple(read["queries"])
-    (free,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text], settings=None)
-    assert free.queries[0].startswith('the "key" of 0')
-
-
 def test_the_reader_answers_with_its_own_lm_and_a_question_that_fails_has_no_prediction(
     world: Any, make_engine: Any, make_lm: Any
 ) -> None:
