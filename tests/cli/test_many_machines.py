@@ -1,4 +1,4 @@
-"""A collection and its questions built over Ray, with a process killed in each part of it."""
+"""The main job over Ray, a Chroma server and PostgreSQL, with a process killed in every part of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from querywright.models.embedder import resolve_embedder
+from querywright.models.store import open_store
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.generated_questions import RECORDS, questions_folder
 
+CHROMA = [sys.executable, "-c", "from chromadb.cli.cli import app; app()", "run"]
 FILLED_UP = 700
 """Passages beside the six, so that there are several batches to embed."""
 
@@ -40,6 +45,25 @@ def named(number: int, word: str) -> list[int]:
         with contextlib.suppress(OSError):
             kept += [one] if word in Path(f"/proc/{one}/cmdline").read_text() else []
     return kept
+
+
+@pytest.fixture
+def chroma_server(tmp_path, studies):
+    """A server of an empty Chroma; gives its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = (tmp_path / "chroma.log").open("w")
+    command = [*CHROMA, "--path", str(tmp_path / "served"), "--host", "127.0.0.1", "--port", str(port)]
+    with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+
+        def answers():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return True
+
+        studies.wait_for(answers)
+        yield port
+        process.kill()
 
 
 @pytest.fixture
@@ -83,9 +107,12 @@ def answers(sent):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("home")
-def test_a_collection_and_its_questions_over_ray_are_those_of_one_process(command, server, sent, passages, tmp_path):
+def test_the_main_job_over_three_engines_gives_what_one_process_gives(
+    command, studies, server, sent, passages, more_questions, postgres, chroma_server, tmp_path
+):
     pytest.importorskip("ray.data", reason="needs the extra ray")
+    import chromadb
+
     rows = passages.read_text() + "".join(
         json.dumps({"id": f"z-{n}", "text": f"Shelf {n} holds the files of street {n * 7} and year {1900 + n % 90}."})
         + "\n"
@@ -103,8 +130,21 @@ def test_a_collection_and_its_questions_over_ray_are_those_of_one_process(comman
         return False
 
     build = ("questions", "build", "small", "--num-questions", 10, "--limit", 6, *server.lm)
+    spec = {
+        "questions": str(more_questions), "sizes": [4, 10, 6], "lm": "openai/scripted", "api_base": server.address,
+        "api_key_env": "SCRIPTED_KEY", "fixed": {"max_passages": 2}, "trials": 8, "threads": 2, "pruner": "none",
+        "sampler": {"name": "random"}, "objectives": ["accuracy"],
+        "techniques": {"rag_fusion": {"knobs": {"n_queries": {"low": 1, "high": 3}}, "search": "named"}},
+    }  # fmt: skip
+
+    def study(name, collection):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"name": "job", "collection": collection, **spec}), encoding="utf-8")
+        return path
+
     command(one, "index", "small", passages)
     command(one, *build)
+    command(one, "study", "run", study("one", "small"), "--out", tmp_path / "whole")
 
     command(many, "index", "small", passages, "--workers", 2, kill="_Embedding", when=embedded)
     server.requests.clear()
@@ -114,5 +154,21 @@ def test_a_collection_and_its_questions_over_ray_are_those_of_one_process(comman
         questions_folder("small", one) / RECORDS
     ).read_bytes()
 
-    one_by_one, together = (published_passages(collection_folder("small", home))[1] for home in (one, many))
-    assert together == one_by_one
+    _, found = published_passages(collection_folder("small", many))
+    vectors = resolve_embedder(store=open_store(many)).encode([passage.content for passage in found.values()])
+    client = chromadb.HttpClient("127.0.0.1", chroma_server)
+    exact = {"space": "cosine", "ef_construction": 400, "ef_search": 1000}  # Chroma's own settings miss some passages
+    table = client.create_collection("small", configuration={"hnsw": exact}, embedding_function=None)
+    table.add(
+        ids=list(found), embeddings=vectors, documents=[passage.text for passage in found.values()],
+        metadatas=[{"title": passage.title} for passage in found.values()],
+    )  # fmt: skip
+    server.requests.clear()
+    command(
+        many, "study", "run", study("many", f"http://127.0.0.1:{chroma_server}#small"), "--out", tmp_path / "shared",
+        "--workers", 2, "--storage", url := postgres.new_database(),
+        kill="resume", when=lambda: len(server.requests) > 20,
+    )  # fmt: skip
+    whole = studies.arms(studies.table(tmp_path / "whole"))
+    assert studies.arms(studies.table(tmp_path / "shared", url)) == whole
+    assert studies.outcome(tmp_path / "shared", url)["arms"] == studies.outcome(tmp_path / "whole")["arms"]

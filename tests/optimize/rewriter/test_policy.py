@@ -93,6 +93,22 @@ def test_log_probs_and_gradients_of_a_batch_are_those_of_a_plain_pass_over_each(
     assert sorted(place for part in policy.parts(written) for place in part) == list(range(len(GROUPS)))
 
 
+def test_what_is_drawn_depends_on_the_seed_and_lies_within_the_cuts() -> None:
+    state = torch.get_rng_state()
+    policy, same, other = (make(moved=False, seed=seed) for seed in (0, 0, 1))
+    assert apart(policy.parameters().values(), same.parameters().values()) == 0
+    assert apart(policy.parameters().values(), other.parameters().values()) > 0
+    move(policy)
+    first, again, third = (policy.write(PROMPTS, seed=seed, room=8) for seed in (1, 1, 2))
+    assert first == again != third
+    assert torch.equal(torch.get_rng_state(), state)
+    for one in policy.write(PROMPTS[:1] * 8, seed=3, room=6, temperature=3.0, top_k=3):
+        with torch.no_grad():
+            logits = policy.model(torch.tensor([[*one.prompt, *one.tokens]])).logits[0, len(one.prompt) - 1 : -1]
+        ranks = (logits > logits.gather(1, torch.tensor(one.tokens)[:, None])).sum(-1)
+        assert int(ranks.max()) < 3
+
+
 @CASES
 def test_the_reference_stays_until_it_is_set(kind: str) -> None:
     policy = make(kind, moved=False)
@@ -108,6 +124,20 @@ def test_the_reference_stays_until_it_is_set(kind: str) -> None:
     assert any(one.grad is not None for one in policy.parameters().values())
     policy.set_reference()
     assert apart(now, policy.log_probs(written, reference=True)) < 1e-5
+
+
+def test_a_prompt_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make()
+    prompt = policy.prompt(PROMPTS[2])
+    policy.model.config.max_position_embeddings = len(prompt) + 8
+    assert len(policy.write(PROMPTS, room=8)) == len(PROMPTS)
+    assert policy.refused(prompt, 8) is None
+    assert "9 are kept for the answer" in str(policy.refused(prompt, 9))
+    encoder = make("seq2seq")
+    assert encoder.refused((1,) * 6000, 500) is None  # T5 counts from one another
+    monkeypatch.setattr("querywright.optimize.rewriter.policy.context_of", lambda model: 64)
+    assert encoder.refused((1,), 64) is None  # its encoder has places of its own
+    assert encoder.refused((1,), 65) is not None
 
 
 def test_wrong_settings_are_refused_and_less_precise_numbers_are_much_like_the_others() -> None:
@@ -168,6 +198,15 @@ def test_a_model_learns_its_pairs_keeps_the_best_epoch_and_goes_on_after_an_end(
         warmed(policy, tmp_path)
 
 
+def test_where_nothing_gets_better_the_weights_are_those_of_the_start(tmp_path: Path) -> None:
+    policy = make(moved=False)
+    before = {name: one.detach().clone() for name, one in policy.parameters().items()}
+    done = warmed(policy, tmp_path, taught(range(8)), taught(range(2), "ßßßß %d ÄÖÜ"))
+    assert done.best_epoch == 0
+    assert "no epoch was better on dev than the start" in done.notes[0]
+    assert all(torch.equal(one, policy.parameters()[name]) for name, one in before.items())
+
+
 def test_too_few_pairs_and_no_numbers_are_said(tmp_path: Path) -> None:
     policy = make()
     with pytest.raises(InputError, match=r"needs 4 train pairs or more, but there are 3: 1 more needed"):
@@ -180,6 +219,32 @@ def test_too_few_pairs_and_no_numbers_are_said(tmp_path: Path) -> None:
     for seed in (None, 1):
         with pytest.raises(TrainingError, match=r"logits are no numbers.*--lr"):
             broken().write(PROMPTS[:1], seed=seed, room=4)
+
+
+@pytest.mark.slow
+def test_a_model_of_the_t5_family_learns_fields_in_plain_words(tmp_path: Path) -> None:
+    text = '{"thought": "Look up.", "queries": ["key %d", "dose"]}'
+    train, dev = taught(range(12), text), taught([12], text)
+    said = [f"thought: Look up. | queries: key {n}; dose What of?" for n in range(13)]
+    model, tokenizer, kind = TINY["tiny_seq2seq"](tokenizer=TINY["plain_tokenizer"](said))
+    torch.manual_seed(0)  # of the dropout
+    policy = HFPolicy(Base(model, tokenizer, kind), rank=None, device="cpu")
+    one = policy.taught(train[3].messages, train[3].text)
+    assert one.text == "thought: Look up. | queries: key 3; dose"
+    assert policy.spells(one)
+    unsaid = policy.taught(train[0].messages, '{"queries": ["ключ {1}"]}')
+    assert not policy.spells(unsaid)
+    assert "<unk>" in tokenizer.convert_ids_to_tokens(tokenizer(train[0].text).input_ids), "JSON cannot be learnt"
+
+    bad = [Pair("q99", "rrr", 0, train[0].messages, '{"queries": ["ключ"]}', 1.0, "me")]
+    settings = TrainSettings("rrr", epochs=30, warmup_batch=4, warmup_lr=0.02, least_pairs=4)
+    done = warm_up(policy, [*train, *bad], dev, tmp_path, settings)
+    assert (done.pairs, done.left_out) == (12, 1)
+    (written,) = policy.write([train[3].messages], room=64)
+    schema = {"properties": {"thought": {"type": "string"}, "queries": {"type": "array", "items": {"type": "string"}}}}
+    read = json.loads(as_json(written.text, schema))
+    assert read["thought"] == "Look up."
+    assert read["queries"][0].startswith("key ")
 
 
 @pytest.mark.parametrize(

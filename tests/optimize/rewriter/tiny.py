@@ -41,6 +41,23 @@ def tiny_tokenizer(template: str | None = TEMPLATE) -> Any:
     return made
 
 
+def plain_tokenizer(texts: Any) -> Any:
+    """As T5's: sentencepiece's unigrams over NFKC, trained on texts, with neither braces nor line breaks."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("\n", " ")])
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator(
+        texts, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "clean_up_tokenization_spaces": False}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
 def tiny_causal(seed: int = 0, *, layers: int = 4, hidden: int = 32) -> tuple[Any, Any, str]:
     """A random llama: (model, tokenizer, "causal")."""
     from transformers import LlamaConfig, LlamaForCausalLM
