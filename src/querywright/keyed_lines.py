@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, Generic, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 _T = TypeVar("_T")
 
+RECENT = 4096
+"""Lines that were read last and stay in memory."""
+
 
 class KeyedLines(Mapping[str, _T], Generic[_T]):
     """What the lines of a file say, by key, in their order; keys and places are in memory (some 160 bytes a line).
 
-    What somebody still has is given again, not read again. Safe for threads, and for processes that are forked from
+    What somebody still has, and what was read lately, is given again, not read again. Safe for threads, and for processes that are forked from
     this one; the file is open, and readable without its name, for as long as this object is there.
 
     Args:
@@ -28,6 +32,7 @@ class KeyedLines(Mapping[str, _T], Generic[_T]):
         self._rows: dict[str, int] = {}
         self._ends = array("Q", [0])
         self._had: WeakValueDictionary[int, _T] = WeakValueDictionary()
+        self._recent: deque[_T] = deque(maxlen=RECENT)
 
     def add(self, key: str, line: bytes) -> None:
         """Write a line; an earlier one of its key is out of sight."""
@@ -46,6 +51,7 @@ class KeyedLines(Mapping[str, _T], Generic[_T]):
             self._file.flush()
             start, end = self._ends[row], self._ends[row + 1]
             found = self._had[row] = self._read(os.pread(self._file.fileno(), end - start, start))
+            self._recent.append(found)
         return found
 
     def row(self, key: str) -> int:
