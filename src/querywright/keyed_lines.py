@@ -18,8 +18,9 @@ RECENT = 4096
 class KeyedLines(Mapping[str, _T], Generic[_T]):
     """What the lines of a file say, by key, in their order; keys and places are in memory (some 160 bytes a line).
 
-    What somebody still has, and what was read lately, is given again, not read again. Safe for threads, and for processes that are forked from
-    this one; the file is open, and readable without its name, for as long as this object is there.
+    What somebody still has, and what was read lately, is given again, not read again. Safe for threads, and for
+    processes that are forked from this one; the file is open, and readable without its name, for as long as this object
+    is there.
 
     Args:
         file: From its beginning on; lines that are added go to its end.
