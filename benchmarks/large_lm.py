@@ -63,6 +63,23 @@ ASKING_ARMS = ("hyde:n_documents=1", "qa_rag:track=answer")
 """Arms that ask an LM at query time, held against the index over the first source alone."""
 LEARNT = 30
 """Questions that MIPROv2 tries instructions on."""
+FACT = "Decide which answer is most likely and what fact would settle it. Then write "
+TERMS = " Name the terms that a source would use, not the wording of the question."
+LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "queries an option": (
+        f"{FACT}what finds that fact in a textbook. One short query for each option, in their order: what would be "
+        f"found if it were the right one, with the key clue of the question.{TERMS}",
+        "one for each option, names and key words",
+        {"n_queries": 5},
+    ),
+    "a hypothetical sentence a role": (
+        f"{FACT}three sentences as a textbook would have them, one for each role: evidence for the likely answer, what "
+        f"tells it from its nearest rival, and what the key clue of the question means.{TERMS}",
+        "sentences of a textbook, one for each role",
+        {"n_queries": 3},
+    ),
+}
+"""Instructions for the plan, what its queries are said to be, and knobs."""
 SOURCES = {"CDC": 140, "NINDS": 80}
 """Passages of each source of MedQuAD, those that something is asked about first."""
 QUESTIONS, NEW = 4, 60
@@ -282,25 +299,31 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
 
 
 def prompts(health: Mapping[str, list[Question]], lm: str, threads: int) -> None:
-    """The instructions of rrs by ``dspy.MIPROv2`` on judged usefulness, one passage; dev says what they are worth."""
+    """Other instructions of rrs, by ``dspy.MIPROv2`` and by hand, held against those as written on dev."""
     answering = resolve_lm(lm, store=open_store())
+    dense = ChromaRetriever("nursing", embedder=resolve_embedder("embedded", store=open_store()))
+    hybrid = HybridRetriever([dense, BM25Retriever("nursing", beside=dense)])
+    arms = {"as written": make_program("rrs", hybrid, max_passages=1)}
     with asking(answering):
-        dense = ChromaRetriever("nursing", embedder=resolve_embedder("embedded", store=open_store()))
-        hybrid = HybridRetriever([dense, BM25Retriever("nursing", beside=dense)])
-        program = make_program("rrs", hybrid, max_passages=1)
         useful = JudgedMetric(make_judge("usefulness"), lm=answering)
         mipro = dspy.MIPROv2(metric=useful, auto=None, num_candidates=4, num_threads=threads, max_errors=1, seed=0)
         learnt = [one.to_example() for one in health["more"][:LEARNT]]
-        dspy.Evaluate(devset=learnt, metric=useful, num_threads=threads, max_errors=1)(program)  # asked side by side
-        tuned = mipro.compile(
-            program, trainset=learnt, valset=learnt, num_trials=5, minibatch=False, max_bootstrapped_demos=0,
+        first = arms["as written"]
+        dspy.Evaluate(devset=learnt, metric=useful, num_threads=threads, max_errors=1)(first)  # asked side by side
+        arms["by MIPROv2"] = mipro.compile(
+            first, trainset=learnt, valset=learnt, num_trials=5, minibatch=False, max_bootstrapped_demos=0,
             max_labeled_demos=0, program_aware_proposer=False,
         )  # fmt: skip
-        for name, predictor in tuned.named_predictors():
+        for name, predictor in arms["by MIPROv2"].named_predictors():
             print(f"\n{name}: {predictor.signature.instructions}")
-        judged: dict[str, Any] = {"retriever": hybrid, "judge_lm": lm, "lm": lm, "threads": threads}
-        arms = {"as written": program, "by MIPROv2": tuned}
-        table("Instructions by MIPROv2, dev", arms, health["dev"], {"judged_useful": "useful"}, budgets=(1,), **judged)
+    for name, (instructions, queries, knobs) in LEVERS.items():
+        arms[name] = make_program("rrs", hybrid, max_passages=1, **knobs)
+        planner: Any = arms[name].technique.plan_searches
+        planner.signature = planner.signature.with_instructions(instructions).with_updated_fields(
+            "queries", desc=queries
+        )
+    judged: dict[str, Any] = {"retriever": hybrid, "judge_lm": lm, "lm": lm, "threads": threads}
+    table("Instructions, dev", arms, health["dev"], {"judged_useful": "useful"}, budgets=(1, 3), **judged)
 
 
 def question_program(data: Path, lm: str, threads: int) -> None:
