@@ -40,16 +40,18 @@ class SeededSampler(BaseSampler):
     """
 
     def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
-        self._make, self._seed, self._relative = make, seed, make(0)
+        self._make, self._seed, self._number, self._relative = make, seed, -1, make(0)
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        """The parameters that are sampled together; Optuna asks for them before each ``sample_relative``."""
-        self._relative = self._inner(trial.number)  # which notes groups of parameters
+        """The parameters that are sampled together; the sampler notes their groups for ``sample_relative``."""
+        self._number, self._relative = trial.number, self._inner(trial.number)
         found: dict[str, BaseDistribution] = self._relative.infer_relative_search_space(study, trial)
         return found
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         """Their values. Those that a trial turns out not to have are not used."""
+        if trial.number != self._number:  # others were begun since
+            self.infer_relative_search_space(study, trial)
         values: dict[str, Any] = self._relative.sample_relative(study, trial, search_space)
         return values
 
