@@ -91,7 +91,8 @@ def wilson_interval(share: float, n: int, *, confidence: float = 0.95) -> tuple[
     # By hand: it is worked out while arms run, and scipy.stats takes a second to load.
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     middle, wide = share + z * z / (2 * n), z * math.sqrt((share * (1 - share) + z * z / (4 * n)) / n)
-    return max(0.0, (middle - wide) / (1 + z * z / n)), min(1.0, (middle + wide) / (1 + z * z / n))
+    low, high = (end / (1 + z * z / n) for end in (middle - wide, middle + wide))
+    return min(share, max(0.0, low)), max(share, min(1.0, high))  # rounding leaves no share outside of its interval
 
 
 def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float, float]:

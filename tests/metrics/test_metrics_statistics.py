@@ -49,6 +49,13 @@ def test_bootstrap_is_seeded_and_near_scipys():
     assert (mean.low, mean.high) == pytest.approx((theirs.low, theirs.high), abs=0.005)
 
 
+def test_a_share_lies_within_its_interval():
+    for n in (1, 3, 40, 99):
+        for hits in range(n + 1):
+            low, high = wilson_interval(hits / n, n)
+            assert 0 <= low <= hits / n <= high <= 1
+
+
 def test_a_single_graded_value_has_no_interval():
     mean = mean_with_interval([0.4])
     assert (mean.value, math.isnan(mean.low)) == (0.4, True)

@@ -38,6 +38,31 @@ def compiled(make_world, compile_in):
     return compile_in(make_world())
 
 
+def test_it_is_a_table_a_page_and_is_drawn_in_a_notebook(compiled, read_page, tmp_path):
+    assert [one.name for one in compiled.compared.arms] == ["no rewriting", "hcqr compiled"]
+    assert compiled.to_pandas().groupby("arm")["decision_useful"].mean()["hcqr compiled"] == 1.0
+    page = read_page(compiled.report(tmp_path / "compiled.html").read_text("utf-8"))
+    page.check()
+    assert page.parts["Verdict"].startswith(f"{compiled.sentence}.")
+    assert all(one.sentence in page.text for one in compiled.comparisons)
+    assert "Questions" not in page.parts
+    assert compiled.comparisons[0].sentence.split(":")[0] in compiled._repr_html_()
+
+
+def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in, make_world):
+    text = card("mine", compiled, "scripted/model", "2026-01-02", {"dev": {"n": 6}, "test": {"n": 6}})
+    assert "| max_passages | 3 |" in text
+    assert "| hcqr compiled | 6 | 100.0 [61, 100] | 100.0 [61, 100] |" in text
+    assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
+    assert f"**{compiled.sentence}.**\n" in text
+    assert 'qw.load("path/to/mine", retriever="mine", lm="openai/...")' in text
+    assert "It has no reader" not in text
+
+    settings = CompileSettings(objective="recall@1", trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
+    text = card("mine", compile_in(make_world(), settings=settings), "scripted/model", "2026-01-02", {})
+    assert "| arm | n | recall@1 | accuracy | decision_useful |\n| --- | --- | --- | --- | --- |\n" in text
+
+
 def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
     show_compiled(replace(compiled, reader_check=tuple(world.questions[:5])), world.splits, workspace)

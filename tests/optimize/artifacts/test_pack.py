@@ -42,13 +42,13 @@ def vectors_in(home):
         return connection.execute("SELECT COUNT(*) FROM querywright_entries WHERE kind LIKE 'vector:%'").fetchone()[0]
 
 
-@pytest.mark.parametrize("engine", ["hybrid", "questions"])
+@pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid", "questions", "expanded"])
 def test_unpacked_on_another_machine_it_gives_its_golden_answers(engine, built, word_model, other, tmp_path, make_lm):
     home, artifact = built(engine)
     report = pack(artifact, tmp_path / "x.qw", home=home)
     word_model.loaded.clear()
     assert (report.collection, report.passages) == ("cards", 48)
-    assert report.questions == (36 if engine == "questions" else 0)
+    assert report.questions == (36 if engine in ("questions", "expanded") else 0)
     assert report.digest == f"sha256:{hashlib.sha256((tmp_path / 'x.qw').read_bytes()).hexdigest()}"
     done = unpack(tmp_path / "x.qw", tmp_path / "artifacts" / "b", home=other, digest=report.digest)
     assert done.built == (("cards-questions", "cards") if report.questions else ("cards",))

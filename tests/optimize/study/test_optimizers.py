@@ -124,7 +124,7 @@ def test_labelled_questions_are_shown_to_a_reader_and_ask_nothing(world, run, ma
         run("labelled_few_shot")
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", ASKING)
 def test_an_outage_and_the_limit_of_calls_go_up(name, run, writing, make_lm):
     after = 3
 
@@ -186,6 +186,16 @@ def test_a_prompt_that_is_too_long_only_loses(name, run, writing):
             raise LMPromptTooLongError(5000, 4096, 100)
 
     assert run(name, engine=writing(before=before))
+
+
+def test_an_interrupt_goes_up(run, writing):
+    def before(n, asked):
+        if n == 5:
+            raise KeyboardInterrupt
+
+    for name in FAST:
+        with pytest.raises(KeyboardInterrupt):
+            run(name, engine=writing(before=before))
 
 
 @pytest.mark.parametrize("name", ["random_search", "mipro", "gepa"])

@@ -123,7 +123,7 @@ def test_all_that_does_not_fit_together_is_said_at_once():
         ("name: [a\n", "no YAML"),
         ("", "must be a mapping"),
         ("1: a\n", "1: keys should be strings"),
-        ("name: " + "[" * 700 + "\n", "recursion depth"),
+        ("name: " + "[" * 1500 + "\n", "recursion depth"),
     ],
 )
 def test_what_is_more_or_less_than_data_is_refused(tmp_path, text, part):
