@@ -61,3 +61,70 @@ def test_a_trial_that_is_stopped_is_pruned_and_clones_come_on_top(ok, steered, s
         assert told.count(said) == 1, said
         assert sum(said in " ".join(note.split()) for note in live["notes"]) == 1
     assert not (out / CONTROL).exists()
+
+
+def test_how_a_trial_stands_is_told_while_it_runs(ok, steered, monkeypatch):
+    file, out, _ = steered
+    seen = []
+    real = module.Worker._met
+
+    def met(worker, trial, record, rows, done):
+        real(worker, trial, record, rows, done)
+        seen.append(next(one for one in worker.records() if one.number == record.number).met)
+
+    monkeypatch.setattr(module.Worker, "_met", met)
+    ok("study", "run", file, "--out", out)
+    first = seen[:8]
+    assert [one["done"] for one in first] == [*range(1, 9)]
+    assert {one["total"] for one in first} == {8}
+    assert all(one["low"] <= one["mean"] <= one["high"] for one in first[1:])
+
+
+def test_a_trial_is_added_at_the_very_end_and_after_an_interruption(ok, cli, steered, monkeypatch):
+    file, out, _ = steered
+    take, broken = module.Worker._take, []
+
+    def taken(worker):
+        if len(worker.finished()) == 9 and not broken:
+            (out / CONTROL).write_text(json.dumps({"add": ["trial 1:top_k=1"]}))
+            broken.append(take(worker))
+            raise KeyboardInterrupt
+        return take(worker)
+
+    monkeypatch.setattr(module.Worker, "_take", taken)
+    assert cli("study", "run", file, "--out", out).status == 130
+    (waits,) = (one for one in snapshot(out).trials if one.asked)
+    assert waits.state == "running"
+    broken[0][1].close()
+    ok("study", "resume", out)
+    found = snapshot(out)
+    assert [one.state for one in found.trials if one.asked] == ["complete"]
+    assert (len(found.trials), found.planned, found.finished) == (10, 10, True)
+
+
+@pytest.mark.slow
+def test_whichever_worker_runs_a_trial_it_is_stopped_and_whoever_is_free_resumes_it(
+    study_file, studies, server, tmp_path
+):
+    out, server.delay = tmp_path / "out", 1.5
+    file = study_file(threads=1, trials=5, sizes=[4, 17, 6], pruner="none")
+    command = studies.Command("run", file, "--out", out, "--workers", 2)
+
+    def under_way():
+        return [one.name for one in snapshot(out).trials if one.number and one.state == "running" and one.met]
+
+    command.wait_for(lambda: (out / "study.yaml").exists() and len(under_way()) == 2)
+    names = under_way()
+    (out / CONTROL).write_text(json.dumps({"stop": names, "add": [f"{name}:" for name in names]}))
+    command.wait_for(lambda: sum(one.stopped for one in snapshot(out).trials) >= 2)
+    server.delay = 0.0
+    done = command.end()
+    assert done.status == 0, done.err
+    found = snapshot(out).trials
+    stopped = [one for one in found if one.stopped and one.same_as is None]  # the sampler may propose one of them again
+    assert [one.name for one in stopped] == names
+    assert len({one.worker for one in stopped}) == 2
+    again = {one.asked: one for one in found if one.asked}
+    assert {name: one.state for name, one in again.items()} == {f"{name}:": "complete" for name in names}
+    assert [again[f"{one.name}:"].arm for one in stopped] == [one.arm for one in stopped]
+    assert studies.asked_twice(server.requests) == 0
