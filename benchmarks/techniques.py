@@ -183,9 +183,7 @@ class Watched:
         return prediction
 
 
-def run_technique(
-    bench: Bench, name: str, *, reader: str | None = None, judged: bool = False, **knobs: Any
-) -> Result:
+def run_technique(bench: Bench, name: str, *, reader: str | None = None, judged: bool = False, **knobs: Any) -> Result:
     """A technique over all questions, twice; ``judged``, its passages by an LM, without the labels of people."""
     watched = Watched(make_program(name, bench.retriever, reader=reader, **knobs))
     program: Any = watched

@@ -17,10 +17,10 @@ import dspy
 import numpy as np
 
 from querywright.data.judged import Case
-from querywright.data.types import Passage, Question
+from querywright.data.types import Question
 from querywright.errors import CollectionError, InputError
 from querywright.metrics.judges import AnswerabilityJudge
-from querywright.models.embedder import TextEmbedder, with_store
+from querywright.models.embedder import TextEmbedder, all_encoded, with_store
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judge_cases
 from querywright.retrieval.answer_matrix import (
@@ -151,42 +151,48 @@ def fill(
         percentile = 0.0
     judge = AnswerabilityJudge()
     folder = questions_folder(collection, home)
-    passages = list(ChromaRetriever(collection, embedder=embedder, home=home).passages())
+    passages = ChromaRetriever(collection, embedder=embedder, home=home)
     with building(folder, questions_name(collection), LOCK) if folder.exists() else nullcontext():
-        written = [(q, record) for record in read_records(folder).values() for q in record.questions]
-        complete_ones = [(q.text, record) for q, record in written if q.label == COMPLETE]
-        digests = {passage.id: passage.text_digest() for passage in passages}
-        known = sorted(
-            (question_id(record.passage, text), text, record.passage)
-            for text, record in complete_ones
-            if digests.get(record.passage) == record.digest
-        )
+        records, known, stale = read_records(folder), list[tuple[str, str, int]](), 0
+        digests = {passage.id: passage.text_digest() for passage in passages.passages()}
+        for record in records.values():
+            complete_ones = [n for n, one in enumerate(record.questions) if one.label == COMPLETE]
+            if digests.get(record.passage) == record.digest:
+                asked_of = ((question_id(record.passage, record.questions[n].text), n) for n in complete_ones)
+                known += [(id, record.passage, number) for id, number in asked_of]
+            else:
+                stale += len(complete_ones)
+        known.sort()
         if not known:
             raise CollectionError(
                 f"the collection {collection!r} has no question that its own passage, as it is now, answers "
                 f"completely; write questions: {build_command(collection)}"
             )
-        questions = [Question(id, text) for id, text, _ in known]
-        shape = (len(questions), len(passages))
-        rows = {passage.id: row for row, passage in enumerate(passages)}
+        shape, ids = (len(known), len(digests)), list(digests)
+        rows = {passage: row for row, passage in enumerate(ids)}
         # Of each question the cell with the passage that it was written for, numbered as ``answer_matrix`` has it.
-        own = np.arange(len(known)) * len(passages) + np.array([rows[passage] for *_, passage in known])
+        own = np.arange(len(known)) * len(ids) + np.array([rows[passage] for _, passage, _ in known])
 
-        def at(cell: int) -> tuple[Question, Passage]:
-            row, column = divmod(cell, len(passages))
-            return questions[row], passages[column]
+        def text_of(row: int) -> str:
+            _, passage, number = known[row]
+            return records[passage].questions[number].text
 
-        def pairs(known: Known, *, judged: bool) -> list[AnswerPair]:
+        def case(cell: int) -> Case:
+            row, column = divmod(cell, len(ids))
+            return Case(Question(known[row][0], text_of(row)), tuple(passages.get([ids[column]])))
+
+        def pairs(found: Known, *, judged: bool) -> list[AnswerPair]:
+            cells = (divmod(cell, len(ids)) for cell in found.cells.tolist())
             return [
-                AnswerPair(question.id, passage.id, digests[passage.id], value, judged)
-                for (question, passage), value in zip(map(at, known.cells.tolist()), known.values.tolist(), strict=True)
+                AnswerPair(known[row][0], ids[column], digests[ids[column]], value, judged)
+                for (row, column), value in zip(cells, found.values.tolist(), strict=True)
             ]
 
         before = len(read_pairs(folder))
         stored = with_store(embedder, home)
         near, eligible = near_pairs(
-            stored.encode_query([question.question for question in questions]),
-            stored.encode([passage.content for passage in passages]),
+            all_encoded(stored, map(text_of, range(len(known))), "query"),
+            all_encoded(stored, (passage.content for passage in passages.passages()), "document"),
             own,
             threshold=threshold,
             percentile=percentile,
@@ -198,7 +204,7 @@ def fill(
         asked = np.concatenate([near.cells, far])
         found = judge_cases(
             judge,
-            [Case(question, (passage,)) for question, passage in map(at, asked.tolist())],
+            [case(cell) for cell in asked.tolist()],
             lm=lm,
             threads=threads,
             max_failures=max_failures,
@@ -222,7 +228,7 @@ def fill(
         collection,
         questions=shape[0],
         passages=shape[1],
-        stale=len(complete_ones) - len(known),
+        stale=stale,
         eligible=eligible,
         near=len(near),
         far=len(far),

@@ -39,7 +39,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
 from querywright.metrics.answers import contains_answer, hit, token_f1
 from querywright.metrics.judges import AnswerabilityJudge
-from querywright.models.embedder import TextEmbedder
+from querywright.models.embedder import CHUNK, TextEmbedder
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
@@ -190,19 +190,17 @@ def make_testset(
     ask: Callable[[Any], Asked]
     parts: list[tuple[Sequence[Any], int]]
     if kind == "make":
-        writer, ask = AskAndAnswer(), partial(_ask_and_answer, lm=lm, reader_lm=judge_lm or lm)
-        order = sorted(passages.values(), key=lambda passage: passage.id)
+        writer, ask = AskAndAnswer(), partial(_ask_and_answer, passages, lm=lm, reader_lm=judge_lm or lm)
+        order = sorted(passages)
         random.Random(seed).shuffle(order)
         wanted = len(order) if number is None else number
         n_two = round(wanted * two_passage)
-        single = [(one,) for one in order]
-        parts = [
-            (single[: PATIENCE * (wanted - n_two)], wanted - n_two),
-            (_pairs(collection, order[: PATIENCE * n_two], home=home, embedder=embedder), n_two),
-        ]
+        single = [(one,) for one in order[: PATIENCE * (wanted - n_two)]]
+        near = _pairs(collection, order[: PATIENCE * n_two], home=home, embedder=embedder)
+        parts = [(single, wanted - n_two), (near, n_two)]
     else:
         candidates, ask, writer, skipped = _of_index(kind, collection, passages, home, lm, judge_lm or lm)
-        order = sorted(candidates, key=lambda candidate: candidate.id)
+        order = sorted(candidates)
         random.Random(seed).shuffle(order)
         parts = [(order, len(order) if number is None else number)]
         with suppress(CollectionError):  # only who made them is not known
@@ -249,23 +247,23 @@ def make_testset(
 
 def _of_index(
     kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM
-) -> tuple[list[Passage], Callable[[Any], Asked], OneQuestion, dict[str, int]]:  # fmt: skip
-    """What of an index of questions can be reworded or asked of, how, by whom, and what was left out before."""
+) -> tuple[list[str], Callable[[str], Asked], OneQuestion, dict[str, int]]:  # fmt: skip
+    """What of an index of questions can be reworded or asked of, by its id, how, by whom, and what was left out."""
     stored = published_questions(collection, home)
-    live = list(fresh(stored.values(), passages))
-    texts = frozenset(compared(question.text) for question in stored.values())
+    indexed = frozenset(hash(compared(question.text)) for question in stored.values())
     told: defaultdict[str, list[str]] = defaultdict(list)
-    for question in live:
-        told[str(question.metadata["passage"])].append(question.text)
+    for question in fresh(stored.values(), passages):
+        told[str(question.metadata["passage"])].append(question.id)
+    live = [id for ids in told.values() for id in ids]
     judging, rephrasing, asking_anew = AnswerabilityJudge(), RephraseQuestion(), AskAnother()
     writer: OneQuestion = rephrasing if kind == "rephrase" else asking_anew
     if kind == "rephrase":
-        candidates = [one for one in live if one.metadata["label"] == COMPLETE]
+        candidates = [id for id in live if stored[id].metadata["label"] == COMPLETE]
         skipped = {"stale": len(stored) - len(live)}
     else:
         written = read_records(questions_folder(collection, home))
-        known = [one for one in passages.values() if one.id in written]
-        candidates = [one for one in known if written[one.id].digest == one.text_digest()]
+        known = [id for id in passages if id in written]
+        candidates = [id for id in known if written[id].digest == passages[id].text_digest()]
         skipped = {"stale": len(known) - len(candidates), "unwritten": len(passages) - len(known)}
     if not candidates:
         raise CollectionError(
@@ -274,18 +272,19 @@ def _of_index(
             f"write them: {build_command(collection)}"
         )
 
-    def ask(one: Passage) -> Asked:
-        passage = passages[str(one.metadata["passage"])] if kind == "rephrase" else one
+    def ask(id: str) -> Asked:
+        passage = passages[str(stored[id].metadata["passage"]) if kind == "rephrase" else id]
         try:
             with asking(lm):
                 if kind == "rephrase":
-                    text = rephrasing(question=one.text).question
+                    text = rephrasing(question=stored[id].text).question
                 else:
-                    text = asking_anew(passage=one, stored=told.get(one.id, [])).question
+                    others = [stored[other].text for other in told.get(id, [])]
+                    text = asking_anew(passage=passage, stored=others).question
         except AdapterParseError:
             return None, "unreadable"
         plain, question = compared(text), _question(kind, passage.id, text)
-        if not plain or plain in texts:
+        if not plain or hash(plain) in indexed:
             return question, "indexed" if plain else "empty"
         if reason := unfit(text, passage) or (COPIED if repeats(text, writer.examples()) else ""):
             return question, reason
@@ -298,9 +297,11 @@ def _of_index(
     return candidates, ask, writer, skipped
 
 
-def _ask_and_answer(given: Sequence[Passage], *, lm: dspy.LM, reader_lm: dspy.LM) -> Asked:
+def _ask_and_answer(
+    passages: Mapping[str, Passage], ids: Sequence[str], *, lm: dspy.LM, reader_lm: dspy.LM
+) -> Asked:  # fmt: skip
     """A question to one passage or two with its answer, and why it is dropped; the cheap reasons first."""
-    writer, reader = AskAndAnswer(), ShortAnswerReader()
+    writer, reader, given = AskAndAnswer(), ShortAnswerReader(), [passages[id] for id in ids]
     try:
         with asking(lm):
             made = writer(passages=given)
@@ -328,29 +329,30 @@ def _ask_and_answer(given: Sequence[Passage], *, lm: dspy.LM, reader_lm: dspy.LM
         return None, "closed_book"
     if len(given) > 1 and any(gives((one,)) for one in given):
         return None, "one_is_enough"
-    ids = [one.id for one in given]
     label = Label.USEFUL if len(ids) > 1 else Label.ENTAILED
     asked = _question("make", "\n".join(ids), text)
     return replace(asked, answer=answer, evidence=dict.fromkeys(ids, label), jointly=len(ids) > 1), ""
 
 
-def _pairs(collection: str, passages: Sequence[Passage], **options: Any) -> list[tuple[Passage, ...]]:
-    """Each passage with the nearest one of another title or file, where there is one; no pair twice."""
-    if not passages:
+def _pairs(collection: str, ids: Sequence[str], **options: Any) -> list[tuple[str, str]]:
+    """Each passage with the nearest one of another title or file, where there is one, by their ids; no pair twice."""
+    if not ids:
         return []
-    found = ChromaRetriever(collection, **options).search([one.content for one in passages], NEIGHBOURS)
-    pairs: dict[frozenset[str], tuple[Passage, ...]] = {}
-    for one, hits in zip(passages, found, strict=True):
-        others = [hit.passage for hit in hits if hit.passage.text != one.text]
-        place = (one.metadata.get("file"), one.title)
-        apart = [other for other in others if (other.metadata.get("file"), other.title) != place] or others
-        for other in apart[:1]:
-            pairs.setdefault(frozenset((one.id, other.id)), (one, other))
+    passages = ChromaRetriever(collection, **options)
+    pairs: dict[frozenset[str], tuple[str, str]] = {}
+    for start in range(0, len(ids), CHUNK):
+        some = passages.get(ids[start : start + CHUNK])
+        for one, hits in zip(some, passages.search([one.content for one in some], NEIGHBOURS), strict=True):
+            others = [hit.passage for hit in hits if hit.passage.text != one.text]
+            place = (one.metadata.get("file"), one.title)
+            apart = [other for other in others if (other.metadata.get("file"), other.title) != place] or others
+            for other in apart[:1]:
+                pairs.setdefault(frozenset((one.id, other.id)), (one.id, other.id))
     return list(pairs.values())
 
 
-def _id_of(one: Passage | Sequence[Passage]) -> str:
-    return one.id if isinstance(one, Passage) else " and ".join(part.id for part in one)
+def _id_of(one: str | Sequence[str]) -> str:
+    return one if isinstance(one, str) else " and ".join(one)
 
 
 def compared(text: str) -> str:

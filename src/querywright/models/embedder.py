@@ -15,8 +15,9 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from shutil import which
 from types import SimpleNamespace
@@ -304,6 +305,14 @@ def encoded(embedder: TextEmbedder, texts: Sequence[str], side: Side) -> Vectors
     """The vectors of texts on one side of any embedder; one without that side has only ``encode``."""
     vectors: Vectors = getattr(embedder, f"encode_{side}", embedder.encode)(texts)
     return vectors
+
+
+def all_encoded(embedder: TextEmbedder, texts: Iterable[str], side: Side) -> Vectors:
+    """The same of one text or more, of which so many at a time are in memory as are embedded at once."""
+    left, made = iter(texts), list[Vectors]()
+    while part := list(islice(left, CHUNK)):
+        made.append(encoded(embedder, part, side))
+    return np.concatenate(made)
 
 
 def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:

@@ -27,7 +27,7 @@ from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.keyed_lines import KeyedLines
-from querywright.models.embedder import TextEmbedder, Vectors, with_store
+from querywright.models.embedder import TextEmbedder, Vectors, all_encoded, with_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import HeldPassages
 from querywright.retrieval.generated_questions import (
@@ -286,7 +286,7 @@ class QuestionIndex(HeldPassages):
         with self._lock:
             if self._prototypes is None:
                 asked = self._questions._passages
-                vectors = self._embedder.encode_query([question.text for question in asked.values()])
+                vectors = all_encoded(self._embedder, (question.text for question in asked.values()), "query")
                 self._prototypes = Prototypes(list(asked), vectors)
             return self._prototypes
 
