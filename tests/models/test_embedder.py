@@ -213,6 +213,16 @@ def test_a_model_of_berts_kind_runs_without_torch_and_gives_the_same_vectors(fol
     assert isinstance(found._model, OnnxBert)
 
 
+def test_short_texts_are_not_filled_up_to_a_long_one_beside_them(monkeypatch):
+    found, filled = resolve_embedder("embedded"), []
+    found.encode(["a"])
+    states = found._model._states
+    monkeypatch.setattr(found._model, "_states", lambda tokens: filled.append(list(map(len, tokens))) or states(tokens))
+    found.encode(["dry cough", "word " * 60, "cough", "a dry cough", "fever"])
+
+    assert filled == [[3, 3, 4, 5], [62]]
+
+
 @pytest.mark.parametrize(
     ("file", "change", "why"),
     [

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 _TOKENS = 512
 """Of texts that are embedded at once, filled up ones counted; more is no faster and takes memory."""
+_CALL = 8
+"""Tokens that take as long as one more call: so many may be filled up for a text that is longer than those before."""
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # element types of ONNX
 _MS = "com.microsoft"  # the domain of the runtime's own operators
 _MODES = {"cls": "cls", "mean": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
@@ -84,16 +86,12 @@ class OnnxBert:
         found = self._tokenizer.encode_batch([prompt + text for text in texts])
         order = sorted(range(len(found)), key=lambda place: len(found[place].ids))
         vectors = np.empty((len(found), self._dimension), dtype=np.float32)
-        parts: list[list[int]] = []
-        for place in order:
-            if not parts or (len(parts[-1]) + 1) * len(found[place].ids) > _TOKENS:
-                parts.append([])
-            parts[-1].append(place)
+        parts = [[order[place] for place in part] for part in _parts([len(found[place].ids) for place in order])]
 
         def embed(part: list[int]) -> None:
             vectors[part] = self._states([found[place].ids for place in part])
 
-        if len(parts) < 2:
+        if sum(len(one.ids) for one in found) <= _TOKENS:
             for part in parts:
                 embed(part)
         else:
@@ -110,6 +108,21 @@ class OnnxBert:
             ids[row, : len(own)], mask[row, : len(own)] = own, 1
         states: Any = self._session.run(None, {"ids": ids, "types": np.zeros_like(ids), "mask": mask})[0]
         return (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True) if self._by_mean else states[:, 0]
+
+
+def _parts(lengths: Sequence[int]) -> list[list[int]]:
+    """Texts that are embedded together, by their places: all are filled up to the length of the longest.
+
+    Args:
+        lengths: Tokens of each, in ascending order.
+    """
+    parts: list[list[int]] = []
+    for place, length in enumerate(lengths):
+        last = parts[-1] if parts else []
+        if not last or (len(last) + 1) * length > _TOKENS or len(last) * (length - lengths[last[-1]]) > _CALL:
+            parts.append([])
+        parts[-1].append(place)
+    return parts
 
 
 _CONFIGS = ("config", "sentence_bert_config", "tokenizer_config")
