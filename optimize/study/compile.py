@@ -13,6 +13,7 @@ from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.lm import engine_of
+from querywright.optimize.comparison import CLOSED_BOOK, ORACLE
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.live import stands
@@ -108,7 +109,7 @@ def compile_program(
     for name, said in tested.reader_prompts.failed.items():
         failed[f"reader {name}" if name == AS_WRITTEN else f"reader with {name}"] = said
     # The final table: from no passages to perfect ones, then what the reader's demonstrations did.
-    order = ("closed book", NO_REWRITING, f"{technique} as written", f"{technique} compiled", "oracle evidence")
+    order = (CLOSED_BOOK, NO_REWRITING, f"{technique} as written", f"{technique} compiled", ORACLE)
     places = {name: place for place, name in enumerate(order)}
     return Compiled(
         program=tested.programs[tested.recommended],

@@ -7,13 +7,12 @@
     made.append(...inside.flat(9).filter((one) => one || one === 0));
     return made;
   };
-  const { token, ...given } = JSON.parse($("given").textContent);
+  const { token, references, ...given } = JSON.parse($("given").textContent);
   let runs = given.runs;
   const marked = [];
   const breaks = (name) => name.split(/(?<=[:,@/])/).flatMap((part) => [part, el("wbr")]);
   const percent = (value) => (typeof value === "number" ? (100 * value).toFixed(1) : "-");
   const spread = (mean) => typeof mean?.low === "number" ? ` [${percent(mean.low)}, ${percent(mean.high)}]` : "";
-  const references = ["closed book", "oracle evidence"];
   const best = (run) => {
     const arms = run.arms.filter((arm) => !references.includes(arm.name));
     const scored = arms.filter((arm) => typeof arm.metrics[run.metric]?.value === "number");

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from querywright.errors import InputError
 from querywright.files import write_file
+from querywright.optimize.comparison import CLOSED_BOOK, ORACLE
 from querywright.optimize.report import POLICY, PROMPTS, render, with_prompts
 from querywright.progress import CONTROL, LIVE
 from querywright.serving.settings import is_loopback
@@ -174,7 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
         runs, id = runs_under(folder), parse_qs(at.query).get("id", [""])[0]
         if at.path == "/":
             policy = f"{POLICY}; connect-src 'self'"
-            page = render("view.html", policy=policy, title=folder.name, token=self.server.token, runs=runs)
+            given = {"token": self.server.token, "runs": runs, "references": (CLOSED_BOOK, ORACLE)}
+            page = render("view.html", policy=policy, title=folder.name, given=given)
             return self._send(200, page, "text/html", policy)
         if at.path == "/runs":
             return self._send(200, json.dumps(runs), "application/json")
