@@ -78,6 +78,11 @@ def test_nothing_is_embedded_twice(embedder, model, store):
     assert (later.n_embedded, later.n_cached) == (0, 2)
 
 
+def test_empty_and_broken_texts(embedder, model):
+    assert np.isfinite(embedder.encode(["", " ", "half \ud83d a pair"])).all()
+    assert model.calls == [[" ", "half ? a pair"]]
+
+
 def test_vectors_made_elsewhere_are_kept_when_they_can_be_its_own(embedder, model):
     embedder.keep(["a", "b"], np.stack([_normalised(text) for text in "ab"]))
     np.testing.assert_allclose(embedder.encode(["a"])[0], _normalised("a"), atol=1e-6)

@@ -10,7 +10,7 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.programs.question_rules import NO_QUESTION, unfit
-from querywright.programs.question_writer import QuestionWriter
+from querywright.programs.question_writer import QuestionWriter, RephraseQuestion
 
 TEA = Passage("tea", "Tea hinders the uptake of iron; an hour between them is enough.", "Tea and iron")
 THINGS = ("iron", "zinc", "tea", "coffee", "milk", "bread", "juice", "eggs", "beans", "meat", "rice", "kale")
@@ -71,6 +71,17 @@ def test_a_first_batch_that_cannot_be_read_is_a_failure_and_a_later_one_the_end(
     for name, odd in (("num_questions", 0), ("num_questions", 101), ("batch_size", 0), ("temperature", 2.0)):
         with pytest.raises(InputError, match=name):
             QuestionWriter(**{name: odd})
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [("1. Which drink is it?", "Which drink is it?"), ('"Which drink\nis it?"', "Which drink is it?"), ("none", "")],
+)
+def test_a_wording_is_one_clean_line(scripted, asking, written, text):
+    with asking(scripted({"rephrased_question": written})):
+        assert RephraseQuestion()(question="What hinders iron?").question == text
+    with asking(scripted("hm")), pytest.raises(AdapterParseError):
+        RephraseQuestion()(question="What hinders iron?")
 
 
 # The rules.

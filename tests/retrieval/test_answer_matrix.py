@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
 
 from querywright.retrieval import answer_matrix
-from querywright.retrieval.answer_matrix import Known, complete, completed, near_pairs
+from querywright.retrieval.answer_matrix import Known, complete, completed, far_pairs, near_pairs
 
 ROWS, COLUMNS, RANK = 200, 80, 3
 
@@ -53,6 +53,17 @@ def test_pairs_are_those_of_brute_force():
     equal = np.repeat(directions(1, 3), 6, axis=0)
     near, eligible = near_pairs(equal, equal, np.arange(6) * 7, threshold=0.9, most=7)
     assert (eligible, near.cells.tolist()) == (30, [1, 2, 3, 4, 5, 6, 8])
+
+
+def test_far_pairs_are_distinct_untaken_evenly_spread_and_few_where_few_are_left():
+    taken = np.arange(0, 100_000, 2)
+    drawn = far_pairs((1_000, 100), taken, 5_000, seed=1)
+    assert len(np.unique(drawn)) == 5_000
+    assert not np.isin(drawn, taken).any()
+    assert abs(np.bincount(drawn // 10_000, minlength=10) - 500).max() < 100
+    assert not np.array_equal(drawn, far_pairs((1_000, 100), taken, 5_000, seed=2))
+    assert sorted(far_pairs((2, 3), np.array([0, 4, 4]), 10, seed=0).tolist()) == [1, 2, 3, 5]
+    assert far_pairs((2, 2), np.arange(4), 10, seed=0).tolist() == []
 
 
 def matrix(seed, *, binary=False):
