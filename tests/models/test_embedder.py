@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,19 @@ def test_vectors_made_elsewhere_are_kept_when_they_can_be_its_own(embedder, mode
             embedder.keep(["c", "d"], rows.astype(np.float32))
     with pytest.raises(InputError, match="no store to keep vectors in"):
         Embedder("hash:24", HashModel, dimension=DIMENSION).keep(["a"], np.eye(1, DIMENSION))
+
+
+def test_many_threads_without_a_gate_embed_each_text_once(embedder, model):
+    def ask(thread):
+        return np.concatenate([embedder.encode([f"{(thread + step) % 20}"]) for step in range(20)])
+
+    with ThreadPoolExecutor(32) as pool:
+        results = list(pool.map(ask, range(32)))
+    assert embedder.n_embedded == 20
+    assert sum(len(call) for call in model.calls) == 20
+    for thread, rows in enumerate(results):
+        expected = np.stack([_normalised(f"{(thread + step) % 20}") for step in range(20)])
+        np.testing.assert_allclose(rows, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
 
 from querywright.retrieval import answer_matrix
-from querywright.retrieval.answer_matrix import Known, complete, completed, far_pairs, near_pairs
+from querywright.retrieval.answer_matrix import Known, LowRank, complete, completed, far_pairs, near_pairs
 
 ROWS, COLUMNS, RANK = 200, 80, 3
 
@@ -129,3 +129,12 @@ def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
     assert (made, found.used) == (None, False)
     assert "drawn at random" in found.reason
     assert found.gain_low > 0
+
+
+@pytest.mark.usefixtures("blocks")
+def test_high_values_are_found_without_the_known_cells():
+    made = LowRank(np.array([[1.0], [0.5], [0.5]]), np.array([[0.8], [1.0], [0.2]]), 0.1)
+    # .9 1 .3 / .5 .6 .2 / .5 .6 .2, cut at 1
+    high = made.above(0.5, 4, np.array([4, 0]))
+    assert (high.cells.tolist(), high.values.tolist()) == ([1, 7, 3, 6], [1.0, 0.6, 0.5, 0.5])
+    assert len(made.above(0.95, 9, np.array([1]))) == 0
