@@ -55,6 +55,24 @@ def test_each_kind_of_label(labelled, tmp_path):
         write_questions(tmp_path / "missing" / "q.jsonl", found.questions)
 
 
+def test_labels_of_one_question_are_one(labelled):
+    same = {"question": "How long?", "options": ()}
+    found = labelled(
+        [
+            {"id": "e1", "feedback": "up"},
+            {"id": "e2", "answer": "a dozen weeks", "evidence": ["p1"]},
+            {"id": "e3", "feedback": "yes", "evidence": ["p2"]},
+            {"id": "e4", "feedback": "down"},
+        ],
+        (1, same | {"answer": "12 weeks"}), (2, same | {"question": " How long? "}), (3, same | {"answer": "12 Weeks"}),
+        (4, same | {"answer": "6 weeks"}),
+    )  # fmt: skip
+    (one,) = found.questions
+    assert (one.answer, one.aliases) == ("12 weeks", ("a dozen weeks",))
+    assert set(one.evidence) == {"p1", "p2"}
+    assert (found.labels, found.merged, found.left_out) == (4, 3, ())
+
+
 @pytest.mark.parametrize(
     ("labels", "told"),
     [
