@@ -74,21 +74,3 @@ def test_knobs_are_a_mapping_that_is_checked_as_a_whole():
     other = copy.deepcopy(knobs)
     other.update({"top_k": 1})
     assert (knobs["top_k"], knobs == other) == (9, False)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda state: state.pop("top_k"), "lack top_k"),
-        (lambda state: state.update(rounds=3), "unknown knob 'rounds'"),
-        (lambda state: state.update(keep=1), "keep must be true | false, but got 1"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_refused(change, message):
-    knobs = Knobs(ALL, {"weight": 1.5})
-    state = {**knobs.dump_state(), "weight": 2.5}
-    change(state)
-    with pytest.raises(TechniqueError) as caught:
-        knobs.load_state(state)
-    assert message in str(caught.value)
-    assert knobs["weight"] == 1.5

@@ -59,6 +59,8 @@ def test_each_answer_feeds_the_next_search_and_the_question_comes_last(run, retr
         *((n, "answer_sub_question" if n % 2 else "passages") for n in range(2, 8)),
     ]
     assert listing.messages[0][1] == f"question: {QUESTION}"
+    assert "up to 3 simpler questions" in listing.system
+    assert "one simpler question" in decompose(run, n_sub_questions=1)[1][0].system
     for number, asked in enumerate(answering):  # from its own passages and the answers before it
         assert value(asked, "sub_question") == SUBS[number]
         own = hits(retriever, FED[number], 3)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import stat
 
+import dspy
 import pytest
 
 from querywright.data import read_questions
 from querywright.data.types import Label
 from querywright.errors import DataError, InputError
+from querywright.optimize.artifacts.watchers import exchange_of
 from querywright.watching import labelled_questions, write_questions
 
 
@@ -113,3 +115,12 @@ def test_wrong_labels_are_all_named(labelled, tmp_path):
     (tmp_path / "labels.txt").write_text("x")
     with pytest.raises(DataError, match="one label a row"):
         labelled_questions([], tmp_path / "labels.txt")
+
+
+def test_an_answer_is_one_of_the_options_whatever_space_was_around_them(tmp_path):
+    given = {"at": "2026-03-04T05:06:07+00:00", "artifact": "a", "question": "Which?", "options": [" A one ", "B"]}
+    traffic = [exchange_of(dspy.Prediction(answer="A one"), **given) for _ in range(40)]
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text(json.dumps({"id": traffic[0].id, "feedback": "up"}))
+    (question,) = labelled_questions(traffic, labels).questions
+    assert (question.answer, question.options) == ("A one", ("A one", "B"))
