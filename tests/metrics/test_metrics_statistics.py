@@ -49,11 +49,6 @@ def test_bootstrap_is_seeded_and_near_scipys():
     assert (mean.low, mean.high) == pytest.approx((theirs.low, theirs.high), abs=0.005)
 
 
-def test_bootstrap_of_a_known_distribution():
-    low, high = bootstrap_interval([0.0, 0.5] * 2_000)  # 4,000 values need several blocks
-    assert (low, high) == pytest.approx([0.25 + side * 1.96 * 0.25 / math.sqrt(4_000) for side in (-1, 1)], abs=0.0008)
-
-
 def f1_like(rng, size):
     """Token F1 as readers get it: a third wrong, a third right, the rest between. Mean 0.475."""
     kind = rng.random(size)
@@ -61,11 +56,11 @@ def f1_like(rng, size):
 
 
 def test_bootstrap_covers_the_mean_of_twenty_values(monkeypatch):
-    # The share of 1,000 intervals has a standard error of 0.7 points. Fewer resamples are enough to count hits.
+    # The plain bootstrap covers 93.4 per cent of these. Fewer resamples are enough to count hits.
     monkeypatch.setattr("querywright.metrics.statistics.RESAMPLES", 1_000)
     rng = np.random.default_rng(12)
     intervals = [bootstrap_interval(list(values), seed=seed) for seed, values in enumerate(f1_like(rng, (1_000, 20)))]
-    assert np.mean([low <= 0.475 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.02)
+    assert np.mean([low <= 0.475 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.01)
 
 
 def test_a_share_lies_within_its_interval():
