@@ -19,7 +19,7 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError, ModelError
 from querywright.models import rewriters
 from querywright.models.hf import Base, load_base
-from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.lm import resolve_lm
 from querywright.models.rewriters import (
     RewriterBase,
     check_target,
@@ -99,16 +99,6 @@ class Rewrite(dspy.Signature):
 
     question: str = dspy.InputField()
     query: str = dspy.OutputField()
-
-
-def test_it_is_an_lm_by_name(made):
-    lm = resolve_lm(f"rewriter:{made / 'mine'}", max_tokens=6)
-    engine = engine_of(lm)
-    assert lm.model == read_rewriter(made / "mine").identity == engine.inner.identity
-    assert engine.identity.startswith(lm.model)
-    one, other = (lm("What is it?") for _ in range(2))
-    assert one == other
-    assert engine.ledger.total.calls == 2
 
 
 def ask(engine, text="why?", **config):
