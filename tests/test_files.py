@@ -14,6 +14,7 @@ from querywright.checksummed import Checksummed
 from querywright.files import (
     append_line,
     file_digest,
+    locked,
     place_of,
     replace_folder,
     write_file,
@@ -31,6 +32,15 @@ for write in (lambda: write_file(folder / "card", "x" * 100), lambda: append_lin
         write()
     except OSError as error:
         print(error.errno)
+"""
+
+HELD = """
+import sys
+from pathlib import Path
+from querywright.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -135,6 +145,23 @@ def test_a_folder_that_a_killed_writer_set_aside_is_found_and_put_back(tmp_path)
         replace_folder(target, lambda folder: 1 // 0)
     assert (target / "text").read_text() == "one"
     assert names(tmp_path) == ["here"]
+
+
+def test_one_process_at_a_time_holds_a_lock_and_its_end_gives_it_back(tmp_path):
+    path = tmp_path / "lock"
+    with subprocess.Popen(
+        python(HELD, path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(KeyError, match="busy"), locked(path, KeyError("busy")):
+            pass
+        with pytest.raises(TimeoutError, match="'lock' has been locked"), locked(path, seconds=0.01):
+            pass
+        other.kill()
+    with locked(path, KeyError("busy")):
+        pass
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def edited(**changes: object) -> bytes:

@@ -16,6 +16,24 @@ from querywright.models.local_engine import LocalEngine
 from querywright.pool import DeadlineError, bounded_map
 
 
+def test_results_stand_in_the_order_of_the_items_and_an_exception_is_a_result():
+    ended = threading.Event()
+
+    def work(n):
+        if n == 0:
+            ended.wait(30)  # the first to begin is the last to end
+        elif n == 3:
+            ended.set()
+        elif n == 1:
+            raise ValueError("no one")
+        return n * n
+
+    first, second, *others = bounded_map(work, range(10), threads=4)
+    assert (first, others) == (0, [n * n for n in range(2, 10)])
+    assert isinstance(second, ValueError)
+    assert bounded_map(work, [], threads=3) == []
+
+
 def test_at_most_so_many_threads_work_at_a_time():
     threads = 3
     lock, now, most, all_in = threading.Lock(), Counter(), 0, threading.Event()
@@ -46,6 +64,25 @@ def test_every_item_is_worked_on_once_also_when_each_takes_no_time():
     for _ in range(30):
         assert bounded_map(work, range(200), threads=2) == list(range(200))
     assert seen == dict.fromkeys(range(200), 30)
+
+
+def test_a_hung_item_is_late_what_it_gives_later_is_ignored_and_another_thread_goes_on():
+    release, ended, workers = threading.Event(), [], {}
+
+    def work(n):
+        workers[n] = threading.get_ident()
+        if n == 0:
+            release.wait(30)
+        if n == 20:
+            release.set()
+        return n
+
+    results = bounded_map(work, range(40), threads=1, deadline=0.3, on_done=lambda at, result: ended.append(at))
+    assert isinstance(results[0], DeadlineError)
+    assert "0.3 seconds" in str(results[0])
+    assert results[1:] == list(range(1, 40))
+    assert sorted(ended) == list(range(40))
+    assert workers[0] not in {workers[n] for n in range(1, 40)}
 
 
 def test_what_a_server_has_asked_to_wait_is_not_late(chat_server):
@@ -91,6 +128,33 @@ def test_what_is_done_with_a_result_runs_in_the_calling_thread_and_its_error_sto
         bounded_map(work, range(500), threads=2, on_done=on_done)
     stopped.set()
     assert len(started) < 20
+
+
+def test_an_interrupt_inside_the_work_goes_up_and_nothing_more_is_started():
+    started = []
+
+    def work(n):
+        started.append(n)
+        if n == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bounded_map(work, range(50), threads=1)
+    assert started == [0, 1, 2]
+
+
+def test_threads_see_the_callers_context_and_keep_their_changes_to_themselves():
+    setting = contextvars.ContextVar("setting", default="none")
+
+    def work(n):
+        seen = setting.get()
+        setting.set(f"changed by {n}")
+        return seen
+
+    token = setting.set("the caller's")
+    assert bounded_map(work, [0, 1], threads=2)[0] == "the caller's"
+    assert setting.get() == "the caller's"
+    setting.reset(token)
 
 
 @pytest.mark.parametrize(("name", "value"), [("threads", 0), ("deadline", 0.0)])

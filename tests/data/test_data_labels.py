@@ -6,10 +6,11 @@ import itertools
 import json
 from dataclasses import replace
 
+import pandas
 import pytest
 
-from querywright.data import Label, read_questions
-from querywright.data.labels import PassageLabel, read_labels, write_labels
+from querywright.data import Label, Question, read_questions
+from querywright.data.labels import PassageLabel, assessors_of, read_labels, with_labels, write_labels
 from querywright.data.reading import check_labels
 from querywright.errors import DataError, InputError
 
@@ -56,6 +57,31 @@ def test_where_a_person_decides_judges_may_disagree_in_any_order():
         assert [(one.label, one.by) for one in read_labels(given)] == [(Label.ENTAILED, "person")]
     with pytest.raises(DataError, match=r"row 3, column .* found .*'NOT_USEFUL'.*; expected USEFUL, as row 1 says"):
         read_labels([rows[0], rows[0], rows[1], rows[3]])
+
+
+def test_a_label_that_was_changed_is_a_persons_and_goes_before_a_judges():
+    rows = [
+        {"question_id": "q", "passage_id": "p", "label": "useful", "judged": "NOT_USEFUL", "by": JUDGE},
+        {"question_id": "q", "passage_id": "p", "label": "NOT_USEFUL", "judged": "NOT_USEFUL", "by": JUDGE},
+        {"question_id": "q", "passage_id": "r", "label": 2},
+        {"question_id": "q", "passage_id": "s", "label": None, "judged": "USEFUL", "by": JUDGE},
+    ]
+    for given in (rows, rows[::-1], pandas.DataFrame(rows)):
+        found = {one.passage_id: (one.label, one.by) for one in read_labels(given)}
+        assert found["p"] == (Label.USEFUL, "person")
+        assert found["r"] == (Label.ENTAILED, "person")
+        assert found["s"][0] is None
+    asked = [
+        Question("q", "?", evidence={"p": Label.ENTAILED, "own": Label.USEFUL}),
+        Question("other", "?", evidence={"x": Label.USEFUL}),
+    ]
+    first, other = with_labels(asked, read_labels(rows[1:3]))
+    assert first.evidence == {"p": Label.ENTAILED, "own": Label.USEFUL, "r": Label.ENTAILED}
+    assert with_labels(asked, read_labels(rows))[0].evidence["p"] is Label.USEFUL
+    assert other == asked[1]
+    judged = with_labels([Question("q", "?")], read_labels(rows[1:]))
+    assert assessors_of(judged) == {JUDGE: 1, "person": 1}
+    assert assessors_of(asked) == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from importlib import resources
 import pytest
 
 from querywright.data import Label, load_sample, read_passages, read_questions
+from querywright.data.splits import Splits, left_over
 from querywright.errors import DataError
+from querywright.metrics.usefulness import helpful_ids
 
 CARDS = [
     {"id": "bp-1", "title": "Cuffs", "text": "Too small."},
@@ -72,6 +74,20 @@ def test_every_card_of_the_sample_decides_a_question():
     assert all(1 <= len(entailed(question)) <= 3 for question in sample.questions)
     assert all(passage.title for passage in sample.passages)
     assert {passage.id for passage in sample.passages} == {id for one in sample.questions for id in entailed(one)}
+
+
+def test_the_hard_questions_take_several_cards_or_a_distant_one_or_none_helps():
+    sample = load_sample(hard=True)
+    assert (sample.passages, sample.questions) == (load_sample().passages, read_questions("sample-hard"))
+    assert len(left_over(sample.questions, Splits(load_sample().questions, [], []))) == 60
+    kinds = {"joint": [], "apart": [], "none": []}
+    for question in sample.questions:
+        kinds[question.id.split("-")[0]].append((len(entailed(question)), len(helpful_ids(question.evidence))))
+        assert question.evidence  # else nothing would be known of it
+    assert [len(found) for found in kinds.values()] == [24, 24, 12]
+    assert all(alone == 0 and 2 <= helping <= 4 for alone, helping in kinds["joint"])
+    assert all(1 <= alone <= helping <= 2 for alone, helping in kinds["apart"])
+    assert set(kinds["none"]) == {(0, 0)}
 
 
 @both

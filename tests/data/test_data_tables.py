@@ -114,6 +114,13 @@ def test_a_cell_is_as_long_as_a_text_of_json_and_of_many_columns_a_problem_names
     assert "'c19'] and 19980 more; name one with" in problems(path)[0]
 
 
+def test_broken_rows_do_not_hide_others(tmp_path, problems):
+    path = tmp_path / "a.csv"
+    path.write_text("id,question\n1\n2,\n2,ok\n2,again\n")
+    found = [problem.removeprefix(f"{path} ").split(":")[0] for problem in problems(path)]
+    assert found == ["line 2", 'line 3, column "question"', 'line 5, column "id"']
+
+
 @pytest.mark.parametrize("name", ["none.jsonl", "data/none.jsonl", "./none", "~/none.csv", "medqa", ""])
 def test_missing_files(tmp_path, monkeypatch, problems, name):
     monkeypatch.chdir(tmp_path)

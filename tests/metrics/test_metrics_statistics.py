@@ -49,6 +49,20 @@ def test_bootstrap_is_seeded_and_near_scipys():
     assert (mean.low, mean.high) == pytest.approx((theirs.low, theirs.high), abs=0.005)
 
 
+def f1_like(rng, size):
+    """Token F1 as readers get it: a third wrong, a third right, the rest between. Mean 0.475."""
+    kind = rng.random(size)
+    return np.where(kind < 0.35, 0.0, np.where(kind < 0.65, 1.0, rng.beta(2, 2, size)))
+
+
+def test_bootstrap_covers_the_mean_of_twenty_values(monkeypatch):
+    # The plain bootstrap covers 93.4 per cent of these. Fewer resamples are enough to count hits.
+    monkeypatch.setattr("querywright.metrics.statistics.RESAMPLES", 1_000)
+    rng = np.random.default_rng(12)
+    intervals = [bootstrap_interval(list(values), seed=seed) for seed, values in enumerate(f1_like(rng, (1_000, 20)))]
+    assert np.mean([low <= 0.475 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.01)
+
+
 def test_a_share_lies_within_its_interval():
     for n in (1, 3, 40, 99):
         for hits in range(n + 1):

@@ -168,6 +168,11 @@ def test_no_input_breaks_the_frame(pieces):
     assert not set(text) & {"\x00", "\x1b", "\r", "\u2028"}
 
 
+def test_what_an_input_says_reaches_the_model_otherwise_unchanged():
+    text = 'Dose: 5 mg/kg {max 10} "as needed" < 3 | > 1 [[see]] ## note, 한국어 … "colour": blue'
+    assert user_text(Plain, question=text) == f"question: {text}"
+
+
 @pytest.mark.parametrize(
     "text",
     [

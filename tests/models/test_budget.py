@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
+import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 
 import pytest
 
@@ -11,7 +15,7 @@ from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.budget import Budget
 from querywright.models.engine_errors import LMStoreError
 from querywright.models.store import Store
-from querywright.models.usage import Cost
+from querywright.models.usage import Cost, Ledger, metered
 
 WORKER = """
 import sys
@@ -107,3 +111,29 @@ def test_a_limit_is_named_and_one_below_nothing_refused():
         Budget(None, "test", calls=0).reserve()
     with pytest.raises(InputError, match=r"a budget of calls must be 0 or more, or None for no limit, but got -1"):
         Budget(None, "test", calls=-1)
+
+
+FULL = Cost(**{field.name: number for number, field in enumerate(fields(Cost), 1)})
+
+
+def test_costs_add_subtract_and_are_written_and_read():
+    assert FULL + FULL - FULL == FULL
+    assert Cost(calls=2, saved=3).asked == 5
+    assert Cost(input_tokens=4, output_tokens=5, saved_tokens=100).tokens == 9
+    assert Cost.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
+    assert Cost.from_json({"calls": 3}) == Cost(calls=3)
+    rounded = Cost(seconds=1.23456, dollars=0.12345678).to_json()
+    assert (rounded["seconds"], rounded["dollars"], rounded["calls"]) == (1.235, 0.123457, 0)
+
+
+def test_a_meter_sees_what_is_asked_inside_it_also_in_copies_of_its_context_and_nothing_else():
+    ledger = Ledger()
+    ledger.add(Cost(calls=1))
+    with metered() as outer, ThreadPoolExecutor(4) as pool:
+        ledger.add(Cost(calls=10))
+        with metered() as inner:
+            ledger.add(Cost(calls=100))
+            contexts = [contextvars.copy_context() for _ in range(20)]
+        list(pool.map(lambda context: context.run(ledger.add, Cost(calls=1000)), contexts))
+        list(pool.map(lambda _: ledger.add(Cost(calls=5)), range(5)))
+    assert (inner.total.calls, outer.total.calls, ledger.total.calls) == (20_100, 20_110, 20_136)

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,11 @@ def test_nothing_is_embedded_twice(embedder, model, store):
     assert (later.n_embedded, later.n_cached) == (0, 2)
 
 
+def test_empty_and_broken_texts(embedder, model):
+    assert np.isfinite(embedder.encode(["", " ", "half \ud83d a pair"])).all()
+    assert model.calls == [[" ", "half ? a pair"]]
+
+
 def test_vectors_made_elsewhere_are_kept_when_they_can_be_its_own(embedder, model):
     embedder.keep(["a", "b"], np.stack([_normalised(text) for text in "ab"]))
     np.testing.assert_allclose(embedder.encode(["a"])[0], _normalised("a"), atol=1e-6)
@@ -87,6 +93,19 @@ def test_vectors_made_elsewhere_are_kept_when_they_can_be_its_own(embedder, mode
             embedder.keep(["c", "d"], rows.astype(np.float32))
     with pytest.raises(InputError, match="no store to keep vectors in"):
         Embedder("hash:24", HashModel, dimension=DIMENSION).keep(["a"], np.eye(1, DIMENSION))
+
+
+def test_many_threads_without_a_gate_embed_each_text_once(embedder, model):
+    def ask(thread):
+        return np.concatenate([embedder.encode([f"{(thread + step) % 20}"]) for step in range(20)])
+
+    with ThreadPoolExecutor(32) as pool:
+        results = list(pool.map(ask, range(32)))
+    assert embedder.n_embedded == 20
+    assert sum(len(call) for call in model.calls) == 20
+    for thread, rows in enumerate(results):
+        expected = np.stack([_normalised(f"{(thread + step) % 20}") for step in range(20)])
+        np.testing.assert_allclose(rows, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

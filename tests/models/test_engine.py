@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -19,7 +20,7 @@ from querywright.models import circuit_breaker
 from querywright.models import engine as engine_module
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
-from querywright.models.engine import LMEngine
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.engine_errors import redact
 from querywright.models.response_parsing import JSON_REQUEST, text_response
 from querywright.models.store import Store
@@ -238,3 +239,19 @@ def test_what_looks_like_a_key_is_removed(text):
     assert shown.startswith("before ")
     assert shown.endswith(" after")
     assert not any(secret in shown for secret in ("0123456789", "abc.def", "user:secret", "A1234567", "ABCDEFGH"))
+
+
+def test_an_event_loop_has_more_requests_under_way_than_threads_of_its_own():
+    together = threading.Barrier(20)  # breaks unless twenty requests are under way at the same time
+
+    class Waiting:
+        def complete(self, asked):
+            together.wait(timeout=30)
+            return text_response("done", "stop", asked.model, 1, 1)
+
+    engine = AsyncLMEngine(LMEngine(Waiting(), identity="waiting", limits=Limits(at_once=20)))
+
+    async def main():
+        return await asyncio.gather(*(engine.complete(request(f"question {n}")) for n in range(20)))
+
+    assert [answer.text for answer in asyncio.run(main())] == ["done"] * 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -79,3 +80,24 @@ def test_the_number_of_calls_settles_where_the_server_refuses(takes):
         if turn >= 50:
             assert takes / 2 <= flow.limit <= takes + 2
     assert refused < asked / 4
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "low", "high"),
+    [
+        (lambda calls, tokens: 1.0, [10], MOST, MOST),  # one that takes all
+        (lambda calls, tokens: max(1.0, calls / 8), [10], 8, 31),  # one that works on eight at a time
+        (lambda calls, tokens: (16 + tokens) / 100, [10, 400, 10, 400], MOST, MOST),  # long answers are no slow ones
+    ],
+)
+def test_a_server_that_refuses_nothing_is_given_as_many_as_it_works_on(seconds, tokens, low, high):
+    flow = Flow()
+    for count in tokens:
+        for _ in range(50):
+            with ExitStack() as calls:
+                under_way = int(flow.limit)
+                for _ in range(under_way):
+                    calls.enter_context(flow.turn())
+                for _ in range(under_way):
+                    flow.answered(seconds(under_way, count), count)
+    assert low <= flow.limit <= high

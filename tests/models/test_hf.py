@@ -12,7 +12,7 @@ import pytest
 
 from querywright.errors import ModelError
 from querywright.models.gguf_files import broken_up, packaged_file
-from querywright.models.hf import encode, load_base, load_tokenizer
+from querywright.models.hf import encode, encode_completion, end_tokens, load_base, load_tokenizer
 from querywright.models.llama import Llama
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "optimize" / "rewriter" / "tiny.py"))
@@ -54,6 +54,28 @@ def tokenizer():
 @pytest.mark.parametrize("chat", CHATS, ids=["usual", "demonstration", "begun", "hostile", "odd"])
 def test_a_chat_has_the_tokens_that_llama_reads(tokens_of, tokenizer, chat):
     assert encode(tokenizer, "causal", chat) == tokens_of(chat)
+
+
+def test_a_completion_ends_with_the_end_token_alone(tokenizer):
+    text = '{"query": "aspirin <|im_end|> 100 mg"}'
+    tokens = encode_completion(tokenizer, text)
+    assert tokens[-1] == tokenizer.eos_token_id
+    assert tokens.count(tokenizer.eos_token_id) == 1
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == '{"query": "aspirin < |im_end|> 100 mg"}'
+
+
+def test_a_folder_is_a_base_of_its_kind(tmp_path):
+    for kind in ("causal", "seq2seq"):
+        base = load_base(str(TINY["save_tiny"](tmp_path / kind, kind)))
+        assert (base.kind, base.model.training, base.tokenizer.pad_token) == (kind, False, "<pad>")
+        assert base.tokenizer.padding_side == ("left" if kind == "causal" else "right")
+        assert end_tokens(base) == (base.tokenizer.eos_token_id,)
+
+
+def test_a_sequence_to_sequence_model_reads_the_texts_one_after_the_other(tmp_path):
+    _, tokenizer, kind = TINY["tiny_seq2seq"]()
+    ids = encode(tokenizer, kind, [("system", "Rewrite."), ("user", "why?")])
+    assert ids == tokenizer("Rewrite.\n\nwhy?").input_ids
 
 
 def test_a_model_without_a_chat_template_is_named_with_the_remedy(tmp_path):

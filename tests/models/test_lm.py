@@ -5,13 +5,22 @@ import json
 import dspy
 import pytest
 
-from querywright.errors import InputError, ModelError
+from querywright.errors import BudgetError, InputError, ModelError
 from querywright.models import gguf_files
-from querywright.models.embedded import EmbeddedSettings
+from querywright.models.budget import Budget
+from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import LMEngine
-from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.lm import as_lm, engine_of, resolve_lm
 from querywright.models.response_parsing import text_response
 from querywright.models.store import open_store
+
+
+def test_the_default_is_the_embedded_model_and_is_not_loaded_before_it_is_asked():
+    lm = resolve_lm()
+    assert lm.model == EMBEDDED_ID
+    assert isinstance(engine_of(lm).inner, EmbeddedEngine)
+    assert engine_of(lm).inner._model is None
+    assert (lm.kwargs["temperature"], lm.kwargs["max_tokens"], lm.cache, lm.num_retries) == (0.0, 1000, False, 0)
 
 
 def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
@@ -103,6 +112,51 @@ def test_an_lm_of_another_making_has_no_ledger():
         engine_of(dspy.LM("openai/x"))
     with pytest.raises(ModelError, match="was not made by"):
         engine_of(None)
+
+
+class Own(dspy.BaseLM):
+    """An LM of somebody's own, with the interface of DSPy before 3.4."""
+
+    def forward(self, prompt=None, messages=None, **kwargs):
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "tea"}, "finish_reason": "stop"}
+        return {"choices": [choice], "usage": usage, "model": self.model}
+
+
+def test_a_plain_dspy_lm_is_stored_counted_and_paid_for_like_any_other(chat_server):
+    server = chat_server("tea")
+    key = "sk-canary-0123456789abcdef"
+    mine = dspy.LM("openai/x", api_base=server.url, api_key=key, temperature=0.3, max_tokens=77, seed=4)
+    budget = Budget(None, "test", calls=1)
+    lm = as_lm(mine, store=open_store(), budget=budget)
+    assert [lm("What is drunk hot?") for _ in range(2)] == [["tea"], ["tea"]]
+    assert (server.count, engine_of(lm).ledger.total.saved, budget.spent.calls) == (1, 1, 1)
+    assert [server.bodies[0][name] for name in ("temperature", "seed")] == [0.3, 4]
+    assert lm.kwargs["max_tokens"] == 77
+    assert server.headers[0]["Authorization"] == f"Bearer {key}"
+    assert (mine.kwargs["api_key"], mine.history) == (key, [])
+    with pytest.raises(BudgetError):
+        lm("Another?")
+    named = resolve_lm("openai/x", api_base=server.url, api_key=key)
+    assert engine_of(named).identity == engine_of(lm).identity
+    assert key not in json.dumps(lm.dump_state())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_an_lm_of_any_making_is_made_ready_and_one_that_is_ready_stays():
+    lm = as_lm(Own("mine/model"), store=open_store())
+    assert [lm("What is drunk hot?") for _ in range(2)] == [["tea"], ["tea"]]
+    assert (engine_of(lm).ledger.total.calls, engine_of(lm).ledger.total.saved) == (1, 1)
+    assert as_lm(lm) is lm
+    with pytest.raises(ModelError, match=r"an LM must be a dspy.LM or the name of one, .* but got .openai"):
+        as_lm("openai/x")
+
+
+def test_a_store_is_added_where_there_is_none():
+    bare = resolve_lm()
+    lm = as_lm(bare, store=open_store())
+    assert (engine_of(bare).store, engine_of(lm).store) == (None, open_store())
+    assert engine_of(lm).ledger is engine_of(bare).ledger
 
 
 def test_where_a_model_takes_no_seed_it_numbers_the_draws():

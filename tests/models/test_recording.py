@@ -114,8 +114,26 @@ def test_what_is_no_recording_is_refused_by_name(recorded, damage):
         resolve_lm(f"recording:{path}")
 
 
+def test_an_answer_may_hold_any_character(chat_server, tmp_path, ask):
+    odd = "one\u2028two\x85three\nfour"
+    server, store = chat_server(json.dumps({"name": odd}, ensure_ascii=False)), Store(tmp_path / "store.sqlite")
+    answered = ask(resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store))
+    path = tmp_path / "odd.jsonl.gz"
+    write_recording(path, store)
+    assert ask(resolve_lm(f"recording:{path}")) == answered
+
+
 @pytest.mark.parametrize("label", ["sample", "<b>", "x" * 81])
 def test_a_label_is_plain_and_not_that_of_the_packaged_one(recorded, tmp_path, label):
     store = Store(tmp_path / "store.sqlite")
     with pytest.raises(InputError, match="a label has up to 80"):
         write_recording(tmp_path / "other.jsonl.gz", store, label=label)
+
+
+def test_a_prompt_that_was_answered_twice_is_counted_and_has_one_answer(chat_server, tmp_path, ask):
+    server, store = chat_server('{"name": "one"}', '{"name": "two"}'), Store(tmp_path / "store.sqlite")
+    for most in (100, 200):
+        ask(resolve_lm("openai/large", api_base=server.url, api_key=SECRET, store=store, max_tokens=most))
+    path = tmp_path / "twice.jsonl.gz"
+    assert write_recording(path, store)[1:] == (1, 1)
+    assert ask(resolve_lm(f"recording:{path}")) in ("one", "two")

@@ -55,6 +55,7 @@ def test_three_queries_in_the_papers_order_from_a_hypothesis(hcqr):
     assert "options:\n- Oral glucose\n- Insulin\n- Aspirin" in write.text
     _, (weigh, write) = hcqr(rewriter_sees_options=False)
     assert ("Aspirin" in weigh.text, "Aspirin" in write.text) == (True, False)
+    assert hcqr(GOOD, {**QUERIES, "verify": ""}, n_queries=2)[0].fallbacks == []  # nobody searches the third
 
 
 def test_deliberation_weighs_each_option_and_stays_with_the_hypothesis(hcqr):
@@ -65,6 +66,13 @@ def test_deliberation_weighs_each_option_and_stays_with_the_hypothesis(hcqr):
     assert "each option in turn: what speaks for it and what against it" in weigh.system
     assert out.steps[0].made == {"weighing": weighing, **HYPOTHESIS}
     assert write == plain[1]
+
+
+def test_the_question_joins_first_with_its_weight(hcqr, retriever):
+    out, _ = hcqr(search_question=True, question_weight=2.5)
+    assert [(q.role, q.weight) for q in out.queries] == [("original", 2.5), *((role, 1.0) for role in QUERIES)]
+    heavy, _ = hcqr(fusion="rrf", search_question=True, question_weight=4.0, max_passages=5)
+    assert set(found(heavy)) == set(ids(retriever, QUESTION))  # in its list: 4/65 at least; in all others: 3/61 at most
 
 
 def test_without_a_hypothesis_the_question_is_the_only_query(hcqr, retriever):

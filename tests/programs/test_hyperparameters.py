@@ -17,6 +17,22 @@ ALL = (WHOLE, NUMBER, FLAG, CHOICE, SIZES)
 
 
 @pytest.mark.parametrize(
+    ("knob", "value", "expected"),
+    [
+        (WHOLE, 50, 50),
+        (WHOLE, 7.0, 7),
+        (NUMBER, 0, 0.0),
+        (FLAG, False, False),
+        (CHOICE, "union", "union"),
+        (SIZES, 4.0, 4),
+    ],
+)
+def test_check_gives_the_value_in_the_knobs_type(knob, value, expected):
+    for made in (knob.check(value), knob.parse(f" {str(value).upper() if knob is FLAG else expected} ")):
+        assert (made, type(made)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
     ("knob", "values", "texts"),
     [
         (WHOLE, (0, 51, 5.5, True, "5", None, math.inf, 10**400), ("many", "", "2.5")),

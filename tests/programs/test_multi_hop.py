@@ -8,6 +8,7 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.programs import Decomposition, Finding, IRCoT, make_program
+from querywright.programs.ircot import first_sentence
 
 QUESTION = "In which state was the director of the film Jaws born?"
 SUBS = ["Who directed Jaws?", "Where was that person born?", "In which state is that town?"]
@@ -58,6 +59,8 @@ def test_each_answer_feeds_the_next_search_and_the_question_comes_last(run, retr
         *((n, "answer_sub_question" if n % 2 else "passages") for n in range(2, 8)),
     ]
     assert listing.messages[0][1] == f"question: {QUESTION}"
+    assert "up to 3 simpler questions" in listing.system
+    assert "one simpler question" in decompose(run, n_sub_questions=1)[1][0].system
     for number, asked in enumerate(answering):  # from its own passages and the answers before it
         assert value(asked, "sub_question") == SUBS[number]
         own = hits(retriever, FED[number], 3)
@@ -65,6 +68,15 @@ def test_each_answer_feeds_the_next_search_and_the_question_comes_last(run, retr
         assert all(passage.text in asked.text for passage in own)
         assert [pair for pair in PAIRS if pair in asked.text] == PAIRS[:number]
         assert QUESTION not in asked.text
+
+
+def test_individual_searches_once_and_answers_side_by_side(run, retriever):
+    out, (_, *answering) = decompose(run, mode="individual")
+    assert retriever.searches == [((*SUBS, QUESTION), 5)]
+    assert sorted(value(asked, "sub_question") for asked in answering) == sorted(SUBS)
+    assert not any("known" in asked.messages[0][1] or answer in asked.text for asked in answering for answer in ANSWERS)
+    assert [(step.stage, step.name) for step in out.steps[2:]] == [(3, "answer_sub_question")] * 3
+    assert len(out.findings) == 3
 
 
 @pytest.mark.parametrize("mode", ["recursive", "individual"])
@@ -193,6 +205,13 @@ def test_what_is_searched_and_what_ends_the_loop(run, retriever, sentences, sear
     assert calls == 2 or sentences[0] in asked[1].text
 
 
+@pytest.mark.parametrize(("nothing", "before"), [(UNREADABLE, 0), ("none", 1)])
+def test_a_sentence_that_is_missing_ends_the_loop(run, retriever, nothing, before):
+    out, _ = reason(run, *CHAIN[:before], nothing)
+    assert out.fallbacks == [f"sentence:{before + 1}"]
+    assert searched(retriever) == [QUESTION, *CHAIN[:before]]
+
+
 @pytest.mark.parametrize(("cap", "calls"), [(4, 0), (5, 1), (9, 2)])
 def test_it_ends_when_no_more_passages_may_be_collected_or_steps_made(run, retriever, cap, calls):
     out, asked = reason(run, collect=cap)
@@ -210,3 +229,22 @@ def test_a_smaller_budget_of_the_reader_ends_nothing_and_is_shared_by_the_search
     turns = [first[0], second[0], third[0], first[1], second[1], third[1], first[2]]
     assert len(asked) == 3
     assert [p.id for p in out.passages] == list(dict.fromkeys(hit.passage.id for hit in turns))[:5]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("One without an end", "One without an end"),
+        ('He said "It is one." Then he left.', 'He said "It is one."'),
+        ("Dr. Smith met J. K. Rowling in St. Louis. They spoke.", "Dr. Smith met J. K. Rowling in St. Louis."),
+        ("The U.S. Army, e.g. its bands, came. It left.", "The U.S. Army, e.g. its bands, came."),
+        ("It weighs 3.5 kg? It is green.", "It weighs 3.5 kg?"),
+        ("Born on 4 Oct. 1976 (see No. 5). Died later.", "Born on 4 Oct. 1976 (see No. 5)."),
+        ("Well... it may be so. Or not.", "Well... it may be so."),
+        ("彼は「はい。」と言った。次。", "彼は「はい。」と言った。"),
+        ("\n 1. The first line\nThe second line.", "The first line"),
+        (None, ""),
+    ],
+)
+def test_first_sentence(text, first):
+    assert first_sentence(text) == first

@@ -9,8 +9,8 @@ from dspy.utils.exceptions import AdapterParseError
 
 from querywright.data.types import Passage
 from querywright.errors import InputError
-from querywright.programs.question_rules import NO_QUESTION, unfit
-from querywright.programs.question_writer import QuestionWriter
+from querywright.programs.question_rules import NO_QUESTION, alike, unfit
+from querywright.programs.question_writer import AskAnother, QuestionWriter, RephraseQuestion
 
 TEA = Passage("tea", "Tea hinders the uptake of iron; an hour between them is enough.", "Tea and iron")
 THINGS = ("iron", "zinc", "tea", "coffee", "milk", "bread", "juice", "eggs", "beans", "meat", "rice", "kale")
@@ -73,6 +73,29 @@ def test_a_first_batch_that_cannot_be_read_is_a_failure_and_a_later_one_the_end(
             QuestionWriter(**{name: odd})
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [("1. Which drink is it?", "Which drink is it?"), ('"Which drink\nis it?"', "Which drink is it?"), ("none", "")],
+)
+def test_a_wording_is_one_clean_line(scripted, asking, written, text):
+    with asking(scripted({"rephrased_question": written})):
+        assert RephraseQuestion()(question="What hinders iron?").question == text
+    with asking(scripted("hm")), pytest.raises(AdapterParseError):
+        RephraseQuestion()(question="What hinders iron?")
+
+
+def test_another_question_is_asked_with_the_passage_and_its_stored_questions(scripted, asking):
+    lm = scripted({"new_question": "- Does tea hinder iron?"})
+    with asking(lm):
+        made = AskAnother()(passage=TEA, stored=["What is tea?", "Who\ndrinks tea?"])
+    _, shown = lm.engine.asked[0].messages[-1]
+    assert made.question == "Does tea hinder iron?"
+    assert f"passage: Tea and iron: {TEA.text}" in shown
+    assert "stored_questions:\n- What is tea?\n- Who drinks tea?" in shown
+    assert "What protects the roots of a rose against frost?" in RephraseQuestion().examples()
+    assert "In which month is the straw on roses taken away?" in AskAnother().examples()
+
+
 # The rules.
 
 ORDERS = Passage(
@@ -124,3 +147,19 @@ def test_what_cannot_be_asked_of_anybody_is_dropped(text, why):
 def test_in_any_script_an_order_of_the_passage_is_no_question_and_another_text_is_left_to_the_judge(asked, told):
     passage = Passage("p", f"Tea. {told}")
     assert (unfit(asked, passage), unfit(told, passage), unfit(f"{told[:-1]}?", passage)) == ("", *[NO_QUESTION] * 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("What are the effects of tea on iron?", "What is the effect of tea on iron?", True),
+        ("What causes a low level of iron?", "What low level of iron causes?", True),
+        ("When was Ada born?", "Where was Ada born?", False),
+        ("Is a dose of 5 mg good for young women at night?", "Is a dose of 9 mg good for young women at night?", False),
+        ("Should women with low iron drink strong tea?", "Should women with low iron not drink strong tea?", False),
+        ("What does tea do to iron?", "What does tea do to zinc?", False),
+        ("お茶は何を妨げますか", "鉄は何に含まれますか", False),
+    ],
+)
+def test_near_repetitions(one, other, same):
+    assert alike(one, other) is alike(other, one) is same

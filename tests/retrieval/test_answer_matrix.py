@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
 
 from querywright.retrieval import answer_matrix
-from querywright.retrieval.answer_matrix import Known, complete, completed, near_pairs
+from querywright.retrieval.answer_matrix import Known, LowRank, complete, completed, far_pairs, near_pairs
 
 ROWS, COLUMNS, RANK = 200, 80, 3
 
@@ -53,6 +53,17 @@ def test_pairs_are_those_of_brute_force():
     equal = np.repeat(directions(1, 3), 6, axis=0)
     near, eligible = near_pairs(equal, equal, np.arange(6) * 7, threshold=0.9, most=7)
     assert (eligible, near.cells.tolist()) == (30, [1, 2, 3, 4, 5, 6, 8])
+
+
+def test_far_pairs_are_distinct_untaken_evenly_spread_and_few_where_few_are_left():
+    taken = np.arange(0, 100_000, 2)
+    drawn = far_pairs((1_000, 100), taken, 5_000, seed=1)
+    assert len(np.unique(drawn)) == 5_000
+    assert not np.isin(drawn, taken).any()
+    assert abs(np.bincount(drawn // 10_000, minlength=10) - 500).max() < 100
+    assert not np.array_equal(drawn, far_pairs((1_000, 100), taken, 5_000, seed=2))
+    assert sorted(far_pairs((2, 3), np.array([0, 4, 4]), 10, seed=0).tolist()) == [1, 2, 3, 5]
+    assert far_pairs((2, 2), np.arange(4), 10, seed=0).tolist() == []
 
 
 def matrix(seed, *, binary=False):
@@ -118,3 +129,12 @@ def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
     assert (made, found.used) == (None, False)
     assert "drawn at random" in found.reason
     assert found.gain_low > 0
+
+
+@pytest.mark.usefixtures("blocks")
+def test_high_values_are_found_without_the_known_cells():
+    made = LowRank(np.array([[1.0], [0.5], [0.5]]), np.array([[0.8], [1.0], [0.2]]), 0.1)
+    # .9 1 .3 / .5 .6 .2 / .5 .6 .2, cut at 1
+    high = made.above(0.5, 4, np.array([4, 0]))
+    assert (high.cells.tolist(), high.values.tolist()) == ([1, 7, 3, 6], [1.0, 0.6, 0.5, 0.5])
+    assert len(made.above(0.95, 9, np.array([1]))) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import pickle
 import random
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from querywright.errors import InputError
 from querywright.models.store import open_store
 from querywright.retrieval import bm25
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
+from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.generated_questions import COMPLETE, NONE, PARTIAL, questions_folder
 from querywright.retrieval.words import query_terms, terms
 
@@ -70,6 +72,23 @@ def test_random_lists_equal_the_formula(home, build, k1, b):
             assert retriever.search([query], k)[0] == hits[:k]
 
 
+def test_a_collection_without_any_word(home, build):
+    build(home, "marks", [Passage("a", "!!!"), Passage("b", "...")])
+    for _ in range(2):  # built, then from the store
+        assert BM25Retriever("marks", home=home).search(["!!!", "a"], 2) == [[], []]
+
+
+def test_a_fingerprint_is_of_settings_and_passages_and_those_of_another_are_shared(three, build, hashed):
+    build(three, "other", RANDOM)
+    found = [BM25Retriever("three", home=three, **one).fingerprint for one in ({}, {"k1": 1.2}, {"b": 0.5})]
+    dense = ChromaRetriever("three", embedder=hashed(), home=three)
+    assert len({*found, dense.fingerprint, BM25Retriever("other", home=three).fingerprint}) == 5
+    beside = BM25Retriever("three", home=three, beside=dense)
+    assert beside.fingerprint == found[0]
+    assert beside.get(["a"])[0] is dense.get(["a"])[0]
+    assert pickle.loads(pickle.dumps(beside)).search(["cuff"], 3) == beside.search(["cuff"], 3)
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
@@ -101,6 +120,21 @@ FILTERS += [
 ]
 
 
+def test_a_filter_is_that_of_chroma_but_for_fractions_and_mixed_lists(home, build, hashed):
+    told = [{"x": x, "y": y} for x in VALUES for y in (0, 1)] + [{}]
+    build(home, "mixed", [Passage(f"p{n:02}", f"same {n}", "", one) for n, one in enumerate(told)])
+
+    def found(where, kind=BM25Retriever, **options):
+        hits = kind("mixed", home=home, where=where, **options).search(["same"], len(told))[0]
+        return {hit.passage.id for hit in hits}
+
+    for where in FILTERS:
+        assert found(where) == found(where, ChromaRetriever, embedder=hashed()), where
+    assert found({"x": 2.5}) == {"p06", "p07"}
+    assert found({"x": {"$in": [2, "1"]}}) == {"p04", "p05", "p14", "p15"}
+    assert found({"$or": [{"x": "a"}]}) == {"p16", "p17"}
+
+
 @pytest.fixture
 def builds(monkeypatch):
     """How many passages each build had."""
@@ -113,6 +147,18 @@ def builds(monkeypatch):
 
     monkeypatch.setattr(bm25, "_built", counting)
     return counted
+
+
+def test_it_is_built_once_for_the_same_passages(three, build, builds):
+    old, again = (BM25Retriever("three", home=three) for _ in range(2))
+    assert builds == [3]
+    assert old.search(["salt", "cuff"], 3) == again.search(["salt", "cuff"], 3)
+    build(three, "three", [Passage("d", "arm arm")])
+    new = BM25Retriever("three", home=three)
+    assert builds == [3, 4]
+    assert [hit.passage.id for hit in old.search(["arm"], 3)[0]] == ["c"]
+    assert [hit.passage.id for hit in new.search(["arm"], 3)[0]] == ["d", "c"]
+    assert open_store(three).count("bm25") == 1
 
 
 class Payload:

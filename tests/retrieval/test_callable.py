@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 
 import dspy
@@ -87,8 +88,25 @@ def test_dspy_retrieve():
     assert [hit.passage.text for hit in hits] == ["q 0", "q 1", "q 2", "q 3"]
 
 
+def nothing(query, k):
+    return []
+
+
 def other(query, k):
     return []
+
+
+def test_fingerprints():
+    told = [
+        CallableRetriever(nothing),
+        CallableRetriever(other),
+        *(CallableRetriever(other, fingerprint=n) for n in "12"),
+    ]
+    assert len({one.fingerprint for one in told}) == 4
+    assert CallableRetriever(nothing).fingerprint == told[0].fingerprint
+    assert CallableRetriever(nothing, fingerprint="1").fingerprint == told[2].fingerprint
+    assert [one.is_known for one in told] == [False, False, True, True]
+    assert [pickle.loads(pickle.dumps(one)).fingerprint for one in told] == [one.fingerprint for one in told]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from querywright.retrieval.collection import building, published_passages
 from querywright.retrieval.generated_questions import (
     ANSWERS,
     COMPLETE,
+    IMPORTED,
     LOCK,
     NONE,
     PARTIAL,
@@ -153,6 +154,28 @@ def test_what_was_not_edited_comes_back_to_the_byte(edit, foods, home, change):
     assert (foods / RECORDS).read_bytes() == before
     assert published_passages(foods, home) == published
     assert (report.added, report.changed, report.removed, report.passages, report.kept) == (0, 0, 0, 0, 2)
+
+
+def test_questions_are_added_changed_and_removed(edit, foods, home):
+    def change(table):
+        table.loc[1, "label"] = "partial"
+        return pd.concat([table.drop(index=2), row("salt", "What brings  salt?"), row("iron", "Does tea matter?")])
+
+    report = edit(lambda table: change(table).assign(mine=1))
+    assert (report.added, report.changed, report.removed, report.passages, report.kept) == (2, 1, 1, 2, 5)
+    assert (report.absent, report.pruned, report.ignored) == (0, False, ("mine",))
+    texts = [("What hinders iron?", COMPLETE, "it says so"), ("What is iron?", PARTIAL), ("Does tea matter?", COMPLETE)]
+    assert read_records(foods) == {
+        "iron": replace(OF_IRON, settings=IMPORTED, questions=tuple(WrittenQuestion(*one) for one in texts)),
+        "salt": replace(OF_SALT, settings=IMPORTED, questions=(WrittenQuestion("What brings salt?", COMPLETE),)),
+        "tea": OF_TEA,
+    }
+    assert len(published_passages(foods, home)[1]) == 5
+
+
+def test_a_cleared_label_is_vouched_for_and_one_that_was_never_read_is_not(edit, foods):
+    edit(lambda table: table.assign(label=["", None, "", "partial"]))
+    assert [one.label for one in read_records(foods)["iron"].questions] == [COMPLETE, COMPLETE, ""]
 
 
 def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit, foods):

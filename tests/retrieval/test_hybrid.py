@@ -22,6 +22,18 @@ class Listed:
         return [hits for _ in queries]
 
 
+def found(*parts, **settings):
+    return {hit.passage.id: hit.score for hit in HybridRetriever(parts, **settings).search(["q"], 10)[0]}
+
+
+def test_fusion_by_hand():
+    scores = found(Listed("a b c"), Listed("b d a"))
+    assert list(scores) == ["b", "a", "d", "c"]
+    assert scores == pytest.approx({"a": 1 / 61 + 1 / 63, "b": 1 / 62 + 1 / 61, "c": 1 / 63, "d": 1 / 62})
+    assert list(found(Listed("a b"), Listed("b a"), weights=[1, 2])) == ["b", "a"]
+    assert found(Listed("a b"), Listed("b a"), weights=[3, 1], rrf_k=0)["a"] == pytest.approx(3 + 1 / 2)
+
+
 def test_each_is_asked_once_and_deep_enough_and_one_of_weight_0_is_not():
     first, second, silent = parts = [Listed("a b c"), Listed("c d"), Listed("x")]
     retriever = HybridRetriever(parts, weights=[1, 1, 0], depth=7)
@@ -31,6 +43,18 @@ def test_each_is_asked_once_and_deep_enough_and_one_of_weight_0_is_not():
     assert retriever.search([], 3) == []
     assert first.asked == second.asked == [(["one", "two"], 7), (["three"], 9)]
     assert silent.asked == []
+
+
+def test_a_fingerprint_is_of_the_parts_in_their_order_and_the_settings():
+    parts = [Listed("a"), Listed("b")]
+    retriever = HybridRetriever(parts)
+    others = [
+        HybridRetriever(parts[::-1]),
+        HybridRetriever([Listed("a", "other"), parts[1]]),
+        *(HybridRetriever(parts, **one) for one in ({"weights": [1, 2]}, {"rrf_k": 10}, {"depth": 10})),
+    ]
+    assert HybridRetriever([Listed("a"), Listed("b")]).fingerprint == retriever.fingerprint
+    assert len({retriever.fingerprint, *(one.fingerprint for one in others)}) == 6
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from querywright.retrieval.callable import CallableRetriever
 from querywright.retrieval.engines import ENGINES, open_retriever
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
+from querywright.retrieval.question_index import Matching
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.types import Hit
 
@@ -150,3 +151,20 @@ def test_where_a_prefix_would_not_be_the_same_each_k_is_searched():
     replay = ReplayRetriever(hybrid, store=None, deepest=30)
     for k in (2, 10, 11, 30, 11, 5):
         assert found(replay.search(["a", "b"], k)) == found(hybrid.search(["a", "b"], k))
+
+
+@pytest.mark.parametrize(
+    "way", [{"coverage": 1}, {"match": "hybrid", "weight": 0.2, "depth": 20}, {"match": "prototypes"}]
+)
+def test_questions_are_matched_as_they_are(way, engine, store, hashed):
+    embedder, matching = hashed(), Matching(**way)
+    index = engine("questions", embedder)
+    for _ in range(2):  # the second one from the store
+        replay = ReplayRetriever(index, store=store, deepest=10)
+        for k in (10, 3, 25, 4):
+            assert replay.match(QUERIES, k, matching) == index.match(QUERIES, k, matching)
+        searched = len(embedder.batches)
+        replay.match(QUERIES[::-1], 2, matching)
+        assert len(embedder.batches) == searched
+    with pytest.raises(InputError, match="filled"):
+        replay.match(QUERIES, 3, Matching(match="filled"))

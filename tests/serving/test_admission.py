@@ -254,3 +254,16 @@ def test_a_stream_that_is_under_way_at_the_end_of_grace_ends_with_a_word(run, sc
     server.wait_for(lambda: bool(server.lines()))
     assert "without completing response" not in caplog.text
     assert server.lines()[0]["status"] == 503
+
+
+def test_further_connections_than_may_be_are_refused(run):
+    server = run(connections=2)
+    port = int(server.url.rpartition(":")[2])
+    held = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(2)]
+    server.wait_for(lambda: len(server.server.server_state.connections) == 2)
+    asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert raw(server, asked).startswith(b"HTTP/1.1 503")
+    for one in held:
+        one.close()
+    server.wait_for(lambda: not server.server.server_state.connections)
+    assert server.ask().status_code == 200

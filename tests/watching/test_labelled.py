@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import stat
 
+import dspy
 import pytest
 
 from querywright.data import read_questions
 from querywright.data.types import Label
 from querywright.errors import DataError, InputError
+from querywright.optimize.artifacts.watchers import exchange_of
 from querywright.watching import labelled_questions, write_questions
 
 
@@ -55,6 +57,24 @@ def test_each_kind_of_label(labelled, tmp_path):
         write_questions(tmp_path / "missing" / "q.jsonl", found.questions)
 
 
+def test_labels_of_one_question_are_one(labelled):
+    same = {"question": "How long?", "options": ()}
+    found = labelled(
+        [
+            {"id": "e1", "feedback": "up"},
+            {"id": "e2", "answer": "a dozen weeks", "evidence": ["p1"]},
+            {"id": "e3", "feedback": "yes", "evidence": ["p2"]},
+            {"id": "e4", "feedback": "down"},
+        ],
+        (1, same | {"answer": "12 weeks"}), (2, same | {"question": " How long? "}), (3, same | {"answer": "12 Weeks"}),
+        (4, same | {"answer": "6 weeks"}),
+    )  # fmt: skip
+    (one,) = found.questions
+    assert (one.answer, one.aliases) == ("12 weeks", ("a dozen weeks",))
+    assert set(one.evidence) == {"p1", "p2"}
+    assert (found.labels, found.merged, found.left_out) == (4, 3, ())
+
+
 @pytest.mark.parametrize(
     ("labels", "told"),
     [
@@ -95,3 +115,12 @@ def test_wrong_labels_are_all_named(labelled, tmp_path):
     (tmp_path / "labels.txt").write_text("x")
     with pytest.raises(DataError, match="one label a row"):
         labelled_questions([], tmp_path / "labels.txt")
+
+
+def test_an_answer_is_one_of_the_options_whatever_space_was_around_them(tmp_path):
+    given = {"at": "2026-03-04T05:06:07+00:00", "artifact": "a", "question": "Which?", "options": [" A one ", "B"]}
+    traffic = [exchange_of(dspy.Prediction(answer="A one"), **given) for _ in range(40)]
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text(json.dumps({"id": traffic[0].id, "feedback": "up"}))
+    (question,) = labelled_questions(traffic, labels).questions
+    assert (question.answer, question.options) == ("A one", ("A one", "B"))
