@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
+import querywright
 from querywright.errors import ArtifactError, InputError
 
 QUESTION = "Which home blood pressure reading should be written down?"
@@ -106,3 +108,20 @@ def test_the_example(tools, example):
     *table, answer = example("in_mlflow.py")
     assert OPTIONS[1] in table[-1]
     assert answer == OPTIONS[1]
+
+
+def test_dspys_tracing_sees_modules_and_calls_of_the_lm(tools, at_place, server):
+    tools.mlflow.dspy.autolog()
+    try:
+        program = querywright.load("artifacts/plain")
+        program(QUESTION)
+        asyncio.run(program.acall(f"{QUESTION} Now?"))
+        tools.mlflow.flush_trace_async_logging()
+    finally:
+        tools.mlflow.dspy.autolog(disable=True)
+    for trace in tools.mlflow.search_traces(return_type="list", max_results=2):
+        spans = {span.name.partition(".")[0]: span for span in trace.data.spans}
+        assert {"RAG", "PlainRetrieval", "ShortAnswerReader", "Predict", "LM"} <= set(spans)
+        assert spans["LM"].span_type == "CHAT_MODEL"
+        assert {span.trace_id for span in spans.values()} == {trace.info.trace_id}
+        assert b"sk-never-to-be-saved" not in trace.to_json().encode()

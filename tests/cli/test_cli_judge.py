@@ -124,6 +124,21 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, se
     assert "openai/other: not calibrated against people (its calibration is of the LM openai/scripted)" in other
 
 
+@pytest.mark.slow
+def test_compile_keeps_what_helps_and_says_what_it_is_worth(ok, cli, write, server, sent, perfect):
+    def at_random(body):
+        return says(random.Random(sent(body)).choice(LABELS))
+
+    server.reply = lambda body: perfect(body) if sent(body).count("Code ") > 1 else at_random(body)
+    data = write("many.jsonl", cases(32, 5))
+    flat = " ".join(ok("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", *server.lm).out.split())
+    assert re.search(r"chosen on dev: [36] demonstrations", flat)
+    assert "the demonstrations bring the judge nearer to people: difference in kappa" in flat
+    assert KEY not in Path("judges/tuned/judge.json").read_text()
+    again = cli("judge", "calibrate", "judges/tuned", "--data", data, "--json", *server.lm)
+    assert again.data["figures"]["kappa"]["value"] == 1
+
+
 def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, server, sent):
     def reply(body):
         text = sent(body)

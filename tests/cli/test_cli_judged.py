@@ -75,6 +75,12 @@ def test_a_limit_of_calls_binds_what_writes_and_what_judges_together(compile_in,
     assert not Path("made").exists()
 
 
+def test_the_lm_that_writes_judges_too_where_it_is_named_twice(compile_in, server):
+    done = compile_in("--judge-lm", server.lm[server.lm.index("--lm") + 1])
+    assert (done.status, done.data["objective"]) == (0, "judged_useful"), done.err
+    assert any("right_answer: " in json.dumps(body["messages"]) for body in server.requests)
+
+
 def test_where_nobody_judges_and_nothing_is_labelled_it_is_said(compile_in):
     done = compile_in(reader="multiple_choice")
     assert (done.status, done.data["objective"]) == (0, "accuracy"), done.err

@@ -82,6 +82,22 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     assert len(server.requests) == asked
 
 
+def test_a_program_is_compiled_on_labels_that_a_person_corrected(ok, label, server, bare, collection, tmp_path, write):
+    assert label("--depth", "2").status == 0
+    made = read(tmp_path / "labels.jsonl")
+    write("labels.jsonl", [one | {"label": "USEFUL"} if n % 4 == 0 else one for n, one in enumerate(made)])
+    del server.reply
+    server.reply = type(server)().reply
+    given = (
+        "compile", "rag_fusion", "--data", bare, "--collection", collection, "--out", "made", "--labels",
+        "labels.jsonl", "--sizes", "3,4,4", "--trials", "2", "--knob", "max_passages=3", *server.lm,
+    )  # fmt: skip
+    assert ok(*given, "--json").data["objective"] == "decision_useful"
+    dev = " ".join(ok(*given).out.partition("test, 4 questions")[0].split())
+    assert "unscored)" in dev  # beside a share of so few questions stands how many it leaves out
+    assert "questions hang on passages that nobody judged" in dev
+
+
 def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(label, server, tmp_path):
     said = json.dumps({"reason": "It says so.", "label": "USEFUL"})
     server.reply = lambda body: said if len(server.requests) <= 3 else "I like turtles."

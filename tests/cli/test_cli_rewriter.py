@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from querywright.cli.options import SearchOptions
+from querywright.cli.rewriter import RewriteOptions
+
 
 @pytest.mark.parametrize(
     ("options", "said"),
@@ -29,3 +32,12 @@ def test_what_cannot_be_trained_is_said_at_once(
     assert said in " ".join(found.err.split())
     assert server.requests == []
     assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("metric", "knobs", "passages"),
+    [("hit", (), 10), ("recall@5", (), 10), ("recall@20", (), 20), ("ndcg@10", ("max_passages=3",), 3)],
+)
+def test_as_many_passages_are_found_as_the_card_looks_at(metric: str, knobs: tuple[str, ...], passages: int) -> None:
+    settings = RewriteOptions("mine", metric=metric).settings(SearchOptions(knob=knobs), 4)
+    assert settings.knobs["max_passages"] == passages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,33 @@ def test_only_train_questions_are_asked_and_the_best_kept(collect: Any, vague: P
     assert again.data["best"] > again.data["plain"]
     assert len(server.requests) == asked
     assert Path("a.jsonl").read_bytes() == before
+
+
+def test_as_many_rewrites_are_asked_for_at_a_time_as_the_threads_say(
+    collect: Any, server: Any, rows: list[dict[str, Any]]
+) -> None:
+    together = threading.Barrier(8, timeout=60)  # 4 questions, 2 candidates each
+
+    def reply(body: dict[str, Any]) -> str:
+        together.wait()
+        return json.dumps({"thought": "t", "queries": [rows[number_of(body["messages"][-1]["content"])]["answer"]]})
+
+    server.reply = reply
+    assert collect("--out", "a.jsonl", "--threads", "8", "--json").data["answered"] == 4
+
+
+def test_a_collection_that_was_stopped_asks_nothing_twice(collect: Any, server: Any) -> None:
+    stopped = collect("--out", "a.jsonl", "--max-calls", "3")
+    assert (stopped.status, len(server.requests)) == (3, 3)
+    assert not Path("a.jsonl").exists()
+    assert collect("--out", "a.jsonl", "--json").data["answered"] == 4
+    assert len(server.requests) == 4 * 2
+    known, before = numbers(server), read_pairs(Path("a.jsonl"))
+    server.requests.clear()
+    more = collect("--out", "a.jsonl", "--json", sizes="6,3,3")  # more questions of the same split
+    assert more.data["questions"] == 6
+    assert not numbers(server) & known
+    assert read_pairs(Path("a.jsonl"))[: len(before)] == before
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from querywright.cli.study import show_status, show_study, study_json
+from querywright.cli.study import _resumable, show_status, show_study, study_json
+from querywright.errors import BudgetError
+from querywright.optimize.study.status import standing
 
 HERE = Path(__file__)
 made = runpy.run_path(str(HERE.parents[1] / "optimize" / "study" / "made_study.py"))
@@ -90,3 +92,27 @@ def test_status_on_the_terminal(capsys):
         "budget: 420 of 1000 calls",
     ):
         assert said in printed, said
+
+
+def test_trials_of_all_workers_stand_as_arms():
+    snapshot = made_snapshot(trials=made_trials(24))
+    metric, arms = standing(snapshot.trials, snapshot.spec, 18)
+    assert metric == "decision_useful"
+    assert {arm["state"] for arm in arms} == {"done", "pruned", "failed", "running"}
+    clone = {"clone": "trial 3:engine=hybrid,n_queries=5"}
+    assert arms[3] == {"name": "trial 3, multi_query@hybrid", "state": "done", "done": 24, "total": 18} | clone | {
+        name: pytest.approx(value, abs=0.01) for name, value in (("mean", 0.875), ("low", 0.69), ("high", 0.96))
+    }
+
+
+@pytest.mark.parametrize("error", [BudgetError("the budget is spent"), KeyboardInterrupt()])
+def test_a_study_that_stops_says_how_it_goes_on(tmp_path, capsys, error):
+    folder = tmp_path / "my study"
+    with pytest.raises(type(error)), _resumable(folder, None):
+        raise error
+    assert capsys.readouterr().err == ""
+    folder.mkdir()
+    (folder / "study.yaml").write_text("name: x")
+    with pytest.raises(type(error)), _resumable(folder, None):
+        raise error
+    assert f"to go on: querywright study resume '{folder}'" in capsys.readouterr().err.replace("\n", "")

@@ -204,6 +204,7 @@ def test_a_writer_behind_an_address_of_its_own_is_asked_there_with_its_own_key(
     found = cli(*command, *elsewhere, "--json")
     assert found.status == 0, found.err
     assert found.data["passages"][0]["id"] == "p-feet"
+    assert [step["lm"] for step in found.data["steps"]] == ["openai/other", None]
     assert (other.count, len(server.requests)) == (1, 1)
     assert other.headers[0]["Authorization"] == "Bearer sk-the-writers-own-key-98765"
     assert "sk-the-writers" not in json.dumps(server.headers)

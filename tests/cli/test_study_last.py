@@ -76,6 +76,27 @@ def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     assert "Met once" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
+def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file, server, tmp_path):
+    file, train = trained_on(study_file, {"prompts": LAST, "reader": "short_answer"})
+    usual = server.reply
+
+    def refuses(body):
+        asked = json.dumps(body["messages"][-1])
+        shown = len(body["messages"]) > 2 or any(one in asked for one in train)
+        return "answer" in json.loads(usual(body)) and not shown
+
+    server.refuses, server.refusal = refuses, 400
+    out = tmp_path / "out"
+    done = cli("study", "run", file, "--out", out)
+    outcome = snapshot(out).outcome
+    assert done.status == 0, done.err
+    assert outcome["reader_prompts"]["name"] == "shown"
+    assert list(outcome["reader_prompts"]["failed"]) == ["as written"]
+    assert "for too many questions of dev failed: the reader as written" in " ".join(done.out.split())
+    assert f"{outcome['recommended']}, reader as written" in outcome["failed_on_test"]
+
+
 def test_each_prompt_is_tried_with_numbers_as_written(ok, study_file, tmp_path):
     prompts = {"one": SHOWN, "other": {**SHOWN, "arguments": {"max_bootstrapped_demos": 2}}}
     out = tmp_path / "out"

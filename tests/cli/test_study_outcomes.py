@@ -98,6 +98,15 @@ def test_late_trials_have_expensive_prompts_and_only_survivors(ok, cli, riddles,
     assert grown.status == 2
 
 
+def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
+    out = tmp_path / "out"
+    ok("study", "run", riddles(objectives=["decision_useful", "lm_calls"]), "--out", out)
+    found = snapshot(out)
+    front = [found.trials[number].arm.technique for number in found.outcome["front"]]
+    assert set(front) == {"plain", "rag_fusion"}  # the one finds more, the other asks no LM
+    assert found.outcome["recommended"] == "rag_fusion compiled"
+
+
 @pytest.mark.slow
 def test_no_rewriting_that_failed_is_tried_again(ok, cli, riddles, server, tmp_path):
     out = tmp_path / "out"

@@ -32,6 +32,12 @@ def test_what_it_says_of_its_figures_is_so(docs, page, workshop, play):
     assert "0 added, 0 changed, 0 removed; 0 embedded" in play([by_command["index"]])
 
 
+def test_output_that_is_not_printed_fails(page, workshop, play):
+    blocks = page["blocks"]("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
+    with pytest.raises(AssertionError, match="the page says '3'"):
+        play(blocks)
+
+
 def test_its_data_fit_together(docs):
     passages = read_passages(docs / "tutorial" / "passages.jsonl")
     questions = read_questions(docs / "tutorial" / "questions.jsonl")

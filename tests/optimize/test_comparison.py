@@ -23,6 +23,21 @@ def asked(lm):
     return len(lm.engine.inner.asked)
 
 
+def test_every_arm_is_held_against_the_baseline(world, make_lm):
+    compared = compare(arms(world), world.questions, lm=make_lm())
+
+    assert [one.name for one in compared.arms] == ["plain", "hcqr"]
+    assert [(one.metric, one.arm, one.other) for one in compared.comparisons] == [
+        ("accuracy", "hcqr", "plain"),
+        ("decision_useful", "hcqr", "plain"),
+    ]
+    assert compared.comparisons[0].test.wins == 18
+    assert compared.to_json()["comparisons"][1]["losses"] == 0
+    swapped = compare(arms(world), world.questions, lm=make_lm(), references=False, baseline="hcqr")
+    assert swapped.baseline == "hcqr"
+    assert swapped.comparisons[0].sentence.startswith("accuracy: plain is worse than hcqr: 0 wins, 18 losses")
+
+
 def test_closed_book_and_oracle_evidence_stand_beside_the_arms_and_tell_where_answers_are_lost(world, make_lm):
     compared = compare(arms(world), world.questions, lm=make_lm())
     assert [one.name for one in compared.references] == ["closed book", "oracle evidence"]
@@ -66,6 +81,16 @@ def test_each_reader_has_references_of_its_own():
     assert tuned == "closed book, reader of tuned"
     assert references.programs[tuned].reader.predict.signature.instructions == "Answer in one word."
     assert references.programs["closed book"].reader.predict.signature.instructions != "Answer in one word."
+
+
+def test_oracle_evidence_comes_from_the_first_arm_whose_retriever_gives_passages_by_id(world):
+    bare = make_program("plain", lambda queries, k: [], reader="short_answer")
+    programs = {
+        "bare": bare,
+        "held": make_program("plain", arms(world)["plain"].technique.retriever, reader="short_answer"),
+    }
+    references = References.of(programs, world.questions)
+    assert references.oracle == {"bare": "oracle evidence", "held": "oracle evidence"}
 
 
 def test_a_report_has_prompt_and_answer_of_every_call_of_an_arm_also_of_one_that_is_stored(

@@ -232,6 +232,15 @@ def test_plain_retrieval_that_is_searched_is_chosen_where_other_knobs_are_better
     assert "(decision_useful: 6 won, 0 lost of 6" in compiled.sentence
 
 
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_result_whatever_the_threads(make_world, compiled_in):
+    def compile_once(threads, seed):
+        return outcome(compiled_in(make_world("deep"), settings=replace(QUICK, threads=threads, seed=seed)))
+
+    assert compile_once(1, 5) == compile_once(8, 5) == compile_once(1, 5)
+    assert len({compile_once(2, seed)[0] for seed in (5, 6)}) > 1
+
+
 @pytest.mark.parametrize("k", [20, None])
 def test_interrupted_and_run_again_equals_undisturbed_and_asks_nothing_twice(
     k, make_world, make_lm, make_engine, store, compiled_in
@@ -270,3 +279,23 @@ def test_costs_of_the_stages_are_the_ledgers_and_progress_names_what_is_done(wor
     assert "prompts reader, reader_demos_1" in {what for what, _, _ in told}
     assert ("trial 0 of 7, plain", 6, 42) in told
     assert told[-1] == ("oracle evidence", 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": replace(QUICK, trials=0)}, "trials must be 1 or more, but got 0"),
+        ({"settings": replace(QUICK, objective="speed")}, "unknown objective 'speed'"),
+        ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy needs a reader"),
+        ({"settings": replace(QUICK, demo_sizes=(0,))}, "prompts.demos_0: .*from 1 to 32, but got 0"),
+        ({"knobs": {"no_such": 1}}, "no_such"),
+        ({"splits": {"test": []}}, "the test split is empty"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_before_anything_is_asked(change, message, world, make_engine, compiled_in):
+    engine = make_engine()
+    if "splits" in change:
+        change = {"splits": world.splits._replace(**change["splits"])}
+    with pytest.raises(InputError, match=message):
+        compiled_in(world, engine, **change)
+    assert engine.asked == []

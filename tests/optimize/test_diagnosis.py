@@ -64,6 +64,27 @@ def test_where_all_the_evidence_is_needed_a_part_of_it_is_not_enough():
     assert stage(row(0.0, "g2", "g1"), both, indexed=("g1",)) is Stage.NOT_INDEXED
 
 
+def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
+    questions = [asked(f"q{n}") for n in range(3)]
+    plain = arm(row(1.0, "g1", id="q0"), row(0.0, "x", id="q1"), row(0.0, "x", id="q2"), name="plain")
+    closed = arm(row(0.0, id="q0"), row(1.0, id="q1"), row(math.nan, id="q2"), name="closed book")
+    oracle = arm(row(1.0, "g1", id="q0"), row(1.0, id="q1"), row(0.0, "g2", id="q2"), name="oracle")
+    found = diagnose([plain], questions, {"plain": GOLD}, closed_book={"plain": closed}, oracle={"plain": oracle})
+
+    assert found.counts("plain") == {Stage.RIGHT: 1, Stage.NOT_FOUND: 2}
+    assert [(one.closed_book, one.oracle) for one in found.arms["plain"]] == [
+        (False, True),
+        (True, None),  # the oracle had no passage for it
+        (None, False),
+    ]
+    assert found.to_json() == {
+        "metric": "accuracy",
+        "jointly": 0,
+        "arms": {"plain": {"right": 1, "not found": 2}},
+        "telling": [],
+    }
+
+
 def test_the_most_telling_questions_are_those_on_which_arms_differ_and_evidence_helps():
     questions = [asked(f"q{n}") for n in range(4)]
 

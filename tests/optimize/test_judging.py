@@ -12,6 +12,7 @@ from querywright.errors import ArtifactError, DataError
 from querywright.files import json_digest
 from querywright.metrics.guideline import Guidelines
 from querywright.metrics.judges import JUDGES, AnswerabilityJudge, UsefulnessWithoutAnswerJudge
+from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge, load_judge, save_judge
 from querywright.optimize.judging import AS_IT_IS, calibrate, compile_judge, freeze_guidelines
 
@@ -66,6 +67,20 @@ def test_a_perfect_judge_has_kappa_one_and_stored_answers_are_used_again(judge, 
     assert (len(seen), seen[-1]) == (144, (judge.NAME, 144, 144))
     assert calibrate(judge, cases(), lm=again) == found
     assert again.engine.inner.asked == []
+
+
+def test_failures_are_counted_and_stop_the_run_when_they_are_many(judge, make_engine, make_lm):
+    def failing(when):
+        def before(n, asked):
+            if when(n):
+                raise dspy.LMError("down")
+
+        return make_lm(make_engine(before=before, write=perfect), outage_after=10_000)
+
+    found = calibrate(judge, cases(), lm=failing(lambda n: n == 3), threads=1)
+    assert (found.n, found.unreadable, found.failed) == (143, 0, 1)
+    with pytest.raises(TooManyFailuresError, match=r"of 144 judgements failed in 'usefulness_without_answer'"):
+        calibrate(judge, cases(), lm=failing(lambda n: True), threads=1)
 
 
 def test_demonstrations_that_help_are_chosen_and_their_worth_is_shown_on_the_other_half(judge, lm_that):

@@ -44,6 +44,22 @@ def run(world, make_lm, tmp_path):
     return compared
 
 
+def test_arms_advance_together_and_one_whole_is_told(run, tmp_path):
+    found, seen, _ = run()
+    assert [what for what, *_ in seen] == ["plain"] * 8 + ["hcqr"] * 8 + ["plain"] * 8 + ["hcqr"] * 8 + (
+        ["plain"] * 2 + ["hcqr"] * 2
+    )
+    assert [done for _, done, _ in seen] == [*range(1, 37)]
+    assert {total for *_, total in seen} == {36}
+    assert [one.mean("accuracy").n for one in found.arms] == [18, 18]
+    live = json.loads((tmp_path / "live.json").read_text("utf-8"))
+    assert [(arm["name"], arm["state"], arm["done"], arm["mean"]) for arm in live["arms"]] == [
+        ("plain", "done", 18, 0.0), ("hcqr", "done", 18, 1.0),
+    ]  # fmt: skip
+    assert (live["command"], live["state"], live["metric"], live["done"]) == ("compare", "done", "accuracy", 36)
+    assert live["calls"] > 0
+
+
 def test_an_arm_that_is_stopped_keeps_what_it_has_and_is_held_against_nothing(run, tmp_path):
     found, seen, _ = run({16: json.dumps({"stop": ["hcqr"]})})
     assert [one.name for one in found.arms] == ["plain"]
@@ -53,6 +69,12 @@ def test_an_arm_that_is_stopped_keeps_what_it_has_and_is_held_against_nothing(ru
     assert "hcqr, stopped after 8 of 18 questions: held against nothing" in found.notes
     assert seen[-1] == ("plain", 26, 26)
     assert not (tmp_path / CONTROL).exists()  # the next run begins without
+
+
+def test_an_arm_that_is_taken_off_the_list_goes_on(run):
+    found, seen, _ = run({16: json.dumps({"stop": ["hcqr"]}), 24: json.dumps({"stop": []})})
+    assert [len(one.rows) for one in found.arms] == [18, 18]
+    assert [what for what, *_ in seen][16:] == ["plain"] * 8 + ["hcqr"] * 8 + ["plain"] * 2 + ["hcqr"] * 2
 
 
 def test_an_arm_that_is_added_catches_up_and_asks_nothing_that_is_known(run, make_lm, store):

@@ -6,9 +6,10 @@ import pytest
 
 from querywright.data.splits import Splits
 from querywright.data.types import Label, Question
+from querywright.errors import InputError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.objectives import objective_named
+from querywright.optimize.objectives import check_objectives, objective_named, objectives_of
 
 COST = Cost(calls=2, saved=3, input_tokens=10, output_tokens=5, saved_tokens=20, seconds=1.5)
 EVALUATION = Evaluation(
@@ -46,3 +47,36 @@ def test_values(name, value, direction):
     assert objective.value(EVALUATION) == pytest.approx(value)
     assert objective.direction == direction
     assert math.isnan(objective.value(Evaluation("none", (), 0.0)))
+
+
+def test_what_is_read_and_scored():
+    both, found, calls = objectives_of(["both", "ndcg@3", "lm_calls"])
+    assert both.metrics == ("decision_useful", "accuracy")
+    assert [one.reads for one in (both, found, calls)] == [True, False, False]
+    assert both.scores(EVALUATION) == {"a": 0.5, "b": 0.0, "c": 1.0, "d": 1.0}
+    with pytest.raises(InputError, match=r"unknown objective 'recal@5' \(did you mean recall"):
+        objective_named("recal@5")
+    with pytest.raises(InputError, match="unknown objective 'mrr@0'"):
+        objective_named("mrr@0")
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "reader", "part"),
+    [
+        (["decision_useful"], {"evidence": False}, None, "decision_useful needs labelled evidence"),
+        (["accuracy"], {"answer": False}, "short_answer", "accuracy needs questions with an answer"),
+        (["accuracy"], {}, None, "accuracy needs a reader"),
+        (["joint_passage_f1"], {}, "short_answer", "a reader that names its support"),
+    ],
+)
+def test_what_the_data_cannot_carry_is_refused(names, given, reader, part):
+    with pytest.raises(InputError, match=part):
+        check_objectives(names, splits(**given), reader)
+
+
+def test_everything_that_is_lacking_is_said_at_once_and_what_can_be_carried_is_let_through():
+    with pytest.raises(InputError) as caught:
+        check_objectives(["both", "recall@5"], Splits([], splits(evidence=False, answer=False).dev, []), None)
+    assert len(str(caught.value).splitlines()) == 6
+    check_objectives(["decision_useful", "hit", "seconds"], splits(), None)
+    check_objectives(["accuracy", "joint_passage_f1"], splits(), "grounded")

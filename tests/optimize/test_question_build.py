@@ -12,6 +12,7 @@ import pandas
 import pytest
 
 from querywright.data.types import Passage
+from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import MADE, build_questions
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import published_passages
@@ -136,6 +137,21 @@ def test_a_passage_that_fails_is_counted_and_tried_again(build, folder, make_lm,
     report = build(make_lm(again, store=store))
     assert (report.written, report.current, report.failed) == (1, 3, {})
     assert len(again.asked) == (4 if broken == "write" else 3)
+
+
+def test_more_failures_than_allowed_stop_the_build_and_what_was_answered_is_not_asked_again(
+    build, folder, make_lm, store, engine
+):
+    def before(asked):
+        if "apple is good" not in asked.prompt:
+            raise dspy.LMError("no")
+
+    with pytest.raises(TooManyFailuresError, match="2 of 4 passages failed in 'questions'"):
+        build(make_lm(engine(before), store=store), threads=1)
+    assert read_records(folder) == {}
+    again = engine()
+    assert build(make_lm(again, store=store)).written == 4
+    assert not any("apple is good" in asked.prompt for asked in again.asked)
 
 
 def test_the_same_settings_ask_nothing_and_other_ones_write_or_judge_anew(build, folder, lm, make_lm, engine):

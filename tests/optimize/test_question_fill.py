@@ -12,7 +12,7 @@ import pytest
 
 from querywright.cli.main import run as run_command
 from querywright.data.types import Passage
-from querywright.errors import CollectionError
+from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
 from querywright.optimize.failures import TooManyFailuresError
@@ -209,6 +209,24 @@ def test_where_nothing_is_to_fill_the_remedy_is_named(filled, folder, embedder, 
         filled()
     with pytest.raises(CollectionError, match="there is no collection 'other'"):
         fill("other", lm=lm_that(), embedder=embedder, home=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cut": 0.0},
+        {"cut": 1.5},
+        {"most": 0},
+        {"threshold": 2.0},
+        {"percentile": 100},
+        {"threshold": 0, "percentile": 9},
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_anything_is_asked(filled, lm_that, settings):
+    lm = lm_that()
+    with pytest.raises(InputError):
+        filled(lm, **settings)
+    assert asked_of(lm) == []
 
 
 def test_the_command_says_what_was_judged_and_what_the_completion_is_worth(

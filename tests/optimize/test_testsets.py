@@ -102,6 +102,19 @@ def test_every_whole_question_is_reworded_with_its_passage_as_evidence(publish, 
         assert made.parents[question.id] == question_id(passage, f"W{parent}")
 
 
+def test_what_is_dropped_is_made_up_for_until_the_number_is_reached(publish, answering):
+    def half(asked):
+        said = "said" in asked.prompt.rpartition("question: ")[2]
+        return reworded(asked) if said else '{"rephrased_question": "none"}'
+
+    home = publish()
+    made = make_testset("rephrase", "facts", lm=answering(half), number=3, home=home)
+    assert len(made.questions) == 3
+    assert made.asked == 3 + made.dropped["empty"]
+    short = make_testset("rephrase", "facts", lm=answering(half), number=7, home=home)
+    assert (len(short.questions), short.asked, short.wanted) == (4, 8, 7)
+
+
 def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_inside(publish, answering):
     home = publish()
 
@@ -111,6 +124,26 @@ def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_
     assert made(threads=1) == made(threads=5)
     assert set(made(2).parents.items()) < set(made().parents.items())
     assert len({tuple(made(seed=seed).parents) for seed in range(6)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("What is it?", "no_words"),
+        ("Tell me the fact.", "no_question"),
+        ("Why is it so, so " + "very " * 60 + "so?", "too_long"),
+        ("What does the passage say of it?", "points_at_text"),
+        ("How can the roots of roses be kept from freezing?", "copied"),
+    ],
+)
+def test_what_nobody_could_be_asked_and_what_is_copied_is_dropped_unjudged(publish, answering, text, why):
+    home, judge = publish(), answering(about)
+    reply = answering(lambda asked: json.dumps(dict.fromkeys(asked.properties, text)))
+    made = make_testset("rephrase", "facts", lm=reply, home=home)
+    assert (made.questions, made.dropped) == ((), {why: 8})
+    made = make_testset("out-of-distribution", "facts", lm=reply, judge_lm=judge, home=home)
+    assert (made.questions, made.dropped) == ((), {why: 6})
+    assert judge.engine.inner.asked == []
 
 
 def test_an_unreadable_answer_is_counted_and_a_failure_is_limited(publish, answering, make_lm, make_engine):

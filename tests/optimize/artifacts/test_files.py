@@ -136,6 +136,22 @@ def test_a_demonstration_that_json_cannot_hold_is_refused(demo, artifact, write)
     assert read_artifact(artifact).data == before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"made": {"x": float("nan")}},
+        {"made": {"x": {1}}},
+        {"card": "\ud800"},
+        {"collection": "../x"},
+        {"engine": "bm25"},
+    ],
+)
+def test_other_things_that_cannot_be_written_are_refused(change, place, write):
+    with pytest.raises(ArtifactError, match="cannot be saved as JSON"):
+        write(place / "a", **change)
+    assert list(place.iterdir()) == []
+
+
 def test_a_folder_with_other_files_is_never_replaced(place, write):
     (place / "a").mkdir()
     (place / "a" / "thesis.txt").write_text("years of work")

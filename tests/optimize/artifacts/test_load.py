@@ -14,7 +14,9 @@ from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError, CollectionError, InputError, ModelError
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import read_artifact, write_artifact
+from querywright.optimize.artifacts.card import card
+from querywright.optimize.artifacts.diff import diff
+from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.pack import pack, unpack
 from querywright.optimize.artifacts.save import save_program
@@ -266,6 +268,21 @@ def test_loading_imports_nothing_that_compiling_needs(script, tmp_path):
 # What is said of an artifact: its card, its checks, and what tells it from another.
 
 
+def test_a_card_has_what_an_artifact_is(saved):
+    found = card(saved[1])
+    assert json.loads(json.dumps(found)) == found
+    assert (found["technique"], found["lm"], found["collection"]) == ("hcqr", "scripted/model", "cards")
+    assert found["verdict"] == "It is better on test"
+    score = {"value": 0.75, "low": 0.375, "high": 1.0, "n": 6, "unscored": 0}
+    assert found["scores"][1]["metrics"]["accuracy"] == score
+    assert found["comparisons"] == ["hcqr compiled won 3, lost 1"]
+    assert found["knobs_changed"]["max_passages"]["value"] == 2 != found["knobs_changed"]["max_passages"]["default"]
+    assert "top_k" not in found["knobs_changed"]
+    assert found["prompts"]["reader.predict"]["instructions"]
+    assert found["made"] == {"seed": 7}
+    assert found["digest"] == read_artifact(saved[1]).manifest.digest
+
+
 def test_a_digest_is_asked_of_an_artifact_that_was_read_too(saved, make_lm):
     with pytest.raises(ArtifactError, match="is asked for"):
         load(read_artifact(saved[1]), lm=make_lm(), home=saved[0], digest="sha256:" + "0" * 64)
@@ -325,3 +342,45 @@ def test_a_library_in_another_version_is_a_warning_until_an_answer_differs(
     with pytest.raises(ArtifactError) as raised:  # loading tells it alike
         load(saved[1], lm=lm, home=saved[0], verify=True)
     assert str(raised.value) == f"golden.jsonl line 1: {one.said}; {one.remedy}"
+
+
+def test_what_differs_between_two_is_told(saved, place, write):
+    same = diff(read_artifact(saved[1]), read_artifact(saved[1]))
+    assert same.pop("same")
+    assert [row["a"] == row["b"] for row in same.pop("scores")] == [True, True]
+    assert not any(same.values())
+
+    one = make_program("hcqr", lambda query, k: [], reader="multiple_choice", top_k=3)
+    other = make_program("hcqr", lambda query, k: [], reader="multiple_choice", top_k=8)
+    written = one.technique.write_queries.signature.instructions
+    other.technique.write_queries.signature = other.technique.write_queries.signature.with_instructions(
+        written.replace(written.split()[1], "planted", 1)
+    )
+    shared, ours, theirs = ({"question": "Q", "support": "s"}, {"question": "only one"}, {"question": "only other"})
+    one.technique.write_queries.demos, other.technique.write_queries.demos = [shared, ours], [shared, theirs, theirs]
+    score = {"value": 0.5, "low": 0.25, "high": 0.75, "n": 4}
+    golden = [Golden(question="Q", options=[], answer="a", passages=["p"])]
+    made = {"test": [{"arm": "hcqr", "n": 4, "metrics": {"accuracy": score}}]}
+    write(place / "a", one, made=made, golden=golden)
+    write(place / "b", other, lm="other/model", golden=[golden[0].model_copy(update={"answer": "b"})])
+    found = diff(read_artifact(place / "a"), read_artifact(place / "b"))
+    assert json.loads(json.dumps(found)) == found
+    (prompt,) = found.pop("prompts")
+    assert prompt["predictor"] == "technique.write_queries"
+    assert [one for one in prompt["changes"] if one[0] != "equal"] == [["del", written.split()[1]], ["ins", "planted"]]
+    assert found == {
+        "same": False,
+        "facts": [{"name": "lm", "a": "scripted/model", "b": "other/model"}],
+        "knobs": [{"name": "top_k", "a": 3, "b": 8}],
+        "demonstrations": [
+            {"predictor": "technique.write_queries", "both": 1, "only_a": [ours], "only_b": [theirs, theirs]}
+        ],
+        "scores": [{"arm": "hcqr", "metric": "accuracy", "a": {**score, "unscored": 0}, "b": None}],
+        "versions": [],
+        "golden": [
+            {
+                "question": "Q", "options": [], "a": {"answer": "a", "passages": ["p"]},
+                "b": {"answer": "b", "passages": ["p"]},
+            }
+        ],
+    }  # fmt: skip

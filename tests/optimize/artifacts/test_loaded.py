@@ -10,6 +10,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from types import SimpleNamespace
 
 import dspy
 import pytest
@@ -54,6 +55,15 @@ def test_the_answer_is_the_same_however_it_is_asked_for(loaded):
     assert {prediction.answer for prediction in predictions} == {"right 1"}
     assert len({tuple(passage.id for passage in prediction.passages) for prediction in predictions}) == 1
     assert len({tuple(query.text for query in prediction.queries) for prediction in predictions}) == 1
+    assert program.retrieve(*asked(1)).passages == one.passages
+    with pytest.raises(InputError, match="options"):
+        program.retrieve(asked(1)[0])
+
+
+def test_an_lm_without_an_async_engine_is_asked_in_an_event_loop(artifact, world, make_lm):
+    lm = make_lm()
+    program = load(artifact, lm=lm.copy(engine=lm.engine), retriever=world)
+    assert asyncio.run(program.acall(*asked(1))).answer == program(*asked(1)).answer == "right 1"
 
 
 def test_many_threads_and_event_loops_get_each_its_own_answer(loaded, store):
@@ -257,6 +267,21 @@ def made(**changes):
     }
     queries = [Query("What?"), Query("tea", "support", 0.5)]
     return dspy.Prediction(**{"answer": "tea", **found, "queries": queries, **changes})
+
+
+def test_an_exchange_holds_what_was_asked_found_and_said():
+    steps = [
+        SimpleNamespace(kind="search", scores={"What?": (0.9, 0.5), "tea": ()}),
+        SimpleNamespace(kind="lm"),
+        SimpleNamespace(kind="search", scores={"mate": (0.25,)}),
+    ]
+    one = exchange_of(made(steps=steps), **GIVEN, options=["tea", " mate "], seconds=1.5, lm_calls=2, lm_saved=1)
+    assert (one.question, one.options, one.answer, one.support) == ("What?", ("tea", "mate"), "tea", None)
+    assert [(query.role, query.text) for query in one.queries] == [("original", "What?"), ("support", "tea")]
+    assert (one.passages, one.n_passages, one.fallbacks) == (("b", "a"), 2, ("reader",))
+    assert (one.at, one.artifact, one.seconds, one.lm_calls, one.lm_saved) == (GIVEN["at"], "abc", 1.5, 2, 1)
+    assert (one.error, one.declined, one.metadata, one.top_scores) == (None, False, {}, (0.9, 0.25))
+    assert len(one.id) == 32
 
 
 @pytest.mark.parametrize(

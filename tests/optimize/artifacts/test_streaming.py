@@ -87,6 +87,20 @@ def test_the_pieces_of_the_answer_make_the_answer(streaming, reader, written, ho
     assert server.count == 1
 
 
+def test_a_stored_answer_and_a_choice_are_one_piece(streaming):
+    program, server = streaming(in_pieces(SHORT, 5), store=open_store())
+    first = ask(program, "stream", ASKED)
+    for again in (ask(program, "stream", ASKED), ask(program, "astream", ASKED)):
+        assert kinds(again) == ["queries", "passages", "text", "prediction"]
+        assert said(again) == said(first) == program(ASKED).answer == ANSWER
+    assert (server.count, engine_of(program.lm).ledger.total.calls) == (1, 1)
+    program, server = streaming(in_pieces('{"answer": "HOT."}', 3), reader="multiple_choice")
+    events = ask(program, "stream", "How is tea?", ["cold", "hot"])
+    assert kinds(events) == ["queries", "passages", "text", "prediction"]
+    assert said(events) == events[-1].data.answer == "hot"
+    assert "stream" not in server.bodies[0]
+
+
 def test_a_stream_that_breaks_is_taken_back(streaming):
     program, server = streaming({"pieces": ['{"answer": "Cold', " tea"], "promised": 99}, in_pieces(SHORT, 9))
     events = ask(program, "stream", ASKED)

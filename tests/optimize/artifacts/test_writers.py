@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from querywright.errors import ArtifactError, InputError, ModelError
+from querywright.errors import ArtifactError, InputError, ModelError, TechniqueError
+from querywright.models.budget import Budget
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
@@ -59,6 +60,14 @@ def test_a_rewriter_that_is_kept_is_found_by_its_checksum_and_damage_is_put_righ
         find_rewriter(ref, home)
     keep_rewriter(trained.path, home)
     assert find_rewriter(ref, home) == kept
+
+
+def test_one_that_is_replaced_while_it_is_in_use_is_not_taken_for_the_first(
+    trained: Any, small_rewriter: Callable[..., Any]
+) -> None:
+    lm = resolve_lm(str(trained.path))
+    other = small_rewriter(trained.path, seed=1)
+    assert ref_of(lm).checksum == trained.checksum != other.checksum == ref_of(resolve_lm(str(trained.path))).checksum
 
 
 def test_an_artifact_names_its_rewriter_and_finds_it_in_the_working_folder(
@@ -111,3 +120,34 @@ def test_a_packed_artifact_brings_its_rewriter_along(
     with pytest.raises(ArtifactError, match=r"is other@.*, but mine@.* was named"):
         pack(artifact, tmp_path / "no.qw", home=home, writer_lm=other.path)
     assert not (tmp_path / "no.qw").exists()
+
+
+def test_any_lm_writes_for_an_artifact_by_name_and_is_counted_and_limited_with_the_one_that_reads(
+    saved: tuple[Path, Path], make_lm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, artifact = saved
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-a-test-1234567890")
+    reads, other = make_lm(budget=Budget(None, "both", calls=9)), resolve_lm("openai/small")
+    loaded = load(artifact, lm=reads, writer_lm=other, home=home)
+    writes = loaded.program.technique.writer_lm.engine
+    assert (writes.inner, writes.ledger, writes.budget) == (
+        other.engine.inner,
+        reads.engine.ledger,
+        reads.engine.budget,
+    )
+    assert load(artifact, lm=reads, writer_lm=reads.copy(), home=home).program.technique.writer_lm is None
+    searched = loaded.program.technique.retriever
+    program = make_program("hcqr", searched, writer_lm=other, max_passages=2)
+    save_program(tmp_path / "named", program, lm=reads, asked=[], threads=1, made={}, card="# named\n")
+    assert read_artifact(tmp_path / "named").manifest.writer == WriterRef(name="openai/small", checksum="")
+    with pytest.raises(ArtifactError, match=r"writer_lm='openai/small' \(--writer-lm openai/small\)"):
+        load(tmp_path / "named", lm=reads, home=home)
+    monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*")
+    assert load(tmp_path / "named", lm=reads, home=home).program.technique.writer_lm.model == "openai/small"
+    same = make_lm()
+    same.model = "openai/small"
+    assert load(tmp_path / "named", lm=same, home=home).program.technique.writer_lm is None, "it reads as well"
+    plain = make_program("plain", searched, max_passages=2)
+    save_program(tmp_path / "plain", plain, lm=reads, asked=[], threads=1, made={}, card="# plain\n")
+    with pytest.raises(TechniqueError, match="plain asks no LM before it reads"):
+        load(tmp_path / "plain", lm=reads, writer_lm=other, home=home)

@@ -19,11 +19,12 @@ from querywright.errors import InputError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
 from querywright.optimize.rewriter.episodes import Episode
-from querywright.optimize.rewriter.evaluation import TRAINED, compared, guards_of, standing
+from querywright.optimize.rewriter.evaluation import TRAINED, compared, guards_of, standing, warnings
 from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
 from querywright.optimize.rewriter.policy import Completion
 from querywright.optimize.rewriter.recipes import SEED
 from querywright.optimize.rewriter.settings import STAGES, Given, TrainSettings, check_training
+from querywright.optimize.rewriter.train import split_pairs
 from querywright.retrieval.types import Query
 
 QUESTIONS = [
@@ -98,6 +99,24 @@ def test_what_cannot_be_trained_is_refused_with_what_is_missing(
         check(replace(SETTINGS, **changes), **given)
 
 
+def test_what_can_be_trained_is_not_refused() -> None:
+    check(SETTINGS, pairs=LEARNT)
+    check(replace(SETTINGS, recipe=SEED), pairs=LEARNT, splits=without("answer", "train", "dev", "test"))
+    check(replace(SETTINGS, stages=("collect", "warmup"), recipe=SEED), **ASKED | {"splits": without("answer", "dev")})
+    for name in ("candidates", "epochs", "look_each", "patience", "rank", "temperature", "warmup_lr"):
+        with pytest.raises(InputError, match=f"{name} of a training must be more than 0, but got 0"):
+            replace(SETTINGS, **{name: 0})
+
+
+def test_pairs_to_choose_by_are_of_other_questions_in_any_data() -> None:
+    both = [(technique, data) for technique in ("rrr", "hcqr") for data in ("small", "others")]
+    pairs = [pair(f"q{n % 10}", technique, data=data) for n in range(20) for technique, data in both]
+    learnt, chosen = split_pairs(pairs, 0)
+    assert len(learnt) + len(chosen) == len(pairs)
+    assert len({one.key for one in chosen}) == 2  # a tenth of 20 questions
+    assert not {one.key for one in chosen} & {one.key for one in learnt}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -158,6 +177,16 @@ def test_each_way_to_cheat_is_counted() -> None:
         ({"answer": "A"}, 0),
     ):
         assert guards_of([episode("a", "curie born Marie Curie a", **question)])["leaking"] == leaks  # type: ignore[arg-type]
+
+
+def test_what_got_worse_is_said_and_nothing_else() -> None:
+    before = guards_of([episode("a", "radium chemist prize"), episode("b", "uranium ore mine")])
+    assert warnings(before, before) == []
+    said = warnings(before, guards_of([episode(id, "radium radium radium radium") for id in "ab"]))
+    assert said[0] == "100% of the rewrites were the same as for another question (0% before)"
+    assert [one.partition(" fell")[0] for one in said[1:]] == ["diversity"]
+    long = [episode("a", "radium one two three four five six"), episode("b", "ore and nine more words are here")]
+    assert warnings(before, guards_of(long)) == ["queries grew to 7 words a question (3 before)"]
 
 
 NO_GAIN = "no gain over the question as it is written"

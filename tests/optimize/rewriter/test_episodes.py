@@ -72,6 +72,34 @@ def test_stages_are_rounds_of_all_episodes(world: Any) -> None:
     assert [turn.number for turn in episodes[1].turns] == [0, 1]
 
 
+def test_an_episode_that_ends_early_leaves_the_rounds_of_the_others(world: Any) -> None:
+    def ircot(turn: Turn) -> str:
+        n = number(turn)
+        done = turn.number > n
+        return json.dumps({"next_sentence": "So the answer is x." if done else f"Fact {turn.number} key {n} holds."})
+
+    script = Script(ircot)
+    episodes = run_episodes(world.program("ircot", None, max_passages=9), world.questions[:3], script)
+    assert [[turn.place for turn in turns] for turns in script.rounds] == [[0, 1, 2], [0, 1, 2], [1, 2], [2]]
+    assert [len(one.turns) for one in episodes] == [2, 3, 4]
+    assert episodes[2].queries[0] == "What of number 2?"
+    assert len(episodes[2].queries) == 4
+    assert "Fact 0 key 2 holds." in script.rounds[1][2].messages[-1][1]  # what was searched and read in between
+
+
+def test_steps_side_by_side_are_one_round(world: Any) -> None:
+    def decomposition(turn: Turn) -> str:
+        if turn.number == 0:
+            return json.dumps({"sub_questions": [f"Who is number {number(turn)}?", f"Where is {number(turn)}?"]})
+        return json.dumps({"sub_answer": f"a{turn.number}"})
+
+    script = Script(decomposition)
+    program = world.program("decomposition", None, mode="individual", max_passages=9)
+    (episode,) = run_episodes(program, world.questions[:1], script)
+    assert [len(turns) for turns in script.rounds] == [1, 2]
+    assert [finding.answer for finding in episode.prediction.findings] == ["a1", "a2"]
+
+
 def test_the_prompt_is_the_one_of_an_lm_in_use(world: Any, make_engine: Any, make_lm: Any) -> None:
     def write(asked: Any) -> str:
         return hcqr(Turn(0, 0 if "best_guess" in asked.properties else 1, (("user", "number 1"),)))
@@ -100,6 +128,20 @@ def test_an_unreadable_text_falls_back_and_is_asked_for_once(world: Any) -> None
     assert bad.prediction.fallbacks == ["rewrite"]
     assert bad.queries == ("What of number 0?",)
     assert good.read == good.texts
+
+
+def test_a_text_is_held_to_what_a_rewriter_can_write(world: Any) -> None:
+    queries = [f'the "key" of 0 {"x" * 5} {"word " * 90}', "second 0", "third 0", "fourth 0"]
+    text = json.dumps({"queries": queries, "thought": "t\n\\u"})
+    (held,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text])
+    assert held.texts == (text,)
+    read = json.loads(held.read[0] or "")
+    assert list(read) == ["thought", "queries"]
+    assert len(read["queries"]) == 3
+    assert re.fullmatch("the 'key' of 0 .{,305}word", read["queries"][0])
+    assert held.queries == tuple(read["queries"])
+    (free,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text], settings=None)
+    assert free.queries[0].startswith('the "key" of 0')
 
 
 def test_the_reader_answers_with_its_own_lm_and_a_question_that_fails_has_no_prediction(
@@ -166,6 +208,16 @@ def test_retrieval_gain_is_the_gain_over_the_plain_question_which_is_searched_on
     program, episodes = played(make_world("both"), [rrr("key of 0"), rrr("none of 0")])
     scored = Reward(OURS, program).score(episodes)  # where the plain question finds it a miss costs
     assert [(one.value, one.plain, one.reward) for one in scored] == [(1.0, 1.0, 0.0), (0.0, 1.0, -1.0)]
+
+
+@pytest.mark.parametrize(("counts", "taken"), [([30], 0.06), ([20, 30], 0.05)])
+def test_the_length_penalty_is_the_mean_distance_from_the_length_aimed_at(
+    world: Any, counts: list[int], taken: float
+) -> None:
+    program, (episode,) = played(world, [rrr("key of 0")])
+    recipe = replace(OURS, length_penalty=0.01)
+    (scored,) = Reward(recipe, program, metric="recall@5", target=24).score([sized(episode, *counts)])
+    assert scored.reward == pytest.approx(1 - taken)
 
 
 def test_answer_gain_is_f1_less_that_of_the_answer_without_rewriting(

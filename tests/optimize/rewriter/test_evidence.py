@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from querywright.data.splits import asked_of
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.models.response_parsing import text_response
@@ -16,7 +17,7 @@ from querywright.optimize.dspy_context import asking
 from querywright.optimize.rewriter.evidence import LONGEST_PASSAGE, Writer, passage_pairs, taught_by_evidence
 from querywright.programs import technique_class
 from querywright.programs.query_cleaning import LONGEST_QUERY
-from querywright.programs.question_writer import QuestionWriter
+from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
 from querywright.retrieval.collection import HeldPassages
 
 TITLES = {"a": "Mercury (planet)", "b": "Venus", "c": "Orbit", "d": "", "e": "venus"}
@@ -66,6 +67,13 @@ def tried(questions: Sequence[Question], held: Held = PLANETS, found: Any = None
 
     taught_by_evidence(technique_class("rrr")(held), questions, rewards, found)
     return seen
+
+
+def test_ideas_are_the_question_with_its_names_and_with_its_options() -> None:
+    question = asked(options=("yes", "no"))
+    whole, names = question.question, ("Venus", "Mercury")
+    expected = [(whole,), (whole, *names), (*names, whole), (whole, f"Venus {whole}", f"Mercury {whole}")]
+    assert tried([question]) == [[*expected, (f"{whole} yes no",)]]
 
 
 def test_what_is_best_in_the_mean_for_questions_that_are_alike_is_written_for_all_of_them() -> None:
@@ -196,6 +204,17 @@ def test_a_pair_of_a_passage_is_the_prompt_of_the_writer_in_use_and_an_answer_th
     assert pair.messages[0][1] == request.system
     (free,) = passage_pairs(questions[1:], WEATHER, limits=None)  # a model without a grammar
     assert json.loads(free.text) == {"questions": ['What is the colour of "hoar" frost?']}
+
+
+def test_as_many_are_asked_for_as_are_known_and_no_two_alike() -> None:
+    kinds = ("ground", "air", "hoar", "black", "glaze", "rime")
+    many = [of(f"When does {kind} frost form?", "frost") for kind in kinds]
+    again, other = of("When does the ground frost form?", "frost"), of("When does snow melt?", "snow")
+    found = learnt(many[0], again, *many[1:], other)
+    assert found == {"frost": [one.question for one in many[:BATCH_SIZE]], "snow": ["When does snow melt?"]}
+    pair, _ = passage_pairs([*many, other], WEATHER)
+    assert f"{BATCH_SIZE} short questions" in pair.messages[0][1]
+    assert pair.asked.split() == [asked_of(one) for one in many[:BATCH_SIZE]]
 
 
 def test_what_no_passage_alone_answers_is_left_out_and_without_any_there_is_nothing_to_learn() -> None:

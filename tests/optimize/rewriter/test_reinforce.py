@@ -18,7 +18,7 @@ from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.episodes import Episode, Turn, roll_out, run_episodes
 from querywright.optimize.rewriter.evaluation import evaluation_of
 from querywright.optimize.rewriter.policy import Completion, Messages, TrainingError
-from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED, Recipe, advantages_of
+from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED, Recipe, advantages_of, recipe_named
 from querywright.optimize.rewriter.reinforce import LOG, Reinforced, learn, make_optimizer, reinforce
 from querywright.optimize.rewriter.rewards import Scored
 from querywright.optimize.rewriter.settings import TrainSettings
@@ -114,6 +114,21 @@ def test_a_reward_is_held_against_the_others_of_its_group_the_batch_or_the_last_
     assert advantages_of(SEED, [1.0, math.nan], "ab", 0.25) == [0.75, 0.0]
 
 
+def test_a_recipe_has_a_name_and_numbers_in_their_range() -> None:
+    assert recipe_named("seed") == SEED
+    with pytest.raises(InputError, match="there are: ours, seed, paper"):
+        recipe_named("ppo")
+    for changes, said in (
+        ({"group": 1}, "2 or more samples a question"),
+        ({"batch": 0}, "batch of a recipe must be more than 0, but got 0"),
+        ({"temperature": math.inf}, "temperature"),
+        ({"unreadable": -1.0}, "0 or more"),
+        ({"kl_target": 0.0}, "kl_target"),
+    ):
+        with pytest.raises(InputError, match=said):
+            replace(OURS, **changes)  # type: ignore[arg-type]
+
+
 def written(*tokens: int) -> Completion:
     return Completion("", (1,), tokens, ended=True)
 
@@ -152,6 +167,17 @@ def test_the_cost_of_drifting_is_on_each_token_and_those_before_it_and_scaled_wi
     scaled = (each - each.mean()) / each.std(correction=0)
     tokens = torch.eye(5)[torch.tensor([1, 0, 2])] - shares
     torch.testing.assert_close(logits, torch.tensor(START) + (scaled[:, None] * tokens).sum(0) / 3)
+
+
+def test_k3_pulls_back_and_a_ratio_that_left_its_bounds_gives_no_gradient() -> None:
+    logits, told = learnt(FREE, [0.0, 2.0, 0.0, 0.0, 0.0], (written(1), 0.0), beta=0.5)
+    assert told["loss"] > 0
+    assert logits[1] < 2.0
+    bound, free = (
+        torch.softmax(learnt(replace(FREE, clip=clip, epochs=50), UNIFORM, (written(1), 1.0))[0], 0)[1] * 5
+        for clip in (0.01, 1e9)
+    )
+    assert 1.01 < bound < free
 
 
 @pytest.mark.parametrize("recipe", [OURS, SEED])
@@ -244,6 +270,19 @@ def test_a_constant_reward_is_said_and_moves_nothing(tmp_path: Path, name: str, 
     first, second = steps_of(tmp_path / "two")
     assert first["beta"] == RECIPES[name].kl
     assert (second["beta"] == first["beta"]) == (name == "ours" or math.isnan(value))
+
+
+def test_rewards_that_differ_between_questions_alone_teach_nothing(tmp_path: Path) -> None:
+    calls = [0]
+
+    def by_question(scored: Any, episode: Any) -> Any:
+        calls[0] += 1
+        return scored if calls[0] <= 3 + 2 * 16 else scored._replace(reward=float(episode.question.id[1:]))
+
+    recipe = replace(RECIPES["ours"], steps=20)
+    done = run(Bandit(1.0), tmp_path, recipe, reward=Words(by_question))
+    assert (done.steps, done.flat, done.early) == (12, 10, True)
+    assert done.notes[0].startswith("it ended after step 12: the last 10 steps taught nothing")
 
 
 def test_a_failure_never_looks_better_than_the_question_as_it_is_written(tmp_path: Path) -> None:

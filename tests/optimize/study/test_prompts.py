@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from querywright.metrics.dspy_metrics import METRICS
+from querywright.optimize.comparison import closed_book
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.program_state import ProgramState, state_of
-from querywright.optimize.study.prompts import make_variant, with_variant
+from querywright.optimize.study.prompts import make_variant, with_reader_prompts, with_variant
 from querywright.optimize.study.spec import PromptSpec
-from querywright.programs import Ensemble
+from querywright.programs import Ensemble, make_reader
 
 QUERIES = "technique.write_queries"
 
@@ -61,3 +62,24 @@ def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
     assert list(state.predictors) == ["reader.predict"]
     alone = world.program(reader=None)
     assert state_of(with_variant(alone, state)) == state_of(alone)
+
+
+def test_numbers_of_a_name_differ(make):
+    spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1})
+    made = [make(spec, name).model_dump_json() for name in ("p", "p.2", "p.3", "p.4", "p.2")]
+    assert len(set(made)) > 1
+    assert made[1] == made[4]
+
+
+def test_the_readers_prompts_go_into_programs_of_any_technique(make, world):
+    spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, part="reader")
+    state = make(spec, metric=METRICS["accuracy"])
+    several = with_variant(world.program(), make(PromptSpec(optimizer="ensemble", arguments={"size": 2})))
+    for program in (world.program("plain"), closed_book(make_reader("multiple_choice")), several):
+        before, after = state_of(program).predictors, state_of(with_reader_prompts(program, state)).predictors
+        assert list(after) == list(before)
+        reading = [name for name in after if ".reader." in f".{name}"]
+        assert [len(after[name].demos) for name in reading] == [1] * (2 if program is several else 1)
+        assert {name: one for name, one in after.items() if name not in reading} == {
+            name: one for name, one in before.items() if name not in reading
+        }

@@ -63,6 +63,19 @@ def test_the_first_trials_are_the_techniques_as_written_no_rewriting_first(mixed
     assert arms[2].knobs["top_k"] == technique_class("rag_fusion")(None).knobs["top_k"]
 
 
+def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prompts(mixed):
+    assert mixed.late_trials == 6
+    assert (mixed["hcqr"].early, mixed["hcqr"].late) == (("as written", "few", "more"), ("best",))
+    assert (mixed["rag_fusion"].late, mixed["plain"].early) == ((), ("as written",))
+    arms = arms_of(study_with(mixed, "random"), mixed, 24, ["rag_fusion", "hcqr"])
+    assert [arm.technique for arm in arms[18:]] == ["rag_fusion", "hcqr"] * 3
+    assert all(arm.prompt != "best" for arm in arms[:18])
+    late = [arms_of(study_with(mixed, "random", seed), mixed, 24)[18:] for seed in range(6)]
+    assert "best" in {arm.prompt for one in late for arm in one}
+    assert [arm.technique for arm in arms[:18]].count("plain") == 1
+    assert mixed.suggest(study_with(mixed).ask(), 18, ["plain"]).is_plain  # a survivor all the same
+
+
 def test_no_rewriting_is_searched_where_it_is_named(study_of):
     space = build_space(study_of({"plain": {"engines": ["bm25"]}, "hcqr": {}}, trials=40), None)
     arms = arms_of(study_with(space, "random"), space, 40)
@@ -123,6 +136,22 @@ def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob
     assert "n_written" not in space[technique].domains
     for knobs, written in (({knob: 3}, 0), ({knob: [2, 3], "n_written": 5}, 5)):
         assert build_space(study_of({technique: {"knobs": knobs}}), None)[technique].given["n_written"] == written
+
+
+@pytest.mark.parametrize("values", [{}, {"top_k": "3", "engine": "hybrid", "prompt": "few"}, {"prompt": "best"}])
+def test_a_clone_is_tried_with_its_values_whatever_a_sampler_would_say(mixed, values):
+    arm, params = mixed.clone(mixed.as_written("hcqr"), values)
+    now = {**arm.knobs, "engine": arm.engine, "prompt": arm.prompt}
+    assert {name: str(now[name]) for name in values} == values
+    assert ("hcqr.late_prompt" in params, "hcqr.prompt" in params) == (
+        (True, False) if arm.prompt == "best" else (False, True)
+    )
+    study = study_with(mixed)
+    study.enqueue_trial(params)
+    trial = study.ask()
+    assert mixed.suggest(trial, trial.number, added=arm) == arm
+    assert trial.params == params
+    assert mixed.clone(arm, {}) == (arm, params)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import re
 import runpy
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from querywright.optimize.study.report import study_html, write_report
+from querywright.optimize.study.status import on_test
 from querywright.optimize.study.types import ArmConfig
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))
@@ -68,6 +70,42 @@ def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished, read_p
     page = read_page(study_html(made_snapshot(trials=tuple(trials))))
     assert EVIL in page.parts["Best on dev"]
     page.check()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Write a passage.", "Write a short passage."),
+        ("", "Write."),
+        ("Write one line.\nThen stop.", "Write one line.\n\nThen go on, and on."),
+        (f"Say {EVIL} now.", f"Say {EVIL} later."),
+        ("Answer as it is asked.", EVIL),
+    ],
+)
+def test_both_texts_of_a_prompt_can_be_read_from_their_difference(read_page, before, after):
+    change = {"before": before, "after": after, "demos_before": 0, "demos_after": 1, "demos": [{EVIL: [EVIL, 1]}, 7]}
+    best = {"arm": {"technique": "hyde", "prompt": EVIL}}
+    outcome = {**made_outcome(), "prompts": {"one": {}, f"hyde, {EVIL}": {EVIL: change}}, "best": best}
+    source = study_html(made_snapshot(outcome=outcome))
+    read_page(source).check()
+    found = re.search(r'<p class="diff">(.*?)</p>', source, re.DOTALL)[1]
+    sides = [re.sub(f"<{gone}>.*?</{gone}>", "", found, flags=re.DOTALL) for gone in ("ins", "del")]
+    assert [unescape(re.sub(r"</?(?:ins|del)>", "", one)).strip() for one in sides] == [before, after]
+    assert set(re.findall(r"<[^>]*>", found)) <= {"<ins>", "</ins>", "<del>", "</del>"}
+    assert source.index("(recommended)") < source.index("<summary>one</summary>")
+
+
+def test_questions_are_held_against_no_rewriting_as_they_were_compared(finished):
+    outcome = made_outcome()
+    compared = on_test(outcome)
+    place = finished.json("report-data")["metrics"].index("decision_useful")
+    for number, arm in enumerate(compared.arms):
+        assert [one["rows"][number]["s"][place] for one in finished.questions()] == arm.values("decision_useful")
+    assert [one["id"] for one in finished.questions()] == [f"q{n}" for n in range(24)]
+    assert compared.baseline == "no rewriting"
+    assert [one.to_json() for one in compared.comparisons] == outcome["comparisons"][:2]
+    assert [one.name for one in compared.references] == ["oracle evidence", "closed book"]
+    assert on_test(None) is None
 
 
 @pytest.mark.parametrize(
