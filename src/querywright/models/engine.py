@@ -185,7 +185,7 @@ def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float 
     A seed is left out where the model takes none: it is what tells one stored draw from another.
     """
     takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
-    streams = callable(getattr(inner, "stream", None))
+    streams, keeps = callable(getattr(inner, "stream", None)), getattr(inner, "keeps_time", False)
     silent = 0
 
     def once(request: Request) -> Response:
@@ -205,7 +205,7 @@ def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float 
             request = replace(request, config=replace(request.config, seed=None))
         try:
             with error_boundary(identity, unexpected=True):
-                return once(request) if timeout is None else within(timeout, lambda: once(request))
+                return once(request) if timeout is None else within(timeout, lambda: once(request), keeps_time=keeps)
         except LMError as error:
             failure = redacted(error, secrets)
         raise failure  # outside of the handler: what it came from would show keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 import re
 from dataclasses import replace
@@ -27,7 +28,7 @@ from dspy.lm15 import (
 from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError
 
 from querywright.errors import ModelError
-from querywright.models.attempts import until_given_up
+from querywright.models.attempts import left
 from querywright.models.engine_errors import redact
 
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
@@ -36,8 +37,38 @@ _LATER = 1.0
 """Seconds that a client waits for the next bytes after an attempt's time is over, and nobody else does."""
 
 
+class _Socket:
+    """A socket that waits no longer than the attempt has left.
+
+    Args:
+        sock: Does the work.
+    """
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._longest = math.inf
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Wait no longer than this, either."""
+        self._longest = math.inf if seconds is None else seconds
+
+    def recv(self, size: int) -> bytes:
+        """What comes next."""
+        self._sock.settimeout(min(left(), self._longest))
+        received: bytes = self._sock.recv(size)
+        return received
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of it."""
+        self._sock.settimeout(min(left(), self._longest))
+        self._sock.sendall(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
 class Transport(StdlibTransport):
-    """DSPy's own, which goes on reading for an attempt that is waited for and no longer, and can say who asks.
+    """DSPy's own, which keeps to the time of an attempt (``within``), and can say who asks.
 
     Args:
         timeout: Seconds to wait for the next bytes.
@@ -60,8 +91,12 @@ class Transport(StdlibTransport):
                 f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
                 "nor key is sent; give that address (api_base=) if it is right"
             )
-        response._chunks = until_given_up(response._chunks)
         return response
+
+    def _open(self, parsed: Any, *, connect_timeout: float, **given: Any) -> Any:
+        made = super()._open(parsed, connect_timeout=min(connect_timeout, left()), **given)
+        made.sock = _Socket(made.sock)
+        return made
 
 
 class RemoteEngine:
@@ -82,6 +117,7 @@ class RemoteEngine:
         self.supported_params = frozenset(lm.supported_params)
         self._lm: Any = lm.copy(num_retries=0)
         self._client = client
+        self.keeps_time = isinstance(client, LM15Engine)
         engine: Any = client or getattr(lm, "engine", None)
         if callable(getattr(engine, "stream", None)):
             self.stream = engine.stream
