@@ -180,16 +180,17 @@ class Ran:
 
 
 def run(
-    site: Site, name: str, questions: Sequence[Question], changes: Mapping[str, Any], *, workers: int = 1
+    site: Site, name: str, questions: Sequence[Question], changes: Mapping[str, Any], *, workers: int = 1,
+    after: str | None = None,
 ) -> Ran:  # fmt: skip
-    """A study whose dev questions are these.
+    """A study whose dev questions are these; ``after`` another one, whose answers and rankings it finds.
 
     Raises:
         RuntimeError: A trial failed.
     """
     train, test = site.questions[-TRAIN - TESTED : -TESTED], site.questions[-TESTED:]
     spec = site.spec(name, [*train, *questions, *test], (TRAIN, len(questions), TESTED), changes)
-    home = site.home(name)
+    home = site.home(after or name)
     began = time.time()
     found = run_study(spec, site.folder / f"study-{name}", workers=workers, home=home)
     ended = time.time()

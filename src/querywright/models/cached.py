@@ -19,6 +19,8 @@ from querywright.models.usage import Cost, Ledger, metered
 
 Ask = Callable[[Request], Response]
 """Answers a request."""
+MOST_ANSWERS = 4096
+"""Answers that were used again lately and are not read again."""
 _RESPONSE = ("text", "finish_reason", "model", "input_tokens", "output_tokens")
 
 
@@ -34,7 +36,7 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
         ledger: Takes calls saved.
         deterministic: The model has a seed of its own, so that no answer is a draw and none is better than another.
     """
-    flights = SingleFlight[bytes]()
+    flights, again = SingleFlight[bytes](), dict[str, tuple[Response, Cost]]()
 
     def kept(request: Request, key: str) -> Response:
         made: list[Response] = []
@@ -48,9 +50,7 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
             if store is None:
                 record = flights.run(key, make)
             else:
-                record = store.get_or_compute(
-                    KIND, key, make, keep=lambda _: deterministic or worth_keeping(request, made[0])
-                )
+                record = store.get_or_compute(KIND, key, make, keep=lambda _: is_kept(request, made[0]))
         except LMError:
             raise
         except QuerywrightError as error:
@@ -61,15 +61,28 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
         seconds = float(fields.pop("seconds", 0.0))
         response = text_response(**{name: fields[name] for name in _RESPONSE})
         tokens = (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
-        ledger.add(Cost(saved=1, saved_tokens=tokens, saved_seconds=seconds))
+        cost = Cost(saved=1, saved_tokens=tokens, saved_seconds=seconds)
+        if store is not None and is_kept(request, response):
+            if len(again) >= MOST_ANSWERS:
+                again.clear()
+            again[key] = response, cost
+        ledger.add(cost)
         return response
+
+    def is_kept(request: Request, response: Response) -> bool:
+        return deterministic or worth_keeping(request, response)
 
     def complete(request: Request) -> Response:
         config = request.config
         is_draw = bool(config.temperature) and config.seed is None and not deterministic
         if not (is_draw or config.logprobs is not None or request.tools):
             body = json.dumps(request, sort_keys=True, ensure_ascii=False, default=_plain)
-            return kept(request, hashlib.sha256(f"{identity}\n{body}".encode()).hexdigest())
+            key = hashlib.sha256(f"{identity}\n{body}".encode()).hexdigest()
+            found = again.get(key)
+            if found is None:
+                return kept(request, key)
+            ledger.add(found[1])
+            return found[0]
         return ask(request)
 
     return complete
