@@ -8,12 +8,12 @@ list that was seen first, then to the smaller id.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, zip_longest
-from operator import itemgetter
 from typing import Any
 
 from querywright.data.types import Passage
@@ -191,14 +191,16 @@ def _reading(title: str, text: str) -> bytes:
 
 def _entries(lists: HitLists) -> list[_Entry]:
     """The passages of the lists, each once, in the order in which they were seen."""
-    seen, found = _Seen(), dict[int, _Entry]()
+    seen, found = _Seen(), list[_Entry]()
     for index, hits in enumerate(lists):
         for position, hit in enumerate(hits):
             entry = seen.entry(hit.passage)
-            found[id(entry)] = entry
-            if not entry.places or entry.places[-1][0] != index:
-                entry.places.append((index, position, hit.score))
-    return list(found.values())
+            if not entry.places:
+                found.append(entry)
+            elif entry.places[-1][0] == index:
+                continue
+            entry.places.append((index, position, hit.score))
+    return found
 
 
 def _first_seen(hits: Iterable[Hit], limit: int | None) -> list[Hit]:
@@ -206,12 +208,15 @@ def _first_seen(hits: Iterable[Hit], limit: int | None) -> list[Hit]:
 
 
 def _ranked(entries: Sequence[_Entry], score: Callable[[_Entry], float], limit: int | None) -> list[Hit]:
-    def order(entry: _Entry) -> tuple[float, int, int, str]:
-        best = min(position for _, position, _ in entry.places)
-        return -score(entry), best, entry.places[0][0], entry.passage.id
+    def order(scored: tuple[float, _Entry]) -> tuple[float, int, int, str]:
+        best = min(position for _, position, _ in scored[1].places)
+        return -scored[0], best, scored[1].places[0][0], scored[1].passage.id
 
-    keyed = sorted(((order(entry), entry.passage) for entry in entries), key=itemgetter(0))
-    return _hits([(passage, -key[0]) for key, passage in keyed], limit)
+    scored = [(score(entry), entry) for entry in entries]
+    if limit is not None and 0 < limit < len(scored):  # what decides between equals is looked at for few
+        least = heapq.nlargest(limit, (one for one, _ in scored))[-1]
+        scored = [one for one in scored if one[0] >= least]
+    return _hits([(entry.passage, one) for one, entry in sorted(scored, key=order)], limit)
 
 
 def _hits(pairs: Sequence[tuple[Passage, float]], limit: int | None) -> list[Hit]:
