@@ -199,7 +199,7 @@ def run_technique(bench: Bench, name: str, *, reader: str | None = None, judged:
     cold = _timed(bench, bench.embedder, lambda: run(bench.questions))
     stages = [watched.stages.get(question.question, 0) for question in bench.questions]
     if judged:  # the calls of a question are many, and fill each other's gaps
-        stages = [1] * bench.server.counts().calls
+        stages = [1] * bench.server.counts().calls or [0]
     cached = _timed(bench, bench.embedder, lambda: run(bench.questions), cached=True)
     return _result(bench, name, stages, cold, cached)
 

@@ -252,14 +252,16 @@ def _of_index(
     stored = published_questions(collection, home)
     indexed = frozenset(hash(compared(question.text)) for question in stored.values())
     told: defaultdict[str, list[str]] = defaultdict(list)
+    live, whole = 0, list[str]()
     for question in fresh(stored.values(), passages):
         told[str(question.metadata["passage"])].append(question.id)
-    live = [id for ids in told.values() for id in ids]
+        live += 1
+        whole += [question.id] if question.metadata["label"] == COMPLETE else []
     judging, rephrasing, asking_anew = AnswerabilityJudge(), RephraseQuestion(), AskAnother()
     writer: OneQuestion = rephrasing if kind == "rephrase" else asking_anew
     if kind == "rephrase":
-        candidates = [id for id in live if stored[id].metadata["label"] == COMPLETE]
-        skipped = {"stale": len(stored) - len(live)}
+        candidates = whole
+        skipped = {"stale": len(stored) - live}
     else:
         written = read_records(questions_folder(collection, home))
         known = [id for id in passages if id in written]
@@ -268,7 +270,7 @@ def _of_index(
     if not candidates:
         raise CollectionError(
             f"nothing of {collection!r} can be {'reworded' if kind == 'rephrase' else 'asked of'}: of {len(stored)} "
-            f"questions {len(stored) - len(live)} are stale, and none of the others is answered wholly by its passage; "
+            f"questions {len(stored) - live} are stale, and none of the others is answered wholly by its passage; "
             f"write them: {build_command(collection)}"
         )
 

@@ -41,7 +41,7 @@ def within(seconds: float, work: Callable[[], T], *, keeps_time: bool = False) -
     end = monotonic() + seconds
     token = _until.set(end)
     try:
-        return work() if keeps_time else _waited_for(work, seconds)
+        return work() if keeps_time else waited_for(work, seconds)
     except Exception:
         if monotonic() < end:
             raise
@@ -53,8 +53,8 @@ def within(seconds: float, work: Callable[[], T], *, keeps_time: bool = False) -
     )
 
 
-def _waited_for(work: Callable[[], T], seconds: float) -> T:
-    """What work gives in a thread of its own; ``TimeoutError`` where that takes longer."""
+def waited_for(work: Callable[[], T], seconds: float) -> T:
+    """What work gives in a thread of its own; ``TimeoutError`` where that takes longer than so many seconds."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -65,7 +65,7 @@ def _waited_for(work: Callable[[], T], seconds: float) -> T:
 
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(run,), daemon=True, name="querywright-attempt").start()
-    wait([done], timeout=seconds)
+    wait([done], timeout=None if math.isinf(seconds) else seconds)
     return done.result(0)
 
 

@@ -20,7 +20,7 @@ from querywright.models.usage import Cost, Ledger, metered
 Ask = Callable[[Request], Response]
 """Answers a request."""
 MOST_ANSWERS = 4096
-"""Answers that were used again lately and are not read again."""
+"""Answers that are used again and not read again; the first ones, since a run goes through the same again and again."""
 _RESPONSE = ("text", "finish_reason", "model", "input_tokens", "output_tokens")
 
 
@@ -62,9 +62,7 @@ def cached(ask: Ask, identity: str, store: Store | None, ledger: Ledger, *, dete
         response = text_response(**{name: fields[name] for name in _RESPONSE})
         tokens = (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
         cost = Cost(saved=1, saved_tokens=tokens, saved_seconds=seconds)
-        if store is not None and is_kept(request, response):
-            if len(again) >= MOST_ANSWERS:
-                again.clear()
+        if store is not None and len(again) < MOST_ANSWERS and is_kept(request, response):
             again[key] = response, cost
         ledger.add(cost)
         return response

@@ -6,14 +6,15 @@ import base64
 import math
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import dspy
 from dspy._vendor.lm15.router import MissingCredentialError
-from dspy._vendor.lm15.transports import StdlibTransport, TransportRequest, TransportResponse
+from dspy._vendor.lm15.transports import StdlibTransport, TransportError, TransportRequest, TransportResponse
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
 from dspy.clients.model_metadata import model_info
@@ -28,7 +29,7 @@ from dspy.lm15 import (
 from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError
 
 from querywright.errors import ModelError
-from querywright.models.attempts import left
+from querywright.models.attempts import left, waited_for
 from querywright.models.engine_errors import redact
 
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
@@ -86,6 +87,8 @@ class Transport(StdlibTransport):
             request = replace(request, headers=[*others, ("Authorization", self._login)])
         response = super().stream(request)
         if 300 <= response.status < 400:
+            with suppress(TransportError):
+                next(iter(response), None)  # else its place among the connections stays taken
             response.close()
             raise LMConfigurationError(
                 f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
@@ -93,8 +96,9 @@ class Transport(StdlibTransport):
             )
         return response
 
-    def _open(self, parsed: Any, *, connect_timeout: float, **given: Any) -> Any:
-        made = super()._open(parsed, connect_timeout=min(connect_timeout, left()), **given)
+    def _open(self, parsed: Any, **given: Any) -> Any:
+        # To look up a name, and each step of a tunnel, takes its own time.
+        made: Any = waited_for(partial(super()._open, parsed, **given), left())
         made.sock = _Socket(made.sock)
         return made
 
@@ -117,7 +121,8 @@ class RemoteEngine:
         self.supported_params = frozenset(lm.supported_params)
         self._lm: Any = lm.copy(num_retries=0)
         self._client = client
-        self.keeps_time = isinstance(client, LM15Engine)
+        # What fetches a token for a cloud waits as long as that takes.
+        self.keeps_time = isinstance(client, LM15Engine) and client.resolve(lm.model).credential_policy == "key"
         engine: Any = client or getattr(lm, "engine", None)
         if callable(getattr(engine, "stream", None)):
             self.stream = engine.stream

@@ -215,7 +215,7 @@ def _ranked(entries: Sequence[_Entry], score: Callable[[_Entry], float], limit: 
     scored = [(score(entry), entry) for entry in entries]
     if limit is not None and 0 < limit < len(scored):  # what decides between equals is looked at for few
         least = heapq.nlargest(limit, (one for one, _ in scored))[-1]
-        scored = [one for one in scored if one[0] >= least]
+        scored = [one for one in scored if not one[0] < least]
     return _hits([(entry.passage, one) for one, entry in sorted(scored, key=order)], limit)
 
 
