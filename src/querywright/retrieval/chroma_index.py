@@ -35,8 +35,9 @@ SPACE = "cosine"
 EF_SEARCH = 1000
 EF_CONSTRUCTION = 400
 DATABASE = "chroma.sqlite3"
-NEIGHBOURS = (16, 64)
-"""Links of a vector; the more where not all passages are found, as with many hundred that are almost the same."""
+NEIGHBOURS = (16, 64, 64)
+"""Links of a vector; the more where not all passages are found, as with many hundred that are almost the same, and once
+more, for no build is like another."""
 WRITES = 20
 """Times that Chroma writes all it has while an index is built, at most."""
 LEAST_SYNC = 2
