@@ -10,6 +10,7 @@ import logging
 import random
 import re
 import runpy
+import socket
 import ssl
 import threading
 from pathlib import Path
@@ -194,6 +195,21 @@ def test_a_server_that_lies_about_tokens_gives_no_budget_back(attack, remote, us
     attack.tried("a lie about tokens is no bug", failed is None or isinstance(failed, LMError), failed)
 
 
+def test_a_name_that_is_looked_up_for_ever_ends_an_attempt_in_time(attack, remote, monkeypatch):
+    lm, _ = remote(GOOD, timeout=0.3, limits={"max_attempts": 1})
+    gate, found = threading.Event(), []
+
+    def slow(*_, **__):
+        gate.wait(30)
+        found.append("late")
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    failed = failure(lm)
+    attack.tried("an attempt ends in time, whatever trickles", isinstance(failed, LMTimeoutError) and not found, failed)
+    gate.set()
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("ear", [None, Ear()], ids=["whole", "stream"])
 def test_a_redirect_takes_neither_question_nor_key_elsewhere(attack, remote, chat_server, status, ear):
@@ -202,6 +218,9 @@ def test_a_redirect_takes_neither_question_nor_key_elsewhere(attack, remote, cha
     failed = failure(lm, ear=ear)
     told = isinstance(failed, LMError) and f"HTTP {status}" in str(failed) and "api_base=" in str(failed)
     attack.tried("a redirect is not followed", (told, other.count) == (True, 0), failed)
+    transport = engine_of(lm).inner._client.config.transport
+    free = transport._pool._slot._value
+    attack.tried("a redirect takes no connection for good", free == transport.max_connections, free)
     attack.tried("no key is shown", KEY not in repr(failed) + str(failed), failed)
 
 

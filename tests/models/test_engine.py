@@ -73,6 +73,22 @@ def test_an_answer_is_stored_and_used_for_the_same_request_only(store):
     assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (2, 24)
 
 
+def test_an_answer_that_was_used_again_is_not_read_again(store, monkeypatch):
+    engine = guard("one", store=store)
+    heard = [engine.complete(request()).text for _ in range(2)]
+    monkeypatch.setattr(store, "get_or_compute", None)
+
+    assert [*heard, engine.complete(request()).text] == ["one"] * 3
+    assert (engine.ledger.total.calls, engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (1, 2, 24)
+
+
+@pytest.mark.parametrize(("kept", "finish"), [(True, "length"), (False, "stop")])
+def test_what_is_not_kept_is_not_remembered(store, kept, finish):
+    engine = guard("one", "two", "three", store=store if kept else None, finish=finish)
+
+    assert [engine.complete(request()).text for _ in range(3)] == ["one", "two", "three"]
+
+
 @pytest.fixture
 def full(store):
     """Lets the store take nothing more, or takes that back."""

@@ -87,8 +87,10 @@ class Transport(StdlibTransport):
             request = replace(request, headers=[*others, ("Authorization", self._login)])
         response = super().stream(request)
         if 300 <= response.status < 400:
+            pieces: Any = response._chunks
             with suppress(TransportError):
-                next(iter(response), None)  # else its place among the connections stays taken
+                next(pieces, None)  # what was never begun gives its place among the connections back to nobody
+            pieces.close()
             response.close()
             raise LMConfigurationError(
                 f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
