@@ -156,10 +156,9 @@ def fill(
         records, known, stale = read_records(folder), list[tuple[str, str, int]](), 0
         digests = {passage.id: passage.text_digest() for passage in passages.passages()}
         for record in records.values():
-            complete_ones = [n for n, one in enumerate(record.questions) if one.label == COMPLETE]
+            complete_ones = [(n, one.text) for n, one in enumerate(record.questions) if one.label == COMPLETE]
             if digests.get(record.passage) == record.digest:
-                asked_of = ((question_id(record.passage, record.questions[n].text), n) for n in complete_ones)
-                known += [(id, record.passage, number) for id, number in asked_of]
+                known += [(question_id(record.passage, text), record.passage, n) for n, text in complete_ones]
             else:
                 stale += len(complete_ones)
         known.sort()
