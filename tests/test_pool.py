@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from dspy import lm15
 
+from querywright import pool
 from querywright.errors import InputError
 from querywright.models.lm import resolve_lm
 from querywright.models.local_engine import LocalEngine
@@ -51,6 +52,14 @@ def test_at_most_so_many_threads_work_at_a_time():
 
     bounded_map(work, range(24), threads=threads)
     assert most == threads
+
+
+def test_another_thread_is_started_only_when_nothing_has_ended_for_a_moment(monkeypatch):
+    monkeypatch.setattr(pool, "_SOON", 60.0)  # longer than all the work takes
+    assert len(set(bounded_map(lambda _: threading.get_ident(), range(200), threads=8))) == 1
+    monkeypatch.undo()
+    met = threading.Barrier(8)  # nothing ends before all eight are there
+    assert len(set(bounded_map(lambda _: (met.wait(30) and 0) or threading.get_ident(), range(8), threads=8))) == 8
 
 
 def test_every_item_is_worked_on_once_also_when_each_takes_no_time():
@@ -101,7 +110,7 @@ def test_work_under_way_is_waited_for_when_the_process_ends_and_hung_work_is_not
         "atexit.unregister(pool.let_work_end)\n"
         "atexit.register(pool.let_work_end, 1.5)  # in place of 5 seconds\n"
         "work = lambda n: (time.sleep(n), print('ended', n, flush=True))\n"
-        "with contextlib.closing(pool.bounded_each(work, [0, 600, 0.5], threads=3)) as results:\n"
+        "with contextlib.closing(pool.bounded_each(work, [600, 0.5, 0], threads=3)) as results:\n"
         "    next(results)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

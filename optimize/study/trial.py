@@ -192,7 +192,7 @@ class Worker:
         with contextlib.suppress(UpdateFinishedTrialError):  # another took it up, and came to the same
             if record.stopped:
                 trial.set_user_attr(STOPPED, True)
-            trial.set_user_attr(RESULT, record.to_json())
+            trial.set_user_attr(RESULT, record.to_text())
             self.study.tell(trial, values, state=state, skip_if_finished=True)
         if complete and not finished and self._is_baseline(arm) and (line := ceiling(record.dev, bench.objectives[0])):
             bench.tell(line)

@@ -120,9 +120,12 @@ class TrialRecord:
         """How the trial is called in tables."""
         return f"trial {self.number}"
 
-    def to_json(self) -> dict[str, Any]:
-        """What came of it, as the attribute of a trial that ended; its arm and parameters are kept beside."""
-        return {
+    def to_text(self) -> str:
+        """What came of it, as the attribute of a trial that ended; its arm and parameters are kept beside.
+
+        Text, since Optuna copies the attributes of a trial, each value of each, whenever it hands it out.
+        """
+        told = {
             "values": {name: finite(value) for name, value in self.values.items()},
             "rows": [
                 {name: row[name] for name in _KEPT if row[name] != _BARE[name]}
@@ -135,6 +138,7 @@ class TrialRecord:
                 for name in ("state", "late", "same_as", "began", "ended", "worker", "message")
             },
         }
+        return json.dumps(told, ensure_ascii=False)
 
     @classmethod
     def of(cls, trial: Any) -> TrialRecord:
@@ -151,7 +155,7 @@ class TrialRecord:
         record = cls(trial.number, state, arm, params=dict(trial.params), began=began, asked=asked, stopped=stopped)
         if result is None or not over:
             return record if over else replace(record, met=kept.get(MET))
-        data = dict(result)
+        data = json.loads(result)
         rows, seconds = data.pop("rows"), data.pop("seconds")
         data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows or ()), seconds)
         data["values"] = {name: value for name, value in data["values"].items() if value is not None}

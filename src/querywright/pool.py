@@ -20,6 +20,9 @@ R = TypeVar("R")
 _TICK = 0.1
 """Seconds between two looks at the clock while nothing ends."""
 
+_SOON = 0.002
+"""Seconds without a result after which another thread is started."""
+
 _NAME = "querywright-pool"
 
 
@@ -60,7 +63,8 @@ def bounded_each(
     Args:
         work: Called once an item.
         items: In order.
-        threads: 1 or more.
+        threads: 1 or more; each after the first is started when nothing has ended for a moment, so that work whose
+            answers are known, and threads would only wait for Python's lock, is done by few.
         deadline: Seconds one item may take, more than 0, its waits for a turn at an LM not counted; then its result is
             a ``DeadlineError``, whatever comes of it later, and another thread takes over. Default none.
 
@@ -98,15 +102,16 @@ def bounded_each(
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(run,), daemon=True, name=_NAME).start()
 
-    left = len(items)
+    left, started = len(items), 0
     try:
-        for _ in range(min(threads, left)):
-            start()
         while left:
+            more = started < min(threads, len(items))
             try:
-                position, result = done.get(timeout=_TICK)
+                position, result = done.get(timeout=_SOON if more else _TICK) if started else done.get_nowait()
             except queue.Empty:
-                pass
+                if more:
+                    start()
+                    started += 1
             else:
                 if isinstance(result, BaseException) and not isinstance(result, Exception):
                     raise result

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any
@@ -57,7 +57,7 @@ def rrf(
 
     def score(entry: _Entry) -> float:
         # fsum: the same summands give the same score in whatever order the lists came.
-        return math.fsum(used[index] / (k + position + 1) for index, position, _ in entry.places)
+        return math.fsum([used[index] / (k + position + 1) for index, position, _ in entry.places])
 
     return _ranked(_entries(lists), score, limit)
 
@@ -163,7 +163,7 @@ class _Entry:
     """A passage and where it was found: (list, position from 0, score), once a list."""
 
     passage: Passage
-    places: list[tuple[int, int, float]] = field(default_factory=list)
+    places: list[tuple[int, int, float]]
 
 
 class _Seen:
@@ -177,7 +177,10 @@ class _Seen:
         """The entry of the passage; without places when it is new."""
         known = self._by_id.get(passage.id)
         if known is None:
-            known = self._by_text.setdefault(_reading(passage.title, passage.text), _Entry(passage))
+            reading = _reading(passage.title, passage.text)
+            known = self._by_text.get(reading)
+            if known is None:
+                known = self._by_text[reading] = _Entry(passage, [])
             self._by_id[passage.id] = known
         return known
 
