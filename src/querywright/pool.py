@@ -21,7 +21,7 @@ _TICK = 0.1
 """Seconds between two looks at the clock while nothing ends."""
 
 _SOON = 0.002
-"""Seconds without a result after which another thread is started."""
+"""Seconds without a result after which another thread is started: one by one, so that questions begin in turn."""
 
 _NAME = "querywright-pool"
 
@@ -63,8 +63,8 @@ def bounded_each(
     Args:
         work: Called once an item.
         items: In order.
-        threads: 1 or more; each after the first is started when nothing has ended for a moment, so that work whose
-            answers are known, and threads would only wait for Python's lock, is done by few.
+        threads: 1 or more. One is started, and another whenever nothing has ended for a moment, so that work whose
+            answers are known, where threads would only wait for Python's lock, is done by few.
         deadline: Seconds one item may take, more than 0, its waits for a turn at an LM not counted; then its result is
             a ``DeadlineError``, whatever comes of it later, and another thread takes over. Default none.
 
@@ -102,14 +102,16 @@ def bounded_each(
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(run,), daemon=True, name=_NAME).start()
 
-    left, started = len(items), 0
+    left, most = len(items), min(threads, len(items))
+    started = min(1, most)
     try:
+        if started:
+            start()
         while left:
-            more = started < min(threads, len(items))
             try:
-                position, result = done.get(timeout=_SOON if more else _TICK) if started else done.get_nowait()
+                position, result = done.get(timeout=_SOON if started < most else _TICK)
             except queue.Empty:
-                if more:
+                if started < most:
                     start()
                     started += 1
             else:
