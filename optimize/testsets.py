@@ -252,11 +252,12 @@ def _of_index(
     stored = published_questions(collection, home)
     indexed = frozenset(hash(compared(question.text)) for question in stored.values())
     told: defaultdict[str, list[str]] = defaultdict(list)
-    live, whole = 0, list[str]()
+    whole: list[str] = []
     for question in fresh(stored.values(), passages):
         told[str(question.metadata["passage"])].append(question.id)
-        live += 1
-        whole += [question.id] if question.metadata["label"] == COMPLETE else []
+        if question.metadata["label"] == COMPLETE:
+            whole.append(question.id)
+    live = sum(map(len, told.values()))
     judging, rephrasing, asking_anew = AnswerabilityJudge(), RephraseQuestion(), AskAnother()
     writer: OneQuestion = rephrasing if kind == "rephrase" else asking_anew
     if kind == "rephrase":

@@ -177,10 +177,7 @@ class _Seen:
         """The entry of the passage; without places when it is new."""
         known = self._by_id.get(passage.id)
         if known is None:
-            reading = _reading(passage.title, passage.text)
-            known = self._by_text.get(reading)
-            if known is None:
-                known = self._by_text[reading] = _Entry(passage, [])
+            known = self._by_text.setdefault(_reading(passage.title, passage.text), _Entry(passage, []))
             self._by_id[passage.id] = known
         return known
 
