@@ -316,14 +316,20 @@ def prompts(health: Mapping[str, list[Question]], lm: str, threads: int) -> None
         )  # fmt: skip
         for name, predictor in arms["by MIPROv2"].named_predictors():
             print(f"\n{name}: {predictor.signature.instructions}")
-    for name, (instructions, queries, knobs) in LEVERS.items():
-        arms[name] = make_program("rrs", hybrid, max_passages=1, **knobs)
-        planner: Any = arms[name].technique.plan_searches
-        planner.signature = planner.signature.with_instructions(instructions).with_updated_fields(
-            "queries", desc=queries
-        )
     judged: dict[str, Any] = {"retriever": hybrid, "judge_lm": lm, "lm": lm, "threads": threads}
-    table("Instructions, dev", arms, health["dev"], {"judged_useful": "useful"}, budgets=(1, 3), **judged)
+    table("Instructions by MIPROv2, dev", arms, health["dev"], {"judged_useful": "useful"}, budgets=(1,), **judged)
+    for shown in (1, 3):
+        arms = {"as written": make_program("rrs", hybrid, max_passages=shown)}
+        for name, (instructions, queries, knobs) in LEVERS.items():
+            arms[name] = make_program("rrs", hybrid, max_passages=shown, **knobs)
+            planner: Any = arms[name].technique.plan_searches
+            planner.signature = planner.signature.with_instructions(instructions).with_updated_fields(
+                "queries", desc=queries
+            )
+        among = [*health["dev"], *health["more"]]
+        table(
+            "Instructions by hand, dev and more", arms, among, {"judged_useful": "useful"}, budgets=(shown,), **judged
+        )
 
 
 def question_program(data: Path, lm: str, threads: int) -> None:

@@ -36,7 +36,7 @@ from querywright.metrics.dspy_metrics import metric_named
 from querywright.models.constrained_decoding import ended
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.embedder import Embedder, resolve_embedder
-from querywright.models.hf import load_base
+from querywright.models.hf import Base, load_base
 from querywright.models.rewriters import describe_base, write_rewriter
 from querywright.models.store import open_store
 from querywright.optimize.results import today
@@ -58,7 +58,7 @@ READ = 3
 DEV = slice(16, 56)
 _LONGEST = EmbeddedSettings().max_chars
 _BEGUN = '{"answer": "'
-_ROOM, _AT_ONCE = 24, 16  # tokens of an answer, prompts that are read side by side
+_ROOM, _AT_ONCE, _LEARNT = 24, 16, 8  # tokens of an answer, prompts read side by side, completions learnt from
 
 
 class BatchReader:
@@ -74,7 +74,7 @@ class BatchReader:
         base, self._reader = load_base("embedded"), reader
         quotes = [token for name, token in base.tokenizer.get_vocab().items() if name.lstrip("Ġ").startswith('"')]
         base.model.generation_config.eos_token_id = [base.tokenizer.eos_token_id, *quotes]
-        self._policy = HFPolicy(base, rank=None, device=device, dtype=dtype)
+        self._policy = frozen(base, device, dtype)
         self._known: dict[tuple[str, ...], str] = {}
         self.asked = 0
 
@@ -96,10 +96,27 @@ class BatchReader:
         return first_asked(lambda: self._reader(question.question, None, passages))[0]
 
 
+def frozen(base: Base, device: str, dtype: str) -> HFPolicy:
+    """A policy that only writes; its weights are kept in what is computed in."""
+    import torch
+
+    policy = HFPolicy(base, rank=None, device=device, dtype=dtype)
+    if dtype == "bfloat16":
+        policy.model.to(torch.bfloat16)
+    return policy
+
+
 class Merged(HFPolicy):
     """A policy that draws from a copy of its model in which the adapter is part of the weights."""
 
     copy: HFPolicy
+
+    def parts(self, completions: Sequence[Completion]) -> list[list[int]]:
+        """Few at a time, of alike lengths: on a processor what fills up short rows costs as much as words."""
+        order = sorted(
+            range(len(completions)), key=lambda place: len(completions[place].prompt + completions[place].tokens)
+        )
+        return [order[start : start + _LEARNT] for start in range(0, len(order), _LEARNT)]
 
     def write(self, prompts: Sequence[Any], **given: Any) -> list[Completion]:
         """As ``HFPolicy`` does."""
@@ -192,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     place = {"device": given.device, "dtype": given.dtype}
     policy = started(given.rewriter, kind=Merged, **place)
-    policy.copy = HFPolicy(load_base("embedded"), rank=None, **place)
+    policy.copy = frozen(load_base("embedded"), **place)
     reader = BatchReader(make_reader("short_answer"), **place)
     looks, known = given.work / "looks.jsonl", read_lines(given.work / "curve" / LOG)
     steps = sum(line["kind"] == "step" for line in known)

@@ -179,30 +179,31 @@ def learn(
     parts = [[pairs[place] for place in part] for part in policy.parts([one for one, _ in pairs])]
     texts = [[one for one, _ in part] for part in parts]
     with torch.no_grad():
-        olds = [policy.log_probs(one) for one in texts]
         refs = [policy.log_probs(one, reference=True) for one in texts]
-    ratios = [[old - ref for old, ref in zip(*one, strict=True)] for one in zip(olds, refs, strict=True)]
-    earned = [
-        [_earned(advantage, ratio, recipe, beta) for (_, advantage), ratio in zip(*one, strict=True)]
-        for one in zip(parts, ratios, strict=True)
-    ]
+        # Where nothing needs them before, what the policy thinks before it learns comes of its first pass.
+        olds = [policy.log_probs(one) if scaled else [] for one in texts]
+    mean, deviation = 0.0, 1.0
+
+    def earned(place: int) -> list[Any]:
+        each = zip(parts[place], olds[place], refs[place], strict=True)
+        return [(_earned(advantage, old - ref, recipe, beta) - mean) / deviation for (_, advantage), old, ref in each]
+
     if scaled:
-        every = torch.cat([one for part in earned for one in part]).double()
-        mean, deviation = float(every.mean()), float(every.std(correction=0))
-        earned = [[(one - mean) / (deviation + 1e-8) for one in part] for part in earned]
-    kl = math.fsum(float(one.sum()) for part in ratios for one in part) / total
+        every = torch.cat([one for place in range(len(parts)) for one in earned(place)]).double()
+        mean, deviation = float(every.mean()), float(every.std(correction=0)) + 1e-8
 
     def losses() -> Iterator[Any]:
-        for part, *others in zip(texts, olds, refs, earned, strict=True):
-            each = zip(policy.log_probs(part), *others, strict=True)
-            yield (
-                torch.cat([_loss(new, old, ref, earned, recipe, beta) for new, old, ref, earned in each]).sum() / total
-            )
+        for place, part in enumerate(texts):
+            news = policy.log_probs(part)
+            olds[place] = olds[place] or [one.detach() for one in news]
+            each = zip(news, olds[place], refs[place], earned(place), strict=True)
+            yield torch.cat([_loss(*one, recipe, beta) for one in each]).sum() / total
 
     loss, norm = math.nan, math.nan
     for _ in range(recipe.epochs):
         loss, norm = descend(policy, optimizer, losses(), recipe.max_grad_norm, f"step {step}")
-    return {"kl": kl, "loss": loss, "gradient": norm}
+    drifts = [(old - ref).sum() for part in zip(olds, refs, strict=True) for old, ref in zip(*part, strict=True)]
+    return {"kl": math.fsum(map(float, drifts)) / total, "loss": loss, "gradient": norm}
 
 
 def _earned(advantage: float, ratio: Any, recipe: Recipe, beta: float) -> Any:
