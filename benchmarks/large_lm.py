@@ -318,7 +318,8 @@ def prompts(health: Mapping[str, list[Question]], lm: str, threads: int) -> None
             print(f"\n{name}: {predictor.signature.instructions}")
     judged: dict[str, Any] = {"retriever": hybrid, "judge_lm": lm, "lm": lm, "threads": threads}
     table("Instructions by MIPROv2, dev", arms, health["dev"], {"judged_useful": "useful"}, budgets=(1,), **judged)
-    for shown in (1, 3):
+    among = [*health["dev"], *health["more"]]
+    for shown in (1, 3):  # a program keeps to its own budget
         arms = {"as written": make_program("rrs", hybrid, max_passages=shown)}
         for name, (instructions, queries, knobs) in LEVERS.items():
             arms[name] = make_program("rrs", hybrid, max_passages=shown, **knobs)
@@ -326,7 +327,6 @@ def prompts(health: Mapping[str, list[Question]], lm: str, threads: int) -> None
             planner.signature = planner.signature.with_instructions(instructions).with_updated_fields(
                 "queries", desc=queries
             )
-        among = [*health["dev"], *health["more"]]
         table(
             "Instructions by hand, dev and more", arms, among, {"judged_useful": "useful"}, budgets=(shown,), **judged
         )

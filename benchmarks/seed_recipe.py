@@ -97,7 +97,7 @@ class BatchReader:
 
 
 def frozen(base: Base, device: str, dtype: str) -> HFPolicy:
-    """A policy that only writes; its weights are kept in what is computed in."""
+    """A policy that only writes; where bfloat16 is asked for, its weights are kept in it."""
     import torch
 
     policy = HFPolicy(base, rank=None, device=device, dtype=dtype)
