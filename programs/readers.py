@@ -18,6 +18,7 @@ from querywright.data.declined import DECLINED, says_declined
 from querywright.data.types import History, Passage, Question, turns_of
 from querywright.errors import TechniqueError, unknown
 from querywright.models.adapter import show_passages
+from querywright.models.response_parsing import strip_thinking
 from querywright.programs.base import Finding, checked_options
 from querywright.programs.signatures import after_history, tuned_signature
 from querywright.programs.steps import Use, drive, drive_async
@@ -189,7 +190,7 @@ class Reader(dspy.Module):
             # The fields of an object that had another form or broke off, else all of it as the answer.
             fields: Any = error.parsed_result
             if fields is None or str(error).startswith(_NO_OBJECT):
-                fields = {"answer": _HEADER.sub("", str(error.lm_response))}
+                fields = {"answer": _HEADER.sub("", strip_thinking(str(error.lm_response)))}
             return fields, ["reader"]
 
 

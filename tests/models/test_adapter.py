@@ -184,10 +184,67 @@ def test_what_an_input_says_reaches_the_model_otherwise_unchanged():
         '{"note": 1} {"answer": "tea"}',
         "{'answer': 'tea',}",
         '{"answer": "tea"',
+        "Of {milk, tea} I take: {'answer': 'tea',}",
+        "{'answer': 'tea'} {'answer': 'tea'}",
+        "{'answer': 'tea'}\n(I left {placeholders} out.)",
+        '<think>\nPerhaps {"answer": "coffee"}, no.\n</think>\n{"answer": "tea"}',
+        'Perhaps {"answer": "coffee"}, no.</think>{"answer": "tea"}',
+        'I write {"answer": "..."}</think>\n```json\n{"answer": "tea"}\n```',
+        '[THINK]{"answer": "coffee"}[/THINK]{"answer": "tea"}',
+        '<thinking>{answer: coffee}</thinking>{"answer": "tea"}',
+        '<think>a <think>b</think> {"answer": "coffee"}</think>{"answer": "tea"}',
+        '<think>I close with "</think>" before {"answer": "coffee"}, no.</think>{"answer": "tea"}',
+        '<|channel|>analysis<|message|>{"answer": "coffee"}<|end|><|start|>assistant<|channel|>final<|message|>'
+        '{"answer": "tea"}',
+        '{"answer": "tea"}\n<think>Or {"answer": "coffee"}?</think>',
     ],
 )
 def test_answers_that_can_be_read(text):
     assert parse(text) == {"answer": "tea"}
+
+
+@pytest.mark.parametrize("wrapped", ["{}", "<think>Tea?</think>{}", "Tea?</think>\n{}", "Here: {}"])
+@pytest.mark.parametrize("said", ["the tag </think> closes", "<think>", "[/THINK] and [THINK]"])
+def test_a_tag_within_the_answer_is_content(wrapped, said):
+    for written in (json.dumps({"answer": said}), str({"answer": said})):
+        if not (wrapped.startswith("Here") and written.startswith("{'")):  # which nobody can tell from thinking
+            assert parse(wrapped.replace("{}", written)) == {"answer": said}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        r"\frac{1}{2}", r"2 \times 3", r"\beta", r"\nu", r"E = h\nu", r"\rho \right)", r"\text{x}", r"\alpha", r"\(x\)",
+        r"5\%", r"\underline{x}", r"x \to y", r"x\ne y", r"$\tau$", r"\nabla \cdot E", r"a \neq b", r"\bar{x}",
+        r"\sum_{n \to \infty}",
+    ],
+)  # fmt: skip
+def test_a_backslash_that_was_not_doubled_is_one_of_latex(said):
+    assert parse(f'{{"answer": "{said}"}}') == {"answer": said}
+    assert parse(json.dumps({"answer": said})) == {"answer": said}
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (r"one\nunder two", "one\nunder two"), (r"a\tb\r\nc", "a\tb\r\nc"), (r"pane\ne vino", "pane\ne vino"),
+        (r"a\textra", "a\textra"), (r"say \"hi\" \/ \u00e9", 'say "hi" / \xe9'), (r"it\'s", "it's"),
+        (r"- one\n- two\n\n1. three", "- one\n- two\n\n1. three"), (r"pear\tan apple", "pear\tan apple"),
+        (r"C:\\new", r"C:\new"), (r"\nNu is a letter", "\nNu is a letter"), ("line\nbreak", "line\nbreak"),
+    ],
+)  # fmt: skip
+def test_line_breaks_tabs_and_escapes_of_json_stay(written, said):
+    assert parse(f'{{"answer": "{written}"}}') == {"answer": said}
+
+
+def test_the_underscores_of_a_name_may_be_escaped_as_in_markdown():
+    class Numbers(dspy.Signature):
+        """Fill."""
+
+        question: str = dspy.InputField()
+        passage_numbers: list[int] = dspy.OutputField()
+
+    assert parse(r'{"passage\_numbers": [1]}', Numbers) == {"passage_numbers": [1]}
 
 
 @pytest.mark.parametrize(
@@ -200,6 +257,8 @@ def test_answers_that_can_be_read(text):
         ('{"reply": "tea"}', "The answer lacks answer", {}),
         ('{"answer": ["tea"]}', "The field answer is no text", {"answer": ["tea"]}),
         ('{"answer": "tea"} or {"answer": "coffee"}', "more than one JSON object", {}),
+        ("{'answer': 'tea'} or {'answer': 'coffee'}", "more than one JSON object", {}),
+        ('<think>Perhaps {"answer": "tea"}, or', "The answer is no JSON object", {}),
         ('{"answer": "a \\" and', "breaks off inside a text", {"answer": 'a " and'}),
         ('Sure: {"more": 1, "answer": "Paris', "breaks off inside a text", {"answer": "Paris"}),
         ('{"answer": "half \\ud83d', "breaks off inside a text", {"answer": "half \ufffd"}),

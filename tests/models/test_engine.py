@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -122,23 +123,60 @@ def test_a_draw_is_never_stored_and_a_seeded_sample_is(store):
     assert store.count("lm") == 1
 
 
+ASKED = f"Judge.\n\n{JSON_REQUEST} with these fields:\n- a: a number"
+SCHEMA = {"type": "json_schema", "schema": {"properties": {"note": {}, "a": {}}, "required": ["a"]}}
+
+
 @pytest.mark.parametrize(
     ("text", "finish", "config", "system", "kept"),
     [
         ("yes", "stop", {}, None, True),
         ("yes", "length", {}, None, False),
-        ("yes", "content_filter", {}, None, False),
+        ("yes", "tool_call", {}, None, True),
         ("yes", "stop", {"response_format": {"type": "json_object"}}, None, False),
         ('{"a": 1}', "stop", {"response_format": {"type": "json_object"}}, None, True),
         ("yes", "stop", {}, f"Judge.\n\n{JSON_REQUEST} with these fields:\n- a", False),
         ('```json\n{"a": {"b": 1}}\n```', "stop", {}, f"{JSON_REQUEST} with these fields:", True),
-        ('{"a": 1', "stop", {}, f"{JSON_REQUEST} with these fields:", False),
         ('{"a": 1} or {"a": 2}', "stop", {}, f"{JSON_REQUEST} with these fields:", False),
+        ('{"a": 1', "stop", {}, ASKED, True),
+        ('{"a": 1', "length", {}, ASKED, False),
+        ('{"a": 1} and so on', "length", {}, ASKED, True),
+        ('{"a": "x', "stop", {}, ASKED, False),
+        ('{"b": 1}', "stop", {}, ASKED, False),
+        ('{"a": 1,}', "stop", {}, ASKED, True),
+        ("{'a': 1, 'b': None}", "stop", {}, ASKED, True),
+        ('Of {b, c} I take: {"a": 1}', "stop", {}, ASKED, True),
+        ('{"a": 1}\n(I left {placeholders} out.)', "stop", {}, ASKED, True),
+        ("{'a': 1}\n(I left {placeholders} out.)", "stop", {}, ASKED, True),
+        ('{"a": 1} {"a": 1}', "stop", {}, ASKED, True),
+        ("{'a': 1} or {'a': 2}", "stop", {}, ASKED, False),
+        ('{"a": 1}', "tool_call", {}, ASKED, True),
+        ('<think>Perhaps {"a": 2} or {b, c}.</think>{"a": 1}', "stop", {}, ASKED, True),
+        ('<think>Perhaps {"a": 2}.', "stop", {}, ASKED, False),
+        ('{"note": 1, "a": 1,}', "stop", {"response_format": SCHEMA}, ASKED, True),
+        ('{"note": 1}', "stop", {"response_format": SCHEMA}, ASKED, False),
     ],
 )
-def test_only_whole_answers_are_kept(store, text, finish, config, system, kept):
-    guard(text, store=store, finish=finish).complete(request(system=system, **config))
+def test_answers_that_can_be_read_are_kept(store, text, finish, config, system, kept):
+    engine = guard(text, store=store, finish=finish, limits=Limits(max_attempts=1))
+    with contextlib.suppress(LMProviderError):  # of an answer that is nothing but thinking
+        engine.complete(request(system=system, **config))
     assert store.count("lm") == int(kept)
+
+
+def test_thinking_is_separated_from_the_answer_and_not_kept(store):
+    engine = guard("<think>Tea? No.</think>\n\nCoffee.", store=store)
+    first, stored = (engine.complete(request()) for _ in range(2))
+    assert (first.text, first.message.parts[0].text) == ("Coffee.", "<think>Tea? No.</think>")
+    assert (stored.text, engine.ledger.total.calls) == ("Coffee.", 1)
+
+
+@pytest.mark.parametrize(
+    ("finish", "message"), [("length", "all its tokens went into thinking"), ("stop", "the LM wrote only thinking")]
+)
+def test_thinking_that_does_not_end_is_an_empty_answer(finish, message):
+    with pytest.raises(LMError, match=message):
+        guard("<think>Tea or coffee, tea or", finish=finish, limits=Limits(max_attempts=1)).complete(request())
 
 
 def test_a_deterministic_engine_has_no_better_answer(store):

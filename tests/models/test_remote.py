@@ -19,6 +19,7 @@ from dspy.utils.exceptions import (
 
 from querywright.errors import OutageError
 from querywright.models.adapter import PromptAdapter
+from querywright.models.engine_errors import LMRefusedError
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.pieces import FieldText, heard_by
 from querywright.models.store import open_store
@@ -94,6 +95,52 @@ def test_a_fault_that_lasts_is_an_error_of_its_type_and_keeps_nothing(remote, st
     assert (cost_of(lm).calls, cost_of(lm).retries, cost_of(lm).failures, server.count) == (0, 2, 1, 3)
     assert ear == (None if heard is None else heard * 3)
     assert open_store().count("lm") == 0
+
+
+def choice(finish_reason="stop", error=None, **message):
+    """A reply whose only choice is this."""
+    told = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason, "error": error}
+    return {"body": {"id": "1", "object": "chat.completion", "created": 1, "model": "x", "choices": [told]}}
+
+
+FILTERED = "filtered by the service"
+
+
+@pytest.mark.parametrize("ear", [None, Ear()], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (choice(content=None, refusal="I will not talk about tea."), "refused to answer: I will not talk about tea"),
+        (choice(content="", refusal="Not about tea."), "refused to answer: Not about tea"),
+        (choice("content_filter", content=None), FILTERED),
+        (choice("content_filter", content=""), FILTERED),
+        (choice("content_filter", content='{"answer": "te'), rf'{FILTERED} .*: {{"answer": "te'),
+    ],
+)
+def test_a_refusal_is_reported_in_the_service_s_words_and_not_asked_again(remote, reply, message, ear):
+    lm, server = remote(reply, store=open_store())
+    with pytest.raises(LMRefusedError, match=message):
+        ask(lm, ear=ear)
+    assert [body.get("stream") for body in server.bodies] == [None] if ear is None else [True, None]
+    assert (cost_of(lm).retries, cost_of(lm).repairs, cost_of(lm).failures) == (0, 0, 1)
+    assert open_store().count("lm") == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (choice("error", {"code": 502, "message": "upstream is down"}, content='{"answer": "te'), "upstream is down"),
+        (choice("error", content=GOOD), "finish_reason error"),
+        (choice("abort", content='{"answer": "te'), "finish_reason abort"),
+    ],
+)
+def test_an_answer_that_the_service_did_not_finish_is_its_failure_and_asked_for_again(remote, reply, message):
+    lm, server = remote(reply, limits={"max_attempts": 2})
+    with pytest.raises(LMServerError, match=message):
+        ask(lm)
+    assert (server.count, cost_of(lm).retries, cost_of(lm).unreadable) == (2, 1, 0)
+    lm, server = remote(reply, GOOD)
+    assert (ask(lm), server.count) == ("tea", 2)
 
 
 def test_a_wrong_key_stops_at_once_and_is_shown_nowhere(remote, caplog, working_folder):
@@ -189,6 +236,7 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole(remote):
         '{\n  "answer" :\n "spread over lines"\n}',
         '{"other": "ends with a backslash \\\\", "answer": ""}',
         '{"\\u0061nswer": "the key in escapes"}',
+        '{"answer": "a new\\nunder line \\\\frac \\\\nu"}',
     ],
 )
 def test_a_field_s_text_is_the_same_wherever_the_answer_is_cut(answer):
@@ -197,6 +245,18 @@ def test_a_field_s_text_is_the_same_wherever_the_answer_is_cut(answer):
         reader = FieldText("answer")
         assert reader.feed(answer[:cut]) + reader.feed(answer[cut:]) == wanted
     assert "".join(map(FieldText("answer").feed, answer)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("answer", "heard"),
+    [
+        ('<think>Perhaps {"answer": "coffee"}.</think>{"answer": "tea"}', "tea"),
+        (r'{"answer": "E = h\nu and \frac{1}{2}\nu"}', r"E = h\nu and \frac{1}{2}\nu"),
+    ],
+)
+def test_no_thinking_and_no_half_of_a_command_is_given(answer, heard):
+    given = list(map(FieldText("answer").feed, answer))
+    assert "".join(given) == heard
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,11 @@ def test_another_form_is_kept_for_the_metric_to_judge(read, written):
     assert (out.answer, out.fallbacks, len(asked)) == ("Aspirin", [], 2)
 
 
+def test_of_prose_after_thinking_the_prose_is_the_answer(read):
+    out, _ = read(ShortAnswerReader(), "Aspirin lowers fever, {so} no.\n</think>\n\nThe answer is insulin.")
+    assert (out.answer, out.fallbacks) == ("The answer is insulin.", ["reader"])
+
+
 @every_reader
 def test_of_an_answer_that_breaks_off_twice_the_text_is_taken(read, reader):
     out, asked = read(reader(), '{"answer": "Paris is the capital of Fra')

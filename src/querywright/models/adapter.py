@@ -17,7 +17,6 @@ from typing import Any, Literal, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 import dspy
-import json_repair
 from dspy.adapters.json_adapter import JSONAdapter
 from dspy.adapters.utils import apply_output_field_defaults, parse_value
 from dspy.utils.exceptions import AdapterParseError
@@ -25,13 +24,12 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.models.constrained_decoding import apostrophes
 from querywright.models.engine import LMEngine
-from querywright.models.response_parsing import JSON_REQUEST
+from querywright.models.response_parsing import JSON_REQUEST, read_object, strip_thinking
 from querywright.models.usage import Cost, Unread
 
 _QUOTED = 160  # characters of an answer that could not be read, where it is told
 _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
-_ESCAPED = re.compile(r"\\.", re.DOTALL)
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _LISTS = {(str,): "list of texts", (int,): "list of whole numbers"}
@@ -123,20 +121,22 @@ class PromptAdapter(JSONAdapter):
         return json.dumps(values, ensure_ascii=False, default=str)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        """The output fields of an answer.
+        """Return the output fields of an answer.
 
         Raises:
             AdapterParseError: There is no JSON object with the fields, more than one, a value of another type, or the
-                answer breaks off inside a text; what could be read of the fields is in ``parsed_result``.
+                answer breaks off inside a text; what could be read of the fields is in ``parsed_result``, and the
+                answer without thinking in ``lm_response``.
         """
         given: dict[str, Any] = {}
+        answer = strip_thinking(_valid(completion)).strip()
         try:
-            return _parsed(signature, _valid(completion), given)
+            return _parsed(signature, answer, given)
         except RecursionError:
             problem = "The answer is nested too deep."
         except ValueError as error:
             problem = str(error)
-        raise AdapterParseError("PromptAdapter", signature, completion, problem, cast("Any", given))
+        raise AdapterParseError("PromptAdapter", signature, answer, problem, cast("Any", given))
 
     def _field_line(self, name: str, field: Any) -> str:
         description = (field.json_schema_extra or {}).get("desc") or ""
@@ -263,45 +263,13 @@ def _valid(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a text, those inside others left out."""
-    decoder = json.JSONDecoder()
-    start = text.find("{")
-    while start >= 0:
-        try:
-            value, end = decoder.raw_decode(text, start)
-        except RecursionError:
-            return
-        except ValueError:
-            end = start + 1
-        else:
-            yield value
-        start = text.find("{", end)
-
-
-def _breaks_off(text: str) -> bool:
-    """Whether an object ends inside a quoted text: quotation marks are odd in number, and no brace comes after them."""
-    bare = _ESCAPED.sub("", text[text.find("{") :]) if "{" in text else ""
-    return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
-
-
 def _parsed(signature: Any, completion: str, given: dict[str, Any]) -> dict[str, Any]:
     """The output fields of an answer, whose values are entered as they were given before they are read."""
     names = list(signature.output_fields)
-    found = [value for value in _objects(completion) if set(names) & set(value)]
-    if any(value != found[0] for value in found):
-        raise ValueError("The answer holds more than one JSON object.")
-    breaks_off = not found and _breaks_off(completion)
-    try:
-        whole = found[0] if found else json_repair.loads(completion[completion.index("{") :])
-    except ValueError:  # there is none, or it is nested too deep
-        whole = None
-    if isinstance(whole, dict):
-        kept = {name: whole[name] for name in names if name in whole}
-        given |= json.loads(_valid(json.dumps(kept, ensure_ascii=False)))
-    elif not breaks_off:
-        raise ValueError("The answer is no JSON object.")
-    if breaks_off:
+    found, is_whole = read_object(completion, names)
+    kept = {name: found[name] for name in names if name in found}
+    given |= json.loads(_valid(json.dumps(kept, ensure_ascii=False)))
+    if not is_whole:
         raise ValueError("The answer breaks off inside a text.")
     fields = {name: _read(name, value, signature.output_fields[name].annotation) for name, value in given.items()}
     fields = apply_output_field_defaults(signature, fields)

@@ -20,6 +20,7 @@ from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import (
     LMError,
     LMProviderError,
+    LMServerError,
     LMStreamAssemblyError,
     LMTimeoutError,
     is_retryable_lm_error,
@@ -29,10 +30,10 @@ from querywright.models.attempts import until_given_up, within
 from querywright.models.budget import Budget
 from querywright.models.cached import Ask, cached
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
-from querywright.models.engine_errors import LMBudgetError, LMStoreError, redacted
+from querywright.models.engine_errors import LMBudgetError, LMRefusedError, LMStoreError, redacted
 from querywright.models.flow import FEW, MOST, Flow, in_turn, watched
 from querywright.models.pieces import listening, told
-from querywright.models.response_parsing import is_empty
+from querywright.models.response_parsing import broken_off, is_empty, separate_thinking
 from querywright.models.store import Store
 from querywright.models.transcript import transcribed
 from querywright.models.usage import Cost, Ledger, metered, waiting
@@ -91,7 +92,8 @@ class LMEngine(Shared):
         ask = _counted(_direct(inner, identity, secrets, None if is_here else self.limits.timeout), self.ledger, price)
         ask = ask if budget is None else _budgeted(ask, budget)
         ask = ask if is_here else watched(ask, self.flow)
-        ask = _retrying(ask, CircuitBreaker(identity, self.limits), self.limits, self.ledger, deterministic=is_here)
+        breaker = CircuitBreaker(identity, self.limits)
+        ask = _retrying(ask, breaker, self.limits, self.ledger, secrets=secrets, deterministic=is_here)
         ask = ask if is_here else in_turn(ask, self.flow)
         self._complete = cached(ask, identity, store, self.ledger, deterministic=is_here)
 
@@ -244,12 +246,20 @@ def _budgeted(ask: Ask, budget: Budget) -> Ask:
     return complete
 
 
-def _retrying(ask: Ask, breaker: CircuitBreaker, limits: Limits, ledger: Ledger, *, deterministic: bool) -> Ask:
+def _retrying(
+    ask: Ask,
+    breaker: CircuitBreaker,
+    limits: Limits,
+    ledger: Ledger,
+    *,
+    secrets: tuple[str, ...] = (),
+    deterministic: bool,
+) -> Ask:
     """Tries again what failed in passing, and asks nothing of a model that is down.
 
     An empty answer is a failure of its service, but for a model in this process; time that runs out is one of the
     attempt, which the breaker counts at once: a service that is silent costs few of them. Where the model is
-    deterministic the same request fails again in the same way.
+    deterministic the same request fails again in the same way. A refusal is not retried.
     """
 
     def is_transient(error: LMError) -> bool:
@@ -269,9 +279,10 @@ def _retrying(ask: Ask, breaker: CircuitBreaker, limits: Limits, ledger: Ledger,
             if attempt > 1:
                 ledger.add(Cost(retries=1))
             try:
-                response = ask(request)
-                if not deterministic and is_empty(response):
-                    raise _empty(response)
+                response = separate_thinking(ask(request))
+                failure = None if deterministic else _failure(response)
+                if failure is not None:
+                    raise redacted(failure, secrets)
             except (LMBudgetError, LMStoreError):  # nothing was asked
                 raise
             except LMError as error:
@@ -293,10 +304,24 @@ def _retrying(ask: Ask, breaker: CircuitBreaker, limits: Limits, ledger: Ledger,
     return complete
 
 
-def _empty(response: Response) -> LMError:
-    """The failure that an empty answer is; one whose tokens all went into thinking would come again."""
+def _failure(response: Response) -> LMError | None:
+    """Return what went wrong if a response is no answer: a refusal, half an answer, or nothing."""
+    refusal = "".join(part.text for part in response.message.parts if isinstance(part, lm15.RefusalPart))
+    if refusal:
+        return LMRefusedError(f"the LM refused to answer: {refusal}")
+    if response.finish_reason == "content_filter":
+        said = f": {response.text}" if (response.text or "").strip() else ""
+        return LMRefusedError(f"the answer was filtered by the service (finish_reason content_filter){said}")
+    broken = broken_off(response)
+    if broken:
+        return LMServerError(f"the service failed while it answered ({broken})")
+    if not is_empty(response):
+        return None
+    thought = any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
     if response.finish_reason == "length":
         return LMError(
             "the answer is empty: all its tokens went into thinking; allow more with resolve_lm(max_tokens=)"
         )
+    if thought:
+        return LMProviderError("the answer is empty: the LM wrote only thinking")
     return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")

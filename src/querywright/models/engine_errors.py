@@ -35,6 +35,10 @@ class LMStoreError(QuerywrightError, LMError):
     """A store that cannot be used."""
 
 
+class LMRefusedError(LMError):
+    """The LM, or a filter of its service, refused to answer; the same request would be refused again."""
+
+
 class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
     """The prompt is too long."""
 

@@ -12,6 +12,10 @@ from dspy.lm15 import Request, Response, ResponseStream, StreamAssemblyError, Un
 from dspy.utils.exceptions import LMStreamAssemblyError, LMUnsupportedFeatureError
 from pydantic_core import from_json
 
+from querywright.models.response_parsing import is_empty, restore_latex, strip_thinking
+
+_UNCERTAIN = re.compile(r"\\.?[A-Za-z0-9]*\Z", re.DOTALL)
+"""An escape that the next piece may make a LaTeX command."""
 _OBJECT = re.compile(r'\{(?=\s*(?:"|\}|$))')
 
 
@@ -47,7 +51,10 @@ def listening() -> Ear | None:
 
 
 def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
-    """The response that the events of a stream make, its text told on the way; None where no stream was sent."""
+    """Return the response that a stream makes, and tell its text on the way.
+
+    None if nothing was streamed: DSPy's client streams no refusal, so the whole answer must say why it is empty.
+    """
     stream = ResponseStream(events, request)
     begun = False
     try:
@@ -55,7 +62,8 @@ def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
             begun = True
             if event.type == "delta" and event.delta.type == "text":
                 ear.hear(event.delta.text)
-        return stream.response
+        response = stream.response
+        return None if is_empty(response) and response.finish_reason == "stop" else response
     except (StreamAssemblyError, UnsupportedFeatureError, LMStreamAssemblyError, LMUnsupportedFeatureError):
         if begun:
             raise
@@ -67,9 +75,9 @@ def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
 class FieldText:
     """Reads a JSON answer piece by piece and gives the text of one of its fields as far as it is certain.
 
-    The field is a text among the keys of the first JSON object. What stands around the object, other fields, escapes
-    and space at the ends of the text are left out. A field that is no text gives nothing, and one that is no valid JSON
-    nothing from there on.
+    The field is a text among the keys of the first JSON object after the LM's thinking. What stands around the object,
+    other fields, escapes and space at the ends of the text are left out. A field that is not a text gives nothing, and
+    one that is not valid JSON nothing from there on.
     """
 
     def __init__(self, name: str) -> None:
@@ -80,9 +88,10 @@ class FieldText:
     def feed(self, piece: str) -> str:
         """The part of the field's text that became certain with the next piece of the answer."""
         self._heard += piece
-        found = _OBJECT.search(self._heard)
+        answer = restore_latex(_UNCERTAIN.sub("", strip_thinking(self._heard)))
+        found = _OBJECT.search(answer)
         try:
-            value = from_json(self._heard[found.start() :], allow_partial="trailing-strings") if found else None
+            value = from_json(answer[found.start() :], allow_partial="trailing-strings") if found else None
         except ValueError:
             return ""
         text = value.get(self._name) if isinstance(value, dict) else None

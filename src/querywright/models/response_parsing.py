@@ -1,11 +1,17 @@
-"""Answers that consist of text: how they are made, judged worth keeping, and written by a model that has no braces."""
+"""Reading what an LM wrote: the answer without its thinking, the JSON object in it, and whether to keep it.
+
+The adapter and the store of answers read with the same functions, so an answer that was read is kept.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+import json_repair
 from dspy import lm15
 from dspy.lm15 import Request, Response
 
@@ -40,17 +46,200 @@ def is_empty(response: Response) -> bool:
     return not any(part.text.strip() if isinstance(part, lm15.TextPart) else True for part in parts)
 
 
+def broken_off(response: Response) -> str:
+    """Return what a service says of an answer that it did not finish; empty if it finished it.
+
+    DSPy reads finish reasons that it does not know as ``stop``, so the response's own is looked at.
+    """
+    data = response.provider_data or {}
+    choices = data.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    reason = choice.get("finish_reason")
+    if reason not in _BROKEN and response.finish_reason != "error":
+        return ""
+    error = choice.get("error") or data.get("error") or ""
+    said = error.get("message") if isinstance(error, dict) else error
+    return f"finish_reason {reason or 'error'}{': ' if said else ''}{said or ''}"
+
+
+_BROKEN = frozenset({"error", "abort", "insufficient_system_resource"})
+_THINKING = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad)"
+_OPENING = re.compile(
+    rf"<{_THINKING}>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|START_THINKING\|>"
+    r"|<\|channel\|?>(?:analysis|commentary|thought)",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(
+    rf"</{_THINKING}>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|END_THINKING\|>"
+    r"|<\|channel\|>final\s*(?:<\|constrain\|>\w+\s*)?<\|message\|>|<channel\|>",
+    re.IGNORECASE,
+)
+_ANSWER = re.compile(r"\s*(?:```\w*\s*)?\{")
+"""The beginning of an answer that is an object."""
+
+
+def strip_thinking(text: str) -> str:
+    """Return the text without the thinking that ends in ``</think>``, ``[/THINK]`` or another common tag.
+
+    The opening tag may be missing, as chat templates write it into the prompt. A tag inside a JSON string is content.
+
+    Args:
+        text: An answer as the LM wrote it.
+
+    Returns:
+        The answer alone; empty if the thinking was never closed.
+    """
+    closings = list(_CLOSING.finditer(text))
+    if not closings:
+        return "" if _OPENING.match(text.lstrip()) else text
+    spans = [(start, end) for _, start, end in _objects(text)]
+    begin = 0
+    for closing in closings:
+        inside = any(start < closing.start() < end for start, end in spans)
+        answer = _ANSWER.match(text, begin)
+        broken = answer is not None and not any(start == answer.end() - 1 for start, _ in spans)
+        if not inside and not broken:
+            begin = closing.end()
+    if text[begin:].strip():
+        return text[begin:]
+    opening = _OPENING.search(text)  # thinking after the answer
+    return text[: opening.start()] if opening else ""
+
+
+def separate_thinking(response: Response) -> Response:
+    """Return the response with thinking that stands in its text as a part of its own, as most services send it."""
+    text = response.text or ""
+    answer = strip_thinking(text)
+    if answer == text:
+        return response
+    thinking = text.removesuffix(answer).removeprefix(answer)
+    parts = [lm15.ThinkingPart(thinking), lm15.TextPart(answer.strip())]
+    return replace(response, message=lm15.Message.assistant(parts))
+
+
+# LaTeX in JSON needs two backslashes and LMs often write one, so that JSON reads "\frac" as a form feed and "rac".
+# Backspaces, form feeds and carriage returns before a letter are always such accidents. Line breaks and tabs are not:
+# "\nu" is the letter and "\nunder" a new line. Commands that leave a word of some language ("\ne", "\to") count only
+# next to a sign of mathematics, a space, a lone letter or the beginning of the string.
+_COMMANDS = (
+    "nabla natural ncong nearrow neg neq newline nexists ngeq nleq nmid nolimits nonumber norm not notag notin "
+    "nparallel nsim nsubseteq nu nwarrow tag tanh tbinom text textbf textit textnormal textrm textsc textsf texttt "
+    "tfrac therefore theta tilde times triangle triangleq"
+).replace(" ", "|")
+_WORDLIKE = "(?:ne|ni|tan|tau|to|top)(?![A-Za-z])"
+_BEFORE_MATH = r"""(?:(?<=[\s"$({^_=+*/<>|-])|(?<=[^A-Za-z][A-Za-z]))"""
+_BACKSLASH = re.compile(
+    r"""\\(?:["\\/'\s]|u[0-9A-Fa-f]{4})"""  # an escape that is meant, or that the repair reads
+    r"|(?P<command>"
+    rf"\\(?:[^bfnrt\s]|[bfr](?=[A-Za-z])|(?=(?:{_COMMANDS})(?![A-Za-z])))"
+    rf"|{_BEFORE_MATH}\\(?={_WORDLIKE})|\\(?={_WORDLIKE}\s*[\\$^_={{}}(\d]))"
+)
+
+
+def restore_latex(text: str) -> str:
+    """Return JSON in which a backslash that begins a LaTeX command or no escape of JSON is doubled."""
+    return _BACKSLASH.sub(lambda match: f"\\{match[0]}" if match["command"] else match[0], text)
+
+
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_DECODER = json.JSONDecoder(strict=False)  # LMs write line breaks within strings
+
+
+def read_object(text: str, names: Collection[str], *, repair: bool = True) -> tuple[dict[str, Any], bool]:
+    """Find the JSON object that an LM wrote, and repair it if it is not valid.
+
+    Args:
+        text: An answer without thinking.
+        names: Fields that were asked for; an object with none of them is passed over. Empty for any object.
+        repair: Whether an object may be repaired. Default True.
+
+    Returns:
+        The object, and whether it is whole: False if the text breaks off inside a string.
+
+    Raises:
+        ValueError: There is no object, or there are several that differ.
+        RecursionError: The object is nested too deep.
+    """
+    text = restore_latex(text)
+    found = [value for value, _, _ in _objects(text) if not names or set(names) & set(value)]
+    breaks_off = not found and _breaks_off(text)
+    if not found and repair:
+        found = _repaired(text, names)
+    if any(value != found[0] for value in found):
+        raise ValueError("The answer holds more than one JSON object.")
+    if not found and not breaks_off:
+        raise ValueError("The answer is no JSON object.")
+    return (found[0] if found else {}), not breaks_off
+
+
+def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """The valid JSON objects of a text with where they begin and end, those inside others left out."""
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, end = _DECODER.raw_decode(text, start)
+        except RecursionError:
+            return
+        except ValueError:
+            end = start + 1
+        else:
+            yield _plain_keys(value), start, end
+        start = text.find("{", end)
+
+
+def _repaired(text: str, names: Collection[str]) -> list[dict[str, Any]]:
+    """Objects that hold one of the names once they are repaired; else the first object, if there is one."""
+    named = "|".join(map(re.escape, names))
+    starts = [match.start() for match in re.finditer(rf"\{{\s*[\"'\u201c](?:{named})\b", text)] if names else []
+    starts = starts or [text.find("{")]
+    found: list[dict[str, Any]] = []
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        try:
+            made = json_repair.loads(text[start:end]) if start >= 0 else None
+        except ValueError:  # nested too deep
+            continue
+        found += [_plain_keys(one) for one in (made if isinstance(made, list) else [made]) if isinstance(one, dict)]
+    return [value for value in found if set(names) & set(value)] or found[:1]
+
+
+def _plain_keys(value: dict[str, Any]) -> dict[str, Any]:
+    """The object without backslashes in its keys: some LMs escape underscores as Markdown does."""
+    return {key.replace("\\", ""): one for key, one in value.items()}
+
+
+def _breaks_off(text: str) -> bool:
+    """Whether an object ends inside a quoted text: quotation marks are odd in number, and no brace comes after them."""
+    bare = _ESCAPED.sub("", text[text.find("{") :]) if "{" in text else ""
+    return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
+
+
 def worth_keeping(request: Request, response: Response) -> bool:
-    """Whether an answer is whole: another attempt might better one that is cut off, empty or no JSON."""
-    text = response.text
-    if not text or not text.strip() or response.finish_reason != "stop":
+    """Return whether an answer can be read, so that no other attempt is needed.
+
+    An answer that was cut off by the limit of tokens is kept only if its object was complete by then.
+    """
+    text, is_cut = response.text or "", response.finish_reason == "length"
+    if not text.strip() or response.finish_reason not in {"stop", "tool_call", "length"}:
         return False
-    if request.config.response_format is None and JSON_REQUEST not in system_text(request):
-        return True
+    fields = _fields_asked_for(request)
+    if fields is None:
+        return not is_cut
     try:
-        return isinstance(json.loads(text[text.index("{") : text.rindex("}") + 1]), dict)
-    except ValueError:
+        found, is_whole = read_object(strip_thinking(text), fields, repair=not is_cut)
+    except (ValueError, RecursionError):
         return False
+    return is_whole and fields <= found.keys()
+
+
+def _fields_asked_for(request: Request) -> set[str] | None:
+    """Names of the fields that an answer must have, as far as the request says; None if it need not be JSON."""
+    schema = (request.config.response_format or {}).get("schema")
+    if schema:
+        return set(schema.get("required", schema.get("properties", ())))
+    _, asked, fields = system_text(request).rpartition(JSON_REQUEST)
+    if not asked:
+        return None if request.config.response_format is None else set()
+    return set(re.findall(r"^- (\w+)", fields, re.MULTILINE))
 
 
 # T5's vocabulary has neither braces nor line breaks, so a sequence-to-sequence model cannot learn to write JSON. Its
