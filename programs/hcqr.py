@@ -22,7 +22,7 @@ import dspy
 
 from querywright.programs.base import FUSION, MAX_PASSAGES, QUESTION_WEIGHT, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import one_line, written_in
+from querywright.programs.query_cleaning import query_in
 from querywright.retrieval.types import Query
 
 ROLES = ("support", "distinguish", "verify")
@@ -105,7 +105,7 @@ class HCQR(Technique):
         written = await self.ask("write_queries", question=question, options=shown, **hypothesis)
         queries, fallbacks = [], []
         for role in ROLES[: self.knobs["n_queries"]]:
-            text = one_line(written_in(written, role))
+            text = query_in(written, role)
             if not text:
                 fallbacks.append(f"query:{role}")
                 text = _template(role, question, shown, hypothesis)

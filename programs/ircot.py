@@ -21,7 +21,7 @@ import dspy
 from querywright.models.adapter import show_passages
 from querywright.programs.base import MAX_PASSAGES, Found, Technique
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import folded, one_line
+from querywright.programs.query_cleaning import folded, listed
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 
@@ -37,11 +37,11 @@ _CLOSING = "\"'\u2019\u201d\u00bb)\\]\u300d\u300f\uff09"
 _SENTENCE_END = re.compile(rf"[.!?]+[{_CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f\uff61](?![{_CLOSING}])")
 _LETTER = re.compile(r"[^\W\d_]")
 _ABBREVIATED = re.compile(
-    r"(?:^|[\s(\[\"'\u2018\u201c])(?:(?:[^\W\d_]\.)*[^\W\d_]|mr|mrs|ms|dr|prof|st|mt|gen|col|lt|sgt|capt|adm|rev|hon|"
+    r"^\d{1,2}$|(?:^|[\s(\[\"'\u2018\u201c])(?:(?:[^\W\d_]\.)*[^\W\d_]|mr|mrs|ms|dr|prof|st|mt|gen|col|lt|sgt|capt|adm|rev|hon|"
     r"gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|jan|feb|aug|sept?|oct|nov|dec)$",
     re.IGNORECASE,
 )
-"""An initial, or a word whose full stop seldom ends a sentence."""
+"""An ordinal at the beginning, an initial, or a word whose full stop seldom ends a sentence."""
 
 
 class WriteNextSentence(dspy.Signature):
@@ -131,7 +131,7 @@ def first_sentence(text: str | None) -> str:
     Args:
         text: Any text; empty or None gives empty.
     """
-    line = next((one for one in map(one_line, (text or "").splitlines()) if one), "")
+    line = next(iter(listed((text or "").splitlines())), "")
     for end in _SENTENCE_END.finditer(line):
         before, after = line[: end.start()], line[end.end() :].lstrip()
         if end.group()[0] != "." or not after or not (after[0].islower() or _ABBREVIATED.search(before)):

@@ -13,11 +13,48 @@ from querywright.models.constrained_decoding import apostrophes, ended
 LONGEST_QUERY = 120
 """Characters of a query that a model is held to where its answers are written by a grammar."""
 
+_NOUN = (
+    r"(?:(?:search|web|sub|simpler|step[\s-]?back|rephrased|reworded|rewritten|alternative|follow[\s-]?up|new|final|"
+    r"original)[\s-]*)*(?:quer(?:y|ies)|questions?|search terms?|such(?:an)?fragen?|(?:teil|unter)?fragen?|anfragen?|"
+    r"requ\u00eates?|consultas?|preguntas?|perguntas?|domand[ae]|\u0437\u0430\u043f\u0440\u043e\u0441\w*|"
+    r"\u0432\u043e\u043f\u0440\u043e\u0441\w*|\u67e5\u8be2|\u95ee\u9898|\u8cea\u554f|\u30af\u30a8\u30ea)"
+)
+_OFFER = (
+    r"(?:(?:sure|certainly|of course|absolutely|okay|ok|gerne|nat\u00fcrlich|bien s\u00fbr|claro|certo)\b[!,.:]*\s*)?"
+    r"(?:here|below|hier|voici|aqu[i\u00ed]|ecco|\u0432\u043e\u0442)"
+)
 _MARK = re.compile(
-    r"^(?:(?:[-*\u2022>]\s+|\(?\d{1,2}[.):\u3001\uff0e\uff09\uff1a](?!\d)|"
-    r"(?:query|question)\s*\d{0,2}\s*[:.)]|q\d{1,2}\s*[:.)])\s*)+",
+    r"^(?:[*\u2022\u00b7\u25e6\u25aa\u2023\u25cf]\s+|[->\u2013\u2014]\s+(?=[^\W\d]|[\"'(\[`\u201c\u00ab])|#{2,6}\s+"
+    r"|\(\d{1,2}\)(?!\d)\s+|\d{1,2}(?:[)\uff09\u3001](?!\d)|\\[.)])\s*|\[\d{1,2}\]:?\s+"
+    r"|(?:q\s?)?\d{1,2}\.\s+(?=[\"'\u201c]?(?:the|an|what|which|who|whom|whose|when|where|why|how|is|are|was|were|does|did|"
+    r"wie|wer|wann|warum|welche[mnrs]?|quel(?:le)?s?|comment|pourquoi|qu\u00e9|cu\u00e1l|c\u00f3mo|qui\u00e9n)\b)"
+    rf"|{_NOUN}(?:\s*#?\s*\d{{1,2}}\s*[:.)\uff1a]|\s*[:\uff1a]|\s+\d{{1,2}}\s+[-\u2013])\s*"
+    rf"|{_OFFER}\b[^:?]{{0,80}}\b{_NOUN}\b[^:?]{{0,40}}[:\uff1a]\s*)+",
     re.IGNORECASE,
 )
+"""What is never part of a query: bullets, bracketed or escaped numbers, numbers before a word that no ordinal stands
+before, labels such as "Query 1:"."""
+_SIGN = re.compile(r"^[->\u2013\u2014]\s+")
+_NUMBER = re.compile(r"^(?:[-\u2013\u2014]\s+)?(?:q\s?)?(\d{1,2})\s*[.:\uff0e\uff1a](?!\d)\s*", re.IGNORECASE)
+"""What may be part of a query, such as the "2." of an ordinal, and is cut only from the lines of a list."""
+_LEAD_IN = re.compile(
+    rf"(?:{_OFFER}\b.*[:\uff1a]|{_OFFER}\b.*\b{_NOUN}[.!]?|(?:sure|certainly|of course|absolutely|okay)[!,]"
+    rf"|(?=.*\b{_NOUN}\b).*\b(?:following|these|folgenden?|suivantes?|siguientes|seguenti)\b.*[:\uff1a]|\u4ee5\u4e0b.*[:\uff1a]|#{{0,6}}\s*{_NOUN})$",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(
+    r"\W*(?:(?:please )?let me know (?:if|whether|how|which|what|should)\b|(?:i )?hope (?:this|these|that|it) helps?\b"
+    r"|feel free to (?:ask|adjust|change|combine|modify|refine|use)\b|would you like me to\b"
+    r"|if you (?:need|want|would like|have) (?:any|further|me|more|other|another)\b"
+    r"|th(?:is|ese) (?:[\w-]+ )?(?:quer(?:y|ies)|questions?|searches) "
+    r"(?:aims?|are|asks?|can|covers?|focus\w*|helps?|is|should|targets?|will)\b"
+    r"|lass(?:t|en sie)? (?:mich|es mich) wissen|sag(?:en sie)? (?:mir )?bescheid|ich hoffe,? (?:das|dass|dies)\b"
+    r"|n'h\u00e9sitez pas|j'esp\u00e8re que|espero que|av\u00edsame si|hazme saber)",
+    re.IGNORECASE,
+)
+_FRAME = re.compile(r"(?:```|~~~)\w*$|(?:---|\*\*\*|___)[-*_]*$")
+_BOLD = re.compile(r"(?<!\w)\*\*(?=\S)(.+?)(?<=\S)\*\*(?!\w)")
+_ITALIC = re.compile(r"([*_])(?=[^\s*_])([^*_]*)(?<=[^\s*_])\1$")
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb\u300c\u300d"
 _OPENING = '"\u201c\u00ab\u300c\u300e'
 _NOTHING = frozenset({"", "none", "null", "n/a", "no query", "-"})
@@ -37,8 +74,54 @@ def plain_line(value: Any) -> str:
 
 
 def one_line(value: Any) -> str:
-    """``plain_line`` of a query or a sentence, without a list's number or bullet before it."""
-    return plain_line(_MARK.sub("", plain_line(value)))
+    """Return a query or a sentence on one line, without Markdown and what an LM says about it."""
+    return plain_line(" ".join(_cleaned(str("" if value is None else value).splitlines())))
+
+
+def listed(written: Any) -> list[str]:
+    """Return the queries of an answer, each on one line.
+
+    Lead-ins, headings, closing remarks and Markdown are left out. A number or a sign at the head of a query is left out
+    only if the lines count up or stand in one text as a list; the "2." of an ordinal is part of a query.
+
+    Args:
+        written: The value of an answer's field: a list of texts, or one text with a query a line or between
+            semicolons.
+    """
+    if isinstance(written, str):
+        return _cleaned(re.split(r"[\n;]", written), in_one_text=True)
+    return _cleaned([line for item in written or () for line in _lines_of(item)])
+
+
+def _lines_of(item: Any) -> list[str]:
+    """The lines of an item that is a list itself; else the item."""
+    lines = [line for line in str("" if item is None else item).splitlines() if line.strip()]
+    is_list = len(lines) > 1 and all(map(_is_marked, map(str.strip, lines)))
+    return lines if is_list else [" ".join(lines)]
+
+
+def _is_marked(line: str) -> bool:
+    return any(mark.match(line) for mark in (_MARK, _SIGN, _NUMBER))
+
+
+def _cleaned(lines: Iterable[str], *, in_one_text: bool = False) -> list[str]:
+    texts = [_without_emphasis(plain_line(line)) for line in lines if not _FRAME.match(line.strip())]
+    texts = [text for text in texts if text and not _LEAD_IN.match(text)]
+    texts = [text for text in texts if len(texts) == 1 or not _CLOSING.match(text)]
+    headings = [text for text in texts if text.endswith((":", "\uff1a")) and not _is_marked(text)]
+    if in_one_text or all(_is_marked(text) for text in texts if text not in headings):
+        texts = [text for text in texts if text not in headings] or texts
+    if in_one_text and len(texts) > 1 and all(map(_SIGN.match, texts)):
+        texts = [_SIGN.sub("", text) for text in texts]
+    numbers = [int(found[1]) for found in map(_NUMBER.match, texts) if found]
+    if len(texts) == len(numbers) > 1 and (in_one_text or numbers == list(range(1, len(texts) + 1))):
+        texts = [_NUMBER.sub("", text) for text in texts]
+    bare = (plain_line(_MARK.sub("", _without_emphasis(text))) for text in texts)
+    return [text for text in bare if text and not _NUMBER.fullmatch(text)]
+
+
+def _without_emphasis(text: str) -> str:
+    return _ITALIC.sub(r"\2", _BOLD.sub(r"\1", text))
 
 
 def written_in(made: dspy.Prediction | None, field: str) -> str:
@@ -46,23 +129,25 @@ def written_in(made: dspy.Prediction | None, field: str) -> str:
     return "" if made is None else plain_line(made.get(field))
 
 
+def query_in(made: dspy.Prediction | None, field: str) -> str:
+    """Return ``one_line`` of a field of an answer; empty if the answer could not be read."""
+    return "" if made is None else one_line(made.get(field))
+
+
 def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> list[str]:
-    """The queries of an answer, in their order.
+    """Return the queries of an answer in their order, each once.
 
     Args:
-        written: The value of an answer's field: a list of texts, or one text with a query a line or between
-            semicolons.
+        written: See ``listed``.
         limit: Queries at most, 0 or more.
         besides: Texts that are searched anyway and are not repeated, whole or cut off at ``LONGEST_QUERY``.
     """
-    lines = re.split(r"[\n;]", written) if isinstance(written, str) else list(written or ())
     seen = {folded(one) for text in besides for one in (text, _cut_off(text))}
     kept: list[str] = []
-    for line in lines:
+    for text in listed(written):
         if len(kept) >= limit:
             break
-        text = one_line(line)
-        if text and folded(text) not in seen:
+        if folded(text) not in seen:
             seen.add(folded(text))
             kept.append(text)
     return kept

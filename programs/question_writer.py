@@ -20,7 +20,7 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.adapter import show_passage
-from querywright.programs.query_cleaning import LONGEST_QUERY, one_line
+from querywright.programs.query_cleaning import LONGEST_QUERY, listed, one_line
 from querywright.programs.question_rules import COPIED, REPEATED, example_questions, repeats, unfit
 from querywright.programs.signatures import tuned_signature
 
@@ -137,7 +137,7 @@ class QuestionWriter(dspy.Module):
             if not asked:
                 raise
             return []
-        return [text for line in made.questions or () if (text := one_line(line))]
+        return listed(made.questions)
 
 
 LONGEST_QUESTION = 200

@@ -67,7 +67,8 @@ class RewriteRetrieveRead(Technique):
         if written is None:
             return Plan((Query(question),), ("rewrite",))
         # The original separates queries by semicolons, and so do models within an item of a list.
-        texts = query_texts("\n".join(written.queries), self.knobs["n_queries"])
+        lines = [line for item in written.queries for line in item.split(";")]
+        texts = query_texts(lines, self.knobs["n_queries"])
         if not texts and not may_skip:
             return Plan((Query(question),))
         return Plan(tuple(Query(text, "rewrite") for text in texts))

@@ -14,7 +14,7 @@ import dspy
 
 from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Plan, Technique
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import one_line, written_in
+from querywright.programs.query_cleaning import query_in
 from querywright.retrieval.types import Query
 
 
@@ -45,7 +45,7 @@ class StepBackRetrieval(Technique):
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question and the one behind it."""
-        text = one_line(written_in(await self.ask("step_back", question=question), "step_back_question"))
+        text = query_in(await self.ask("step_back", question=question), "step_back_question")
         if not text:
             return Plan((Query(question),), ("step_back",))
         return Plan((Query(question), Query(text, "step_back")))

@@ -242,6 +242,7 @@ def test_a_smaller_budget_of_the_reader_ends_nothing_and_is_shared_by_the_search
         ("Born on 4 Oct. 1976 (see No. 5). Died later.", "Born on 4 Oct. 1976 (see No. 5)."),
         ("Well... it may be so. Or not.", "Well... it may be so."),
         ("彼は「はい。」と言った。次。", "彼は「はい。」と言った。"),
+        ("2. Weltkrieg: 1939 bis 1945. Er begann in Polen.", "2. Weltkrieg: 1939 bis 1945."),
         ("\n 1. The first line\nThe second line.", "The first line"),
         (None, ""),
     ],

@@ -9,11 +9,15 @@ from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_l
 @pytest.mark.parametrize(
     "written",
     [
-        "1. what helps", "(3) what helps", "\u2022 what helps", "* 4: what helps", "Query 2: what helps",
-        "Q1. what helps", "\u201cwhat helps\u201d", "1. 'what\n helps'", "1\u3001what helps",
+        "1. what helps", "(3) what helps", "\u2022 what helps", "* 4. what helps", "Query 2: what helps",
+        "Q1. what helps", "\u201cwhat helps\u201d", "1. 'what\n helps'", "1\u3001what helps", "- what helps",
+        "> what helps", "[1] what helps", "1\\. what helps", "2) what helps", "**Query 1:** what helps", "**Query 1**: what helps",
+        "Sub-question 1: what helps", "Step-back question: what helps", "Frage 2: what helps", "## what helps",
+        "**what helps**", "*what helps*", "`what helps`", "- **what helps**", "Here is the query: what helps",
+        "Here is a broader question:\n\nwhat helps\n\nLet me know if you need another.", "```\nwhat helps\n```",
     ],
 )  # fmt: skip
-def test_a_line_loses_its_number_and_its_quotes(written):
+def test_a_line_loses_what_makes_it_an_item_of_a_list(written):
     assert one_line(written) == "what helps"
 
 
@@ -21,7 +25,11 @@ def test_a_line_loses_its_number_and_its_quotes(written):
     "text",
     [
         "'t Hooft's prize", "1.5 mg of insulin", "3-methylbutanal", "questionnaire design", "-40 \u00b0C in winter",
-        "Q. Tarantino films", '"Heroes" by "Bowie"',
+        "Q. Tarantino films", '"Heroes" by "Bowie"', "2. Weltkrieg Ursachen", "1. FC K\xf6ln Gr\xfcndung", "3. Oktober",
+        "5. Sinfonie", "Q3: revenue of Siemens", "> 65 years", "24: season 3", "- 5 degrees", "(500) Days of Summer",
+        "What is the ratio 3:1?", "Mission: Impossible", "SQL query: how to join", "emoticon :", "# of employees",
+        "f(**kwargs) in Python", "2**3", "Here Comes the Sun", "Let Me Know by Aaliyah", "24: The Game",
+        "Question Time",
     ],
 )  # fmt: skip
 def test_and_nothing_else(text):
@@ -40,6 +48,30 @@ def test_what_stands_for_nothing_is_empty_and_a_text_that_is_no_query_keeps_its_
     ("written", "limit", "texts"),
     [
         (["1. one", "2. two", "3. three"], 2, ["one", "two"]),
+        (["2. Weltkrieg", "3. Oktober", "other"], 5, ["2. Weltkrieg", "3. Oktober", "other"]),
+        (["7. Sinfonie", "8. Sinfonie"], 5, ["7. Sinfonie", "8. Sinfonie"]),
+        (["- 5 degrees", "> 65 years"], 5, ["- 5 degrees", "> 65 years"]),
+        (["Q1: one", "Q2: two"], 5, ["one", "two"]),
+        (["**1. one**", "2. **two**"], 5, ["one", "two"]),
+        (["- 1. one", "- 2. two"], 5, ["one", "two"]),
+        (["1. one\n2. two\n3. three"], 5, ["one", "two", "three"]),
+        ("2. one\n3. two", 5, ["one", "two"]),
+        ("- 5 one\n- 6 two", 5, ["5 one", "6 two"]),
+        ("1. FC K\xf6ln", 5, ["1. FC K\xf6ln"]),
+        ("Here are three queries:\n1. one\n2. two\n\nLet me know if you need more!", 5, ["one", "two"]),
+        ("## Queries\n- one\n- two", 5, ["one", "two"]),
+        ("```text\none\ntwo\n```", 5, ["one", "two"]),
+        ("Causes:\none", 5, ["one"]),
+        (["Sure! Here are 2 search queries:", "one", "two"], 5, ["one", "two"]),
+        (["I suggest the following queries:", "one"], 5, ["one"]),
+        (["Hier sind zwei Suchanfragen:", "one"], 5, ["one"]),
+        (["\u4ee5\u4e0b\u662f\u67e5\u8be2\uff1a", "one"], 5, ["one"]),
+        (["**Search Queries:**", "one"], 5, ["one"]),
+        (["Causes:", "1. one", "2. two"], 5, ["one", "two"]),
+        (["Meaning of the emoticon :", "one"], 5, ["Meaning of the emoticon :", "one"]),
+        (["one", "I hope this helps!"], 5, ["one"]),
+        (["one", "These queries should cover the topic.", "Would you like me to refine them?"], 5, ["one"]),
+        (["Here are three queries:"], 5, []),
         (["one", "One?", "ONE.", "two"], 5, ["one", "two"]),
         ("one\ntwo; three\n\n", 5, ["one", "two", "three"]),
         (["", None, "none", " two "], 5, ["two"]),

@@ -248,7 +248,7 @@ def test_rrr_searches_its_queries_and_not_the_question(run, retriever):
     ("written", "searched"),
     [
         (["director of Ed Wood; director of Big Fish"], REWRITTEN[:2]),
-        (["1. director of Ed Wood", "Director of Ed Wood ", "none", '"director of Big Fish"'], REWRITTEN[:2]),
+        (["1. director of Ed Wood", "2. Director of Ed Wood ", "none", '3. "director of Big Fish"'], REWRITTEN[:2]),
         ([], []),
         (["none; None"], []),
     ],
