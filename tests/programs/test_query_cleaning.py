@@ -11,7 +11,8 @@ from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_l
     [
         "1. what helps", "(3) what helps", "\u2022 what helps", "* 4. what helps", "Query 2: what helps",
         "Q1. what helps", "\u201cwhat helps\u201d", "1. 'what\n helps'", "1\u3001what helps", "- what helps",
-        "> what helps", "[1] what helps", "1\\. what helps", "2) what helps", "**Query 1:** what helps", "**Query 1**: what helps",
+        "> what helps", "[1] what helps", "1\\. what helps", "2) what helps", "**Query 1:** what helps",
+        "**Query 1**: what helps",
         "Sub-question 1: what helps", "Step-back question: what helps", "Frage 2: what helps", "## what helps",
         "**what helps**", "*what helps*", "`what helps`", "- **what helps**", "Here is the query: what helps",
         "Here is a broader question:\n\nwhat helps\n\nLet me know if you need another.", "```\nwhat helps\n```",
