@@ -37,7 +37,8 @@ _CLOSING = "\"'\u2019\u201d\u00bb)\\]\u300d\u300f\uff09"
 _SENTENCE_END = re.compile(rf"[.!?]+[{_CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f\uff61](?![{_CLOSING}])")
 _LETTER = re.compile(r"[^\W\d_]")
 _ABBREVIATED = re.compile(
-    r"^\d{1,2}$|(?:^|[\s(\[\"'\u2018\u201c])(?:(?:[^\W\d_]\.)*[^\W\d_]|mr|mrs|ms|dr|prof|st|mt|gen|col|lt|sgt|capt|adm|rev|hon|"
+    r"^\d{1,2}$|"
+    r"(?:^|[\s(\[\"'\u2018\u201c])(?:(?:[^\W\d_]\.)*[^\W\d_]|mr|mrs|ms|dr|prof|st|mt|gen|col|lt|sgt|capt|adm|rev|hon|"
     r"gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|jan|feb|aug|sept?|oct|nov|dec)$",
     re.IGNORECASE,
 )

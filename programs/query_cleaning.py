@@ -26,20 +26,21 @@ _OFFER = (
 _MARK = re.compile(
     r"^(?:[*\u2022\u00b7\u25e6\u25aa\u2023\u25cf]\s+|[->\u2013\u2014]\s+(?=[^\W\d]|[\"'(\[`\u201c\u00ab])|#{2,6}\s+"
     r"|\(\d{1,2}\)(?!\d)\s+|\d{1,2}(?:[)\uff09\u3001](?!\d)|\\[.)])\s*|\[\d{1,2}\]:?\s+"
-    r"|(?:q\s?)?\d{1,2}\.\s+(?=[\"'\u201c]?(?:the|an|what|which|who|whom|whose|when|where|why|how|is|are|was|were|does|did|"
-    r"wie|wer|wann|warum|welche[mnrs]?|quel(?:le)?s?|comment|pourquoi|qu\u00e9|cu\u00e1l|c\u00f3mo|qui\u00e9n)\b)"
+    r"|(?:q\s?)?\d{1,2}\.\s+(?=[\"'\u201c]?(?:the|an|what|which|who|whom|whose|when|where|why|how|is|are|was|were|"
+    r"does|did|wie|wer|wann|warum|welche[mnrs]?|quel(?:le)?s?|comment|pourquoi|qu\u00e9|cu\u00e1l|c\u00f3mo|qui\u00e9n)\b)"
     rf"|{_NOUN}(?:\s*#?\s*\d{{1,2}}\s*[:.)\uff1a]|\s*[:\uff1a]|\s+\d{{1,2}}\s+[-\u2013])\s*"
     rf"|{_OFFER}\b[^:?]{{0,80}}\b{_NOUN}\b[^:?]{{0,40}}[:\uff1a]\s*)+",
     re.IGNORECASE,
 )
-"""What is never part of a query: bullets, bracketed or escaped numbers, numbers before a word that no ordinal stands
-before, labels such as "Query 1:"."""
+"""Marks that are never part of a query: bullets, bracketed or escaped numbers, numbers before an article or a question
+word, labels such as "Query 1:"."""
 _SIGN = re.compile(r"^[->\u2013\u2014]\s+")
 _NUMBER = re.compile(r"^(?:[-\u2013\u2014]\s+)?(?:q\s?)?(\d{1,2})\s*[.:\uff0e\uff1a](?!\d)\s*", re.IGNORECASE)
-"""What may be part of a query, such as the "2." of an ordinal, and is cut only from the lines of a list."""
+"""Numbers and signs that may be part of a query, as ordinals are; they are cut only from the lines of a list."""
 _LEAD_IN = re.compile(
     rf"(?:{_OFFER}\b.*[:\uff1a]|{_OFFER}\b.*\b{_NOUN}[.!]?|(?:sure|certainly|of course|absolutely|okay)[!,]"
-    rf"|(?=.*\b{_NOUN}\b).*\b(?:following|these|folgenden?|suivantes?|siguientes|seguenti)\b.*[:\uff1a]|\u4ee5\u4e0b.*[:\uff1a]|#{{0,6}}\s*{_NOUN})$",
+    rf"|(?=.*\b{_NOUN}\b).*\b(?:following|these|folgenden?|suivantes?|siguientes|seguenti)\b.*[:\uff1a]"
+    rf"|\u4ee5\u4e0b.*[:\uff1a]|#{{0,6}}\s*{_NOUN})$",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(
@@ -74,7 +75,7 @@ def plain_line(value: Any) -> str:
 
 
 def one_line(value: Any) -> str:
-    """Return a query or a sentence on one line, without Markdown and what an LM says about it."""
+    """Return a query or a sentence on one line, without Markdown, lead-ins and closing remarks."""
     return plain_line(" ".join(_cleaned(str("" if value is None else value).splitlines())))
 
 

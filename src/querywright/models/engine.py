@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from textwrap import shorten
 from time import monotonic, sleep
 from typing import Any
 
@@ -42,6 +43,7 @@ from querywright.shared import Shared
 Price = Callable[[Request, Response], float | None]
 """Estimates US dollars of a response, or returns None when the price is not known."""
 
+_QUOTED = 300  # characters of a refusal, where it is reported
 _SILENT = 3
 """Times in a row that a model sent no stream, after which none is asked of it."""
 
@@ -308,9 +310,9 @@ def _failure(response: Response) -> LMError | None:
     """Return what went wrong if a response is no answer: a refusal, half an answer, or nothing."""
     refusal = "".join(part.text for part in response.message.parts if isinstance(part, lm15.RefusalPart))
     if refusal:
-        return LMRefusedError(f"the LM refused to answer: {refusal}")
+        return LMRefusedError(f"the LM refused to answer: {shorten(refusal, _QUOTED, placeholder=' ...')}")
     if response.finish_reason == "content_filter":
-        said = f": {response.text}" if (response.text or "").strip() else ""
+        said = shorten(f": {response.text or ''}", _QUOTED, placeholder=" ...").rstrip(": ")
         return LMRefusedError(f"the answer was filtered by the service (finish_reason content_filter){said}")
     broken = broken_off(response)
     if broken:

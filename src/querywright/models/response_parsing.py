@@ -46,6 +46,10 @@ def is_empty(response: Response) -> bool:
     return not any(part.text.strip() if isinstance(part, lm15.TextPart) else True for part in parts)
 
 
+_BROKEN = frozenset({"error", "abort", "insufficient_system_resource"})
+"""Finish reasons of services that failed."""
+
+
 def broken_off(response: Response) -> str:
     """Return what a service says of an answer that it did not finish; empty if it finished it.
 
@@ -62,7 +66,6 @@ def broken_off(response: Response) -> str:
     return f"finish_reason {reason or 'error'}{': ' if said else ''}{said or ''}"
 
 
-_BROKEN = frozenset({"error", "abort", "insufficient_system_resource"})
 _THINKING = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad)"
 _OPENING = re.compile(
     rf"<{_THINKING}>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|START_THINKING\|>"
