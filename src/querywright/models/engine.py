@@ -35,6 +35,7 @@ from querywright.models.pieces import listening, told
 from querywright.models.response_parsing import is_empty
 from querywright.models.store import Store
 from querywright.models.transcript import transcribed
+from querywright.models.unsupported import Unsupported, adapted
 from querywright.models.usage import Cost, Ledger, metered, waiting
 from querywright.shared import Shared
 
@@ -46,7 +47,7 @@ _SILENT = 3
 
 
 class LMEngine(Shared):
-    """A DSPy engine around another: ``cached(in_turn(retrying(watched(budgeted(counted(direct(inner)))))))``.
+    """A DSPy engine around another: ``cached(in_turn(retrying(adapted(watched(budgeted(counted(direct(inner))))))))``.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -91,6 +92,9 @@ class LMEngine(Shared):
         ask = _counted(_direct(inner, identity, secrets, None if is_here else self.limits.timeout), self.ledger, price)
         ask = ask if budget is None else _budgeted(ask, budget)
         ask = ask if is_here else watched(ask, self.flow)
+        # A seed that the model does not take is left out, and still distinguishes one stored draw from another.
+        takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
+        ask = adapted(ask, identity, () if takes_seed else (Unsupported("seed"),))
         ask = _retrying(ask, CircuitBreaker(identity, self.limits), self.limits, self.ledger, deterministic=is_here)
         ask = ask if is_here else in_turn(ask, self.flow)
         self._complete = cached(ask, identity, store, self.ledger, deterministic=is_here)
@@ -180,11 +184,7 @@ class AsyncLMEngine(Shared):
 
 
 def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float | None) -> Ask:
-    """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys.
-
-    A seed is left out where the model takes none: it is what tells one stored draw from another.
-    """
-    takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
+    """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys."""
     streams, keeps = callable(getattr(inner, "stream", None)), getattr(inner, "keeps_time", False)
     silent = 0
 
@@ -201,8 +201,6 @@ def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float 
         return response
 
     def complete(request: Request) -> Response:
-        if not takes_seed and request.config.seed is not None:
-            request = replace(request, config=replace(request.config, seed=None))
         try:
             with error_boundary(identity, unexpected=True):
                 return once(request) if timeout is None else within(timeout, lambda: once(request), keeps_time=keeps)
@@ -297,6 +295,7 @@ def _empty(response: Response) -> LMError:
     """The failure that an empty answer is; one whose tokens all went into thinking would come again."""
     if response.finish_reason == "length":
         return LMError(
-            "the answer is empty: all its tokens went into thinking; allow more with resolve_lm(max_tokens=)"
+            "the answer is empty: all its tokens went into thinking; allow more with --max-tokens N "
+            "(max_tokens= of resolve_lm)"
         )
     return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")

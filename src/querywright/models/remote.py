@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import os
 import re
@@ -26,11 +27,12 @@ from dspy.lm15 import (
     UnsupportedFeatureError,
     registered_providers,
 )
-from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError
+from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError, LMInvalidRequestError
 
 from querywright.errors import ModelError
 from querywright.models.attempts import left, waited_for
 from querywright.models.engine_errors import redact
+from querywright.models.unsupported import STATUSES, complaints, unsupported_name
 
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
 _SHORTEST_KEY = 8
@@ -96,6 +98,12 @@ class Transport(StdlibTransport):
                 f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
                 "nor key is sent; give that address (api_base=) if it is right"
             )
+        if response.status in STATUSES:
+            body = response.read()
+            text = "\n".join(complaints(body.decode(errors="replace")))
+            if unsupported_name(text, json.loads(request.body)):  # DSPy passes on some of these texts only
+                raise LMInvalidRequestError(text, status=response.status)
+            response._chunks = iter([body])
         return response
 
     def _open(self, parsed: Any, **given: Any) -> Any:
