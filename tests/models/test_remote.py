@@ -206,3 +206,29 @@ def test_a_field_s_text_is_the_same_wherever_the_answer_is_cut(answer):
 )  # fmt: skip
 def test_what_is_no_text_of_that_field_is_not_given(answer):
     assert FieldText("answer").feed(answer) == ""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": "12", "completion_tokens": "3", "total_tokens": "15"}, (12, 3)),
+        ({"prompt_tokens": 12.0, "completion_tokens": 3.5, "total_tokens": 15.5}, (12, 3)),
+        ({"prompt_tokens": "12.0", "completion_tokens": None}, (12, 0)),
+        ({"prompt_tokens": "n/a", "completion_tokens": {"text": 3}}, (0, 0)),
+        ({"prompt_tokens": 12, "completion_tokens": 3, "completion_tokens_details": "none"}, (12, 3)),
+        ({"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": "4"}}, (12, 3)),
+        ({"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": [7]}, (12, 3)),
+        ({}, (0, 0)),
+        ("12", (0, 0)),
+        ([12, 3], (0, 0)),
+    ],
+)
+def test_an_answer_is_kept_whatever_the_server_says_about_tokens(remote, usage, counted, streamed):
+    last = json.dumps({"model": "x", "choices": [], "usage": usage})
+    stream = {"chunks": [*map(event, PIECES), ENDING[0], f"data: {last}\n\n".encode(), ENDING[2]]}
+    lm, _ = remote(stream if streamed else {"answer": GOOD, "usage": usage}, store=open_store())
+    ear = Ear() if streamed else None
+    assert ask(lm, ear=ear) == (HEARD if streamed else "tea")
+    assert (cost_of(lm).calls, cost_of(lm).input_tokens, cost_of(lm).output_tokens) == (1, *counted)
+    assert open_store().count("lm") == 1

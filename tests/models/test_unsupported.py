@@ -51,7 +51,7 @@ def ask(lm, question="What is drunk hot?", **config):
 LENGTH = "max_completion_tokens"
 USE = "Unsupported parameter: '{}' is not supported with this model. Use '{}' instead."
 ONLY_DEFAULT = (
-    "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) value is supported."  # noqa: E501
+    "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) value is supported."
 )
 NAMED = [
     ("seed", 400, error("Unsupported parameter: 'seed' is not supported.", code="unsupported_parameter")),

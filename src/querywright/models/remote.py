@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -104,6 +105,8 @@ class Transport(StdlibTransport):
             if unsupported_name(text, json.loads(request.body)):  # DSPy passes on some of these texts only
                 raise LMInvalidRequestError(text, status=response.status)
             response._chunks = iter([body])
+        elif response.status == 200:
+            response._chunks = _counted(response._chunks, is_stream="stream" in (response.header("Content-Type") or ""))
         return response
 
     def _open(self, parsed: Any, **given: Any) -> Any:
@@ -111,6 +114,41 @@ class Transport(StdlibTransport):
         made: Any = waited_for(partial(super()._open, parsed, **given), left())
         made.sock = _Socket(made.sock)
         return made
+
+
+def _counted(chunks: Iterator[bytes], *, is_stream: bool) -> Iterator[bytes]:
+    """A response whose token counts are whole numbers: on any others DSPy would give up the answer."""
+    rest = b""
+    for chunk in chunks if is_stream else [b"".join(chunks)]:
+        lines = (rest + chunk).splitlines(keepends=True) if is_stream else [chunk]
+        rest = lines.pop() if is_stream and lines and not lines[-1].endswith(b"\n") else b""
+        yield from map(_with_whole_counts, lines)
+    yield rest
+
+
+def _with_whole_counts(data: bytes) -> bytes:
+    head, brace, rest = data.partition(b"{")
+    with suppress(ValueError):
+        found = json.loads(brace + rest) if b'"usage"' in rest else {}
+        usage = _whole(found.get("usage"))
+        if usage != found.get("usage"):
+            return head + json.dumps({**found, "usage": usage}).encode() + b"\n" * data.endswith(b"\n")
+    return data
+
+
+def _whole(usage: Any) -> dict[str, Any] | None:
+    """Token counts as whole numbers, without those that are no counts."""
+    if not isinstance(usage, dict):
+        return None
+    counts = dict(usage)
+    for name, value in usage.items():
+        if name.endswith("_details"):
+            counts[name] = _whole(value)
+        elif name.endswith("_tokens"):
+            counts[name] = None
+            with suppress(ValueError, TypeError, OverflowError):
+                counts[name] = max(int(float(value)), 0)
+    return counts
 
 
 class RemoteEngine:
