@@ -104,13 +104,23 @@ class LMEngine(Shared):
         """Threads that keep the model busy: those that it was given, a few for one here, and many for one elsewhere."""
         return self.limits.at_once or (FEW if self._deterministic else MOST)
 
-    def with_shared(self, store: Store | None, ledger: Ledger, budget: Budget | None) -> LMEngine:
-        """The same model: its answers kept, its calls counted and paid, where others' are; itself where they are so."""
-        if (self.store, self.ledger, self.budget) == (store, ledger, budget):
+    def with_shared(
+        self, store: Store | None, ledger: Ledger, budget: Budget | None, at_once: int | None = None
+    ) -> LMEngine:
+        """Return the same model with the store, ledger and budget of another; itself if they are so already.
+
+        Args:
+            store: Where answers are kept.
+            ledger: Where cost is entered.
+            budget: Pays each attempt.
+            at_once: Calls under way at a time, if this engine has no limit. Default None: no limit either.
+        """
+        limits = self.limits if self.limits.at_once or at_once is None else replace(self.limits, at_once=at_once)
+        if (self.store, self.ledger, self.budget, self.limits) == (store, ledger, budget, limits):
             return self
         return LMEngine(
-            self.inner, identity=self.identity, store=store, ledger=ledger, limits=self.limits, budget=budget,
-            price=self._price, secrets=self._secrets, flow=self.flow,
+            self.inner, identity=self.identity, store=store, ledger=ledger, limits=limits, budget=budget,
+            price=self._price, secrets=self._secrets, flow=self.flow if limits is self.limits else None,
         )  # fmt: skip
 
     def complete(self, request: Request) -> Response:

@@ -180,7 +180,7 @@ def writer_beside(
     engine = engine_of(found)
     if (engine.identity, found.kwargs) == (own.identity, lm.kwargs):
         return None
-    joined = engine.with_shared(**shared)
+    joined = engine.with_shared(**shared, at_once=own.limits.at_once)
     return found if joined is engine else found.copy(engine=joined, async_engine=AsyncLMEngine(joined))
 
 
