@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,17 +231,35 @@ class Crowd:
         return str(self._fill_in(body))
 
 
-def test_threads_hold_for_the_servers_of_writer_and_judge_too(
-    ok: Any, more_questions: Path, collection: str, server: Any
-) -> None:
-    servers, more = [server], []
+@pytest.fixture
+def three(server: Any) -> Iterator[tuple[list[Any], list[str]]]:
+    """The servers of the LM, a writer and a judge, and the options that name them."""
+    servers, options = [server], server.lm
     for whose in ("writer", "judge"):
         servers.append(type(server)())
-        more += [f"--{whose}-lm", f"openai/{whose}", f"--{whose}-api-base", servers[-1].address]
-        more += [f"--{whose}-api-key-env", "SCRIPTED_KEY"]
-    crowds = [Crowd(one, 12) for one in servers]
-    command = ("evaluate", "query2doc", "--data", more_questions, "--collection", collection, "--limit", "24")
-    ok(*command, "--threads", "12", *server.lm, *more)
+        options = [*options, f"--{whose}-lm", f"openai/{whose}", f"--{whose}-api-base", servers[-1].address]
+        options += [f"--{whose}-api-key-env", "SCRIPTED_KEY"]
+    yield servers, options
     for one in servers[1:]:
         one.close()
+
+
+def test_threads_hold_for_the_servers_of_writer_and_judge_too(
+    ok: Any, more_questions: Path, collection: str, three: Any
+) -> None:
+    servers, options = three
+    crowds = [Crowd(one, 12) for one in servers]
+    command = ("evaluate", "query2doc", "--data", more_questions, "--collection", collection, "--limit", "24")
+    ok(*command, "--threads", "12", *options)
     assert [one.most for one in crowds] == [12] * 3
+
+
+def test_a_limit_of_tokens_holds_for_every_remote_lm(ok: Any, questions: Path, collection: str, three: Any) -> None:
+    servers, options = three
+    command = ("evaluate", "query2doc", "--data", questions, "--collection", collection, "--limit", "1", *options)
+    for more, limit in (((), 1000), (("--max-tokens", "4000"), 4000)):
+        ok(*command, *more)
+        assert [{body["max_completion_tokens"] for body in one.bodies} for one in servers] == [{limit}] * 3
+        for one in servers:
+            one.bodies.clear()
+    assert "LM calls: 0 made" in ok(*command, "--max-tokens", "4000").out

@@ -70,7 +70,8 @@ def resolve_lm(
         timeout: Seconds that one attempt at a remote model may take, to the end of its answer; more than 0 and at
             most a week. Default: that of ``limits``, 60.
         temperature: From 0. Default 0; for models that allow none, their own.
-        max_tokens: Tokens of an answer at most. Default 1000; 16000 for models that reason first.
+        max_tokens: Tokens of an answer at most, thinking included. Default: that of ``limits`` for a remote model;
+            else 1000, and 16000 for models that are known to reason first.
 
     Returns:
         A ``dspy.LM`` whose ``engine`` is an ``LMEngine``.
@@ -95,15 +96,17 @@ def resolve_lm(
         local = rewriter_engine(read_rewriter(path if kind == "rewriter" else name), settings)
     if local is None:
         remote = named_engine(name, api_base, api_key, limits.timeout)
-        model, engine = name, _remote(remote, common)
+        model, engine, max_tokens = name, _remote(remote, common), max_tokens or limits.max_tokens
     else:
         model, engine = local.identity, LMEngine(local, identity=local.answers_identity, **common)
     try:
-        return _lm(model, engine, temperature=temperature or 0.0, max_tokens=max_tokens or _MAX_TOKENS)
+        made = _lm(model, engine, temperature=temperature or 0.0, max_tokens=max_tokens or _MAX_TOKENS)
     except LMConfigurationError as error:
         if temperature is not None or max_tokens is not None:
             raise ModelError(str(error)) from error
         return _lm(model, engine, max_tokens=_MAX_TOKENS_REASONING)
+    reasons = "max_completion_tokens" in made.kwargs  # and takes no temperature but its own
+    return _lm(model, engine, max_tokens=max_tokens) if reasons and temperature is None else made
 
 
 def as_lm(
