@@ -11,6 +11,7 @@ import dspy
 import pytest
 from dspy.utils.exceptions import (
     LMAuthError,
+    LMError,
     LMProviderError,
     LMServerError,
     LMStreamAssemblyError,
@@ -232,3 +233,13 @@ def test_an_answer_is_kept_whatever_the_server_says_about_tokens(remote, usage, 
     assert ask(lm, ear=ear) == (HEARD if streamed else "tea")
     assert (cost_of(lm).calls, cost_of(lm).input_tokens, cost_of(lm).output_tokens) == (1, *counted)
     assert open_store().count("lm") == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_without_an_end_is_refused_and_not_asked_for_again(remote, streamed):
+    long = "word " * 100_000
+    stream = {"chunks": [event(long[:50_000])] * 400}
+    lm, server = remote(stream if streamed else {"answer": long * 40})
+    with pytest.raises(LMError, match=r"larger than 16 MiB; the server seems to ignore the limit of tokens"):
+        ask(lm, ear=Ear() if streamed else None)
+    assert (server.count, cost_of(lm).failures) == (1, 1)

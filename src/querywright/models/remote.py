@@ -37,6 +37,8 @@ from querywright.models.unsupported import STATUSES, complaints, unsupported_nam
 
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
 _SHORTEST_KEY = 8
+_LARGEST = 2**24
+"""Bytes of an answer at most."""
 _LATER = 1.0
 """Seconds that a client waits for the next bytes after an attempt's time is over, and nobody else does."""
 
@@ -118,12 +120,21 @@ class Transport(StdlibTransport):
 
 def _counted(chunks: Iterator[bytes], *, is_stream: bool) -> Iterator[bytes]:
     """A response whose token counts are whole numbers: on any others DSPy would give up the answer."""
-    rest = b""
-    for chunk in chunks if is_stream else [b"".join(chunks)]:
-        lines = (rest + chunk).splitlines(keepends=True) if is_stream else [chunk]
-        rest = lines.pop() if is_stream and lines and not lines[-1].endswith(b"\n") else b""
-        yield from map(_with_whole_counts, lines)
-    yield rest
+    size, rest = 0, [b""]
+    for chunk in chunks:
+        size += len(chunk)
+        if size > _LARGEST:
+            raise LMError(
+                f"the answer is larger than {_LARGEST // 2**20} MiB; the server seems to ignore the limit of tokens; "
+                "set one in its configuration"
+            )
+        rest.append(chunk)
+        if is_stream and b"\n" in chunk:
+            *lines, last = b"".join(rest).splitlines(keepends=True)
+            whole = last.endswith(b"\n")
+            yield from map(_with_whole_counts, [*lines, *[last] * whole])
+            rest = [] if whole else [last]
+    yield _with_whole_counts(b"".join(rest))
 
 
 def _with_whole_counts(data: bytes) -> bytes:
