@@ -195,10 +195,16 @@ def test_calls_side_by_side_are_all_answered_and_the_report_is_one(remote, caplo
     assert (heard, server.count, len(caplog.records)) == (["tea"] * 8, 16, 1)
 
 
-@pytest.mark.parametrize("engine", ["auto", "litellm"])
-def test_an_lm_of_the_users_own_is_asked_without_it_too(chat_server, engine, caplog):
-    server = chat_server(refusing("seed", error("Unsupported parameter: 'seed' is not supported with this model.")))
+@pytest.mark.parametrize(
+    ("engine", "status", "body"),
+    [
+        ("auto", 422, {"detail": [extra("seed", input=3)]}),
+        ("litellm", 400, error("Unsupported parameter: 'seed' is not supported with this model.")),
+    ],
+)
+def test_an_lm_of_the_users_own_is_asked_without_it_too(chat_server, engine, status, body):
+    server = chat_server(refusing("seed", body, status))
     lm = as_lm(dspy.LM("openai/x", api_base=server.url, api_key="none-needed", engine=engine, cache=False))
-    caplog.clear()
     assert [ask(lm, question, seed=3) for question in "ab"] == ["tea"] * 2
     assert ["seed" in sent for sent in server.bodies] == [True, False, False]
+    engine_of(lm).close()

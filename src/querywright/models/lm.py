@@ -19,7 +19,7 @@ from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.recording import KIND, PREFIX, RecordingEngine
-from querywright.models.remote import RemoteEngine, named_engine
+from querywright.models.remote import RemoteEngine, client_of, named_engine
 from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
 from querywright.models.transformers_engine import rewriter_engine
@@ -146,7 +146,8 @@ def as_lm(
     own = lm.kwargs.get("timeout")
     limits = limits or Limits(timeout=own if isinstance(own, int | float) else _OWN_TIMEOUT)
     common = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
-    return _lm(lm.model, _remote(RemoteEngine(lm), common), callbacks=list(lm.callbacks), **options)
+    remote = RemoteEngine(lm, client_of(lm, limits.timeout))
+    return _lm(lm.model, _remote(remote, common), callbacks=list(lm.callbacks), **options)
 
 
 def writer_beside(

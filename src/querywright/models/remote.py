@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import dspy
 from dspy._vendor.lm15.router import MissingCredentialError
 from dspy._vendor.lm15.transports import StdlibTransport, TransportError, TransportRequest, TransportResponse
+from dspy.clients.backend_selection import select_backend
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
 from dspy.clients.model_metadata import model_info
@@ -291,6 +292,22 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             "OpenAI-compatible server of your own is openai/MODEL with api_base"
         )
     return engine
+
+
+def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
+    """Return our client in place of the one that DSPy would make for an LM; None if it would make none of its own.
+
+    Args:
+        lm: Any LM.
+        timeout: Seconds that an attempt may take.
+    """
+    if type(lm) is not dspy.LM or lm.model_type != "chat" or not isinstance(lm._engine_spec, str):
+        return None
+    found = select_backend(lm)
+    if not found.native or not set(found.clients) <= {"api_key", "api_base", "base_url", "timeout"}:
+        return None
+    address = found.clients.get("api_base") or found.clients.get("base_url")
+    return _own_client(lm.model, address, found.clients.get("api_key"), Transport(timeout + _LATER))
 
 
 def place_of(api_base: str | None) -> str:
