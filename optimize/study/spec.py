@@ -345,6 +345,8 @@ class StudySpec(_Strict):
         max_failures: Share of a trial's questions that may fail.
         max_unreadable: Share of the LMs' answers that may be unreadable in a trial, 0 to less than 1. None: 0.3.
         timeout: Seconds of an attempt at an LM elsewhere, to the end of its answer. None: 60.
+        max_tokens: Tokens of a remote LM's answer at most, thinking included. None: 1000, or 16000 for OpenAI's
+            reasoning models.
         deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
@@ -385,6 +387,7 @@ class StudySpec(_Strict):
     max_failures: float = Field(default=0.05, ge=0, le=1)
     max_unreadable: float | None = Field(default=None, ge=0, lt=1)
     timeout: float | None = Field(default=None, gt=0, le=LONGEST)
+    max_tokens: int | None = Field(default=None, ge=1)
     deadline: float | None = Field(default=None, gt=0)
 
     @field_validator("techniques")
@@ -415,7 +418,8 @@ class StudySpec(_Strict):
     @property
     def limits(self) -> Limits:
         """How patient its LMs are asked."""
-        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable, at_once=self.threads)
+        given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
+        return Limits.where(**given, at_once=self.threads)
 
     def to_json(self) -> dict[str, Any]:
         """The specification as plain data, defaults filled in."""

@@ -11,6 +11,7 @@ import dspy
 import pytest
 from dspy.utils.exceptions import (
     LMAuthError,
+    LMError,
     LMProviderError,
     LMServerError,
     LMStreamAssemblyError,
@@ -266,3 +267,39 @@ def test_no_thinking_and_no_half_of_a_command_is_given(answer, heard):
 )  # fmt: skip
 def test_what_is_no_text_of_that_field_is_not_given(answer):
     assert FieldText("answer").feed(answer) == ""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": "12", "completion_tokens": "3", "total_tokens": "15"}, (12, 3)),
+        ({"prompt_tokens": 12.0, "completion_tokens": 3.5, "total_tokens": 15.5}, (12, 3)),
+        ({"prompt_tokens": "12.0", "completion_tokens": None}, (12, 0)),
+        ({"prompt_tokens": "n/a", "completion_tokens": {"text": 3}}, (0, 0)),
+        ({"prompt_tokens": 12, "completion_tokens": 3, "completion_tokens_details": "none"}, (12, 3)),
+        ({"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": "4"}}, (12, 3)),
+        ({"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": [7]}, (12, 3)),
+        ({}, (0, 0)),
+        ("12", (0, 0)),
+        ([12, 3], (0, 0)),
+    ],
+)
+def test_an_answer_is_kept_whatever_the_server_says_about_tokens(remote, usage, counted, streamed):
+    last = json.dumps({"model": "x", "choices": [], "usage": usage})
+    stream = {"chunks": [*map(event, PIECES), ENDING[0], f"data: {last}\n\n".encode(), ENDING[2]]}
+    lm, _ = remote(stream if streamed else {"answer": GOOD, "usage": usage}, store=open_store())
+    ear = Ear() if streamed else None
+    assert ask(lm, ear=ear) == (HEARD if streamed else "tea")
+    assert (cost_of(lm).calls, cost_of(lm).input_tokens, cost_of(lm).output_tokens) == (1, *counted)
+    assert open_store().count("lm") == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_without_an_end_is_refused_and_not_asked_for_again(remote, streamed):
+    long = "word " * 100_000
+    stream = {"chunks": [event(long[:50_000])] * 400}
+    lm, server = remote(stream if streamed else {"answer": long * 40})
+    with pytest.raises(LMError, match=r"larger than 16 MiB; the server seems to ignore the limit of tokens"):
+        ask(lm, ear=Ear() if streamed else None)
+    assert (server.count, cost_of(lm).failures) == (1, 1)

@@ -137,6 +137,8 @@ class LMOptions:
         max_calls: Stop after N LM calls.
         timeout: Seconds of an attempt at an LM elsewhere, to the end of its answer; up to a week. Default: 60.
         max_unreadable: Share of its answers that may be unreadable, 0 to less than 1. Default: 0.3.
+        max_tokens: Tokens of a remote LM's answer at most, thinking included. Default: 1000, or 16000 for OpenAI's
+            reasoning models.
     """
 
     lm: Name | None = None
@@ -145,13 +147,14 @@ class LMOptions:
     max_calls: Count | None = None
     timeout: Annotated[float | None, Parameter(metavar="SECONDS")] = None
     max_unreadable: Annotated[float | None, Parameter(metavar="SHARE")] = None
+    max_tokens: Count | None = None
 
     @property
     def limits(self) -> Limits:
         """How patient it is asked, and every LM beside it."""
         from querywright.models.circuit_breaker import Limits
 
-        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable)
+        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable, max_tokens=self.max_tokens)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def build(
         workers: Write in so many processes of Ray, which need the extra of that name; each has its own --threads.
             Default: in this one.
     """
+    from querywright.models.lm import engine_of
     from querywright.optimize.question_build import build_questions
     from querywright.programs.question_writer import QuestionWriter
 
@@ -77,7 +78,7 @@ def build(
         assert writes is not None
         names = RayBuild(
             str(workspace.home), writes, judges, num_questions=num_questions, batch_size=batch_size,
-            threads=workspace.threads, max_calls=work.lm.max_calls, limits=work.lm.limits,
+            threads=workspace.threads, max_calls=work.lm.max_calls, limits=engine_of(workspace.lm).limits,
         )  # fmt: skip
         runner = in_ray(names, workers=workers, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.

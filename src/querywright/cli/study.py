@@ -104,8 +104,9 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
     spec = checked.spec
     _note_unlearnt(spec)
     asked = opt.LMOptions(
-        spec.lm, spec.api_base, spec.api_key_env, timeout=spec.timeout, max_unreadable=spec.max_unreadable
-    )
+        spec.lm, spec.api_base, spec.api_key_env, timeout=spec.timeout, max_unreadable=spec.max_unreadable,
+        max_tokens=spec.max_tokens,
+    )  # fmt: skip
     workspace = asked.open(output.home)
     writers = open_writers(spec, workspace.lm)
     found = estimate(

@@ -36,6 +36,8 @@ class Limits:
         max_unreadable: Share of the LM's answers that may be unreadable, also when asked for again, before a run stops:
             0 to less than 1. Default 0.3.
         at_once: Calls under way at a time at a model elsewhere, 1 or more. Default None: as many as its server takes.
+        max_tokens: Tokens of a remote model's answer at most, its thinking included, 1 or more. Default None: 1000, or
+            16000 for models that are known to reason first.
 
     Raises:
         InputError: A value is out of range.
@@ -49,6 +51,7 @@ class Limits:
     timeout: float = 60.0
     max_unreadable: float = 0.3
     at_once: int | None = None
+    max_tokens: int | None = None
 
     @classmethod
     def where(cls, **given: float | None) -> Limits:
@@ -63,8 +66,9 @@ class Limits:
                 f"max_unreadable must be a share from 0 to less than 1, but got {self.max_unreadable}: from an LM of "
                 "which nothing can be read nothing can be decided"
             )
-        if self.at_once is not None and self.at_once < 1:
-            raise InputError(f"at_once must be 1 or more, or None, but got {self.at_once}")
+        for name in ("at_once", "max_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InputError(f"{name} must be 1 or more, or None, but got {value}")
         for name, least in (("max_attempts", 1), ("outage_after", 1), ("backoff", 0), ("max_wait", 0), ("cooldown", 0)):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")

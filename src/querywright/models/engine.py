@@ -37,6 +37,7 @@ from querywright.models.pieces import listening, told
 from querywright.models.response_parsing import broken_off, is_empty, separate_thinking
 from querywright.models.store import Store
 from querywright.models.transcript import transcribed
+from querywright.models.unsupported import Unsupported, adapted
 from querywright.models.usage import Cost, Ledger, metered, waiting
 from querywright.shared import Shared
 
@@ -49,7 +50,7 @@ _SILENT = 3
 
 
 class LMEngine(Shared):
-    """A DSPy engine around another: ``cached(in_turn(retrying(watched(budgeted(counted(direct(inner)))))))``.
+    """A DSPy engine around another: ``cached(in_turn(retrying(adapted(watched(budgeted(counted(direct(inner))))))))``.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -94,6 +95,9 @@ class LMEngine(Shared):
         ask = _counted(_direct(inner, identity, secrets, None if is_here else self.limits.timeout), self.ledger, price)
         ask = ask if budget is None else _budgeted(ask, budget)
         ask = ask if is_here else watched(ask, self.flow)
+        # A seed that the model does not take is left out, and still distinguishes one stored draw from another.
+        takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
+        ask = adapted(ask, identity, () if takes_seed else (Unsupported("seed"),))
         breaker = CircuitBreaker(identity, self.limits)
         ask = _retrying(ask, breaker, self.limits, self.ledger, secrets=secrets, deterministic=is_here)
         ask = ask if is_here else in_turn(ask, self.flow)
@@ -104,13 +108,23 @@ class LMEngine(Shared):
         """Threads that keep the model busy: those that it was given, a few for one here, and many for one elsewhere."""
         return self.limits.at_once or (FEW if self._deterministic else MOST)
 
-    def with_shared(self, store: Store | None, ledger: Ledger, budget: Budget | None) -> LMEngine:
-        """The same model: its answers kept, its calls counted and paid, where others' are; itself where they are so."""
-        if (self.store, self.ledger, self.budget) == (store, ledger, budget):
+    def with_shared(
+        self, store: Store | None, ledger: Ledger, budget: Budget | None, at_once: int | None = None
+    ) -> LMEngine:
+        """Return the same model with the store, ledger and budget of another; itself if they are so already.
+
+        Args:
+            store: Where answers are kept.
+            ledger: Where cost is entered.
+            budget: Pays each attempt.
+            at_once: Calls under way at a time, if this engine has no limit. Default None: no limit either.
+        """
+        limits = self.limits if self.limits.at_once or at_once is None else replace(self.limits, at_once=at_once)
+        if (self.store, self.ledger, self.budget, self.limits) == (store, ledger, budget, limits):
             return self
         return LMEngine(
-            self.inner, identity=self.identity, store=store, ledger=ledger, limits=self.limits, budget=budget,
-            price=self._price, secrets=self._secrets, flow=self.flow,
+            self.inner, identity=self.identity, store=store, ledger=ledger, limits=limits, budget=budget,
+            price=self._price, secrets=self._secrets, flow=self.flow if limits is self.limits else None,
         )  # fmt: skip
 
     def complete(self, request: Request) -> Response:
@@ -184,11 +198,7 @@ class AsyncLMEngine(Shared):
 
 
 def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float | None) -> Ask:
-    """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys.
-
-    A seed is left out where the model takes none: it is what tells one stored draw from another.
-    """
-    takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
+    """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys."""
     streams, keeps = callable(getattr(inner, "stream", None)), getattr(inner, "keeps_time", False)
     silent = 0
 
@@ -205,8 +215,6 @@ def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float 
         return response
 
     def complete(request: Request) -> Response:
-        if not takes_seed and request.config.seed is not None:
-            request = replace(request, config=replace(request.config, seed=None))
         try:
             with error_boundary(identity, unexpected=True):
                 return once(request) if timeout is None else within(timeout, lambda: once(request), keeps_time=keeps)
@@ -322,7 +330,8 @@ def _failure(response: Response) -> LMError | None:
     thought = any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
     if response.finish_reason == "length":
         return LMError(
-            "the answer is empty: all its tokens went into thinking; allow more with resolve_lm(max_tokens=)"
+            "the answer is empty: all its tokens went into thinking; allow more with --max-tokens N "
+            "(max_tokens= of resolve_lm)"
         )
     if thought:
         return LMProviderError("the answer is empty: the LM wrote only thinking")

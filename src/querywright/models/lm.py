@@ -19,7 +19,7 @@ from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.recording import KIND, PREFIX, RecordingEngine
-from querywright.models.remote import RemoteEngine, named_engine
+from querywright.models.remote import RemoteEngine, client_of, named_engine
 from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
 from querywright.models.transformers_engine import rewriter_engine
@@ -70,7 +70,8 @@ def resolve_lm(
         timeout: Seconds that one attempt at a remote model may take, to the end of its answer; more than 0 and at
             most a week. Default: that of ``limits``, 60.
         temperature: From 0. Default 0; for models that allow none, their own.
-        max_tokens: Tokens of an answer at most. Default 1000; 16000 for models that reason first.
+        max_tokens: Tokens of an answer at most, thinking included. Default: that of ``limits`` for a remote model;
+            else 1000, and 16000 for models that are known to reason first.
 
     Returns:
         A ``dspy.LM`` whose ``engine`` is an ``LMEngine``.
@@ -95,15 +96,17 @@ def resolve_lm(
         local = rewriter_engine(read_rewriter(path if kind == "rewriter" else name), settings)
     if local is None:
         remote = named_engine(name, api_base, api_key, limits.timeout)
-        model, engine = name, _remote(remote, common)
+        model, engine, max_tokens = name, _remote(remote, common), max_tokens or limits.max_tokens
     else:
         model, engine = local.identity, LMEngine(local, identity=local.answers_identity, **common)
     try:
-        return _lm(model, engine, temperature=temperature or 0.0, max_tokens=max_tokens or _MAX_TOKENS)
+        made = _lm(model, engine, temperature=temperature or 0.0, max_tokens=max_tokens or _MAX_TOKENS)
     except LMConfigurationError as error:
         if temperature is not None or max_tokens is not None:
             raise ModelError(str(error)) from error
         return _lm(model, engine, max_tokens=_MAX_TOKENS_REASONING)
+    reasons = "max_completion_tokens" in made.kwargs  # and takes no temperature but its own
+    return _lm(model, engine, max_tokens=max_tokens) if reasons and temperature is None else made
 
 
 def as_lm(
@@ -143,7 +146,8 @@ def as_lm(
     own = lm.kwargs.get("timeout")
     limits = limits or Limits(timeout=own if isinstance(own, int | float) else _OWN_TIMEOUT)
     common = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
-    return _lm(lm.model, _remote(RemoteEngine(lm), common), callbacks=list(lm.callbacks), **options)
+    remote = RemoteEngine(lm, client_of(lm, limits.timeout))
+    return _lm(lm.model, _remote(remote, common), callbacks=list(lm.callbacks), **options)
 
 
 def writer_beside(
@@ -180,7 +184,7 @@ def writer_beside(
     engine = engine_of(found)
     if (engine.identity, found.kwargs) == (own.identity, lm.kwargs):
         return None
-    joined = engine.with_shared(**shared)
+    joined = engine.with_shared(**shared, at_once=own.limits.at_once)
     return found if joined is engine else found.copy(engine=joined, async_engine=AsyncLMEngine(joined))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -15,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import dspy
 from dspy._vendor.lm15.router import MissingCredentialError
 from dspy._vendor.lm15.transports import StdlibTransport, TransportError, TransportRequest, TransportResponse
+from dspy.clients.backend_selection import select_backend
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
 from dspy.clients.model_metadata import model_info
@@ -26,14 +29,17 @@ from dspy.lm15 import (
     UnsupportedFeatureError,
     registered_providers,
 )
-from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError
+from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError, LMInvalidRequestError
 
 from querywright.errors import ModelError
 from querywright.models.attempts import left, waited_for
 from querywright.models.engine_errors import redact
+from querywright.models.unsupported import STATUSES, complaints, unsupported_name
 
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
 _SHORTEST_KEY = 8
+_LARGEST = 2**24
+"""Bytes of an answer at most."""
 _LATER = 1.0
 """Seconds that a client waits for the next bytes after an attempt's time is over, and nobody else does."""
 
@@ -96,6 +102,14 @@ class Transport(StdlibTransport):
                 f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
                 "nor key is sent; give that address (api_base=) if it is right"
             )
+        if response.status in STATUSES:
+            body = response.read()
+            text = "\n".join(complaints(body.decode(errors="replace")))
+            if unsupported_name(text, json.loads(request.body)):  # DSPy passes on some of these texts only
+                raise LMInvalidRequestError(text, status=response.status)
+            response._chunks = iter([body])
+        elif response.status == 200:
+            response._chunks = _counted(response._chunks, is_stream="stream" in (response.header("Content-Type") or ""))
         return response
 
     def _open(self, parsed: Any, **given: Any) -> Any:
@@ -103,6 +117,50 @@ class Transport(StdlibTransport):
         made: Any = waited_for(partial(super()._open, parsed, **given), left())
         made.sock = _Socket(made.sock)
         return made
+
+
+def _counted(chunks: Iterator[bytes], *, is_stream: bool) -> Iterator[bytes]:
+    """A response whose token counts are whole numbers: on any others DSPy would give up the answer."""
+    size, rest = 0, [b""]
+    for chunk in chunks:
+        size += len(chunk)
+        if size > _LARGEST:
+            raise LMError(
+                f"the answer is larger than {_LARGEST // 2**20} MiB; the server seems to ignore the limit of tokens; "
+                "set one in its configuration"
+            )
+        rest.append(chunk)
+        if is_stream and b"\n" in chunk:
+            *lines, last = b"".join(rest).splitlines(keepends=True)
+            whole = last.endswith(b"\n")
+            yield from map(_with_whole_counts, [*lines, *[last] * whole])
+            rest = [] if whole else [last]
+    yield _with_whole_counts(b"".join(rest))
+
+
+def _with_whole_counts(data: bytes) -> bytes:
+    head, brace, rest = data.partition(b"{")
+    with suppress(ValueError):
+        found = json.loads(brace + rest) if b'"usage"' in rest else {}
+        usage = _whole(found.get("usage"))
+        if usage != found.get("usage"):
+            return head + json.dumps({**found, "usage": usage}).encode() + b"\n" * data.endswith(b"\n")
+    return data
+
+
+def _whole(usage: Any) -> dict[str, Any] | None:
+    """Token counts as whole numbers, without those that are no counts."""
+    if not isinstance(usage, dict):
+        return None
+    counts = dict(usage)
+    for name, value in usage.items():
+        if name.endswith("_details"):
+            counts[name] = _whole(value)
+        elif name.endswith("_tokens"):
+            counts[name] = None
+            with suppress(ValueError, TypeError, OverflowError):
+                counts[name] = max(int(float(value)), 0)
+    return counts
 
 
 class RemoteEngine:
@@ -234,6 +292,22 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             "OpenAI-compatible server of your own is openai/MODEL with api_base"
         )
     return engine
+
+
+def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
+    """Return our client in place of the one that DSPy would make for an LM; None if it would make none of its own.
+
+    Args:
+        lm: Any LM.
+        timeout: Seconds that an attempt may take.
+    """
+    if type(lm) is not dspy.LM or lm.model_type != "chat" or not isinstance(lm._engine_spec, str):
+        return None
+    found = select_backend(lm)
+    if not found.native or not set(found.clients) <= {"api_key", "api_base", "base_url", "timeout"}:
+        return None
+    address = found.clients.get("api_base") or found.clients.get("base_url")
+    return _own_client(lm.model, address, found.clients.get("api_key"), Transport(timeout + _LATER))
 
 
 def place_of(api_base: str | None) -> str:

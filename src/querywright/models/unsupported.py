@@ -1,0 +1,165 @@
+"""Parameters that a server does not support: its error names one, which is left out from then on and reported once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from dspy.lm15 import Config, Request, Response
+from dspy.utils.exceptions import LMError
+
+STATUSES = (400, 422)
+"""HTTP statuses of an error that may name a parameter."""
+_LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+"""The two names of one limit: a server that does not support one of them is sent the other."""
+_FIELDS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs", "reasoning_effort": "reasoning"}
+"""Parameters that a request's configuration has under another name."""
+_OPTIONAL = {
+    "seed", "temperature", "top_p", "top_k", "min_p", "stop", "response_format", "logprobs", "logit_bias",
+    "frequency_penalty", "presence_penalty", "repetition_penalty", *_LENGTHS, *_FIELDS,
+}  # fmt: skip
+"""Parameters that a request can do without."""
+
+_TEXTS = ("code", "type", "param", "loc", "message", "msg", "detail", "details", "error", "errors")
+"""Keys of an error's JSON that say what is wrong; others may repeat the request, and with it any word."""
+_SENTENCE_END = re.compile(r"[.;]\s|\n")
+_REFUSAL = re.compile(
+    r"(?i)un(?:supported|recogni[sz]ed|known|expected)|deprecated|forbidden|extra[_ ](?:fields|inputs)|extraneous"
+    r"|(?:\bnot|n't|\bno longer) (?:\w+ )?(?:support|allow|permit|accept|recogni[sz]e|available|valid)"
+    r"|\bonly\b.{0,30}\b(?:allowed|supported|accepted)|\bmay only\b|\bcannot (?:be|both)\b"
+)
+_WRONG_VALUE = re.compile(r"(?i)\b(?:must|should|invalid|positive|greater)")
+_TOO_LONG = re.compile(r"(?i)too (?:large|many|high|long)|exceed|maximum|at most|at least|(?:less|more|greater) than")
+
+_logger = logging.getLogger(__name__)
+
+
+class Unsupported(NamedTuple):
+    """A parameter that a server does not support.
+
+    Args:
+        name: Its name, as the server has it.
+        value: The only value that is not supported; None for every value.
+    """
+
+    name: str
+    value: Any = None
+
+
+@cache
+def unsupported_by(identity: str) -> set[Unsupported]:
+    """Return what this process knows of a model and its server, to be added to."""
+    return set()
+
+
+def adapted(
+    ask: Callable[[Request], Response], identity: str, always: Collection[Unsupported] = ()
+) -> Callable[[Request], Response]:
+    """Ask again without the parameter that a server's error names, and from then on without it at once.
+
+    A parameter counts as unsupported once a request without it was answered.
+
+    Args:
+        ask: Sends one request.
+        identity: Names the model and its server.
+        always: Parameters to leave out in any case.
+    """
+    known = unsupported_by(identity)
+
+    def complete(request: Request) -> Response:
+        left_out = {*known, *always}
+        while True:
+            sent = _without(request, left_out)
+            try:
+                response = ask(sent)
+            except LMError as error:
+                found = _unsupported(error, sent.config)
+                if found is None or found in left_out:
+                    raise
+                left_out.add(found)
+            else:
+                for one in left_out.difference(known, always):
+                    known.add(one)
+                    _logger.warning("%s does not support %s", identity, _report(one, left_out))
+                return response
+
+    return complete
+
+
+def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | None:
+    """Return which parameter an error says is not supported, and whether only its value is wrong; None for none.
+
+    Args:
+        text: The error.
+        names: Parameters that were sent.
+    """
+    names = _OPTIONAL.intersection(names)
+    for sentence in _SENTENCE_END.split(text):
+        is_refused = _REFUSAL.search(sentence)
+        if is_refused or _WRONG_VALUE.search(sentence):
+            said = [(found.start(), name) for name in names if (found := re.search(rf"(?i)\b{name}\b", sentence))]
+            name = min(said)[1] if said else ""
+            # The programs choose temperatures and seeds. A limit that is too high is the user's to lower.
+            if name in _LENGTHS and _TOO_LONG.search(sentence):
+                continue
+            if name and (is_refused or name in ("temperature", "seed")):
+                return name, not is_refused and name == "temperature"
+    return None
+
+
+def complaints(body: str) -> Iterator[str]:
+    """Yield the texts of a server's error: one for each object of its JSON, or the whole if it is not JSON."""
+    try:
+        data = json.loads(body)
+    except ValueError:
+        data = body
+    waiting = [data]
+    while waiting:
+        one = waiting.pop(0)
+        values = [one[key] for key in _TEXTS if key in one] if isinstance(one, dict) else [one]
+        said = []
+        for value in values:
+            items = value if isinstance(value, list) else [value]
+            said += [item for item in items if isinstance(item, str)]
+            waiting += [item for item in items if isinstance(item, dict)]
+        if said:
+            yield ": ".join(said)
+
+
+def _unsupported(error: LMError, config: Config) -> Unsupported | None:
+    """What an error names of a request's parameters."""
+    if error.status not in STATUSES:
+        return None
+    names = [name for name in _OPTIONAL if _value(config, name) not in (None, ())]
+    found = unsupported_name(error.message, names)
+    return found and Unsupported(found[0], _value(config, found[0]) if found[1] else None)
+
+
+def _value(config: Config, name: str) -> Any:
+    return (config.extensions or {}).get(name, getattr(config, _FIELDS.get(name, name), None))
+
+
+def _without(request: Request, left_out: Collection[Unsupported]) -> Request:
+    """The request without parameters; a limit of one name alone is sent under its other name."""
+    config = request.config
+    names = {name for name, value in left_out if value is None or value == _value(config, name)}
+    fields = {_FIELDS.get(name, name) for name in names}
+    changes = {name: getattr(Config(), name) for name in fields if hasattr(config, name)}
+    extensions = {name: value for name, value in (config.extensions or {}).items() if name not in names}
+    if len(lengths := names.intersection(_LENGTHS)) == 1 and config.max_tokens is not None:
+        extensions[_LENGTHS[lengths.pop()]] = config.max_tokens
+    return replace(request, config=replace(config, **changes, extensions=extensions or None))
+
+
+def _report(one: Unsupported, left_out: Collection[Unsupported]) -> str:
+    if one.value is not None:
+        return f"{one.name} {one.value}; requests are sent without it"
+    other = _LENGTHS.get(one.name)
+    if other and Unsupported(other) not in left_out:
+        return f"{one.name}; requests are sent with {other} instead"
+    return f"{one.name}; requests are sent without it"
