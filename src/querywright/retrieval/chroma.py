@@ -328,6 +328,11 @@ class ForeignChromaRetriever(_Dense, Shared):
         """All passages of the collection, as Chroma gives them."""
         return passages_of(self._collection)
 
+    def passes_some(self) -> bool:
+        """Whether ``where`` passes a passage."""
+        with chroma_errors(self.where, self.name, REACH):
+            return bool(self._collection.get(where=self.where, limit=1, include=[])["ids"])
+
     def get(self, ids: Sequence[str]) -> list[Passage]:
         """The passages of some ids, in their order.
 
