@@ -129,7 +129,11 @@ def _tell_copies(questions: Sequence[Question], held: Mapping[str, bool], texts:
     found = {
         question.id: pairs
         for question in questions
-        if (pairs := [(id, one) for id in helpful(question) for one in others.get(id, ()) if one not in question.evidence])
+        if (
+            pairs := [
+                (id, one) for id in helpful(question) for one in others.get(id, ()) if one not in question.evidence
+            ]
+        )
     }
     if found:
         (id, copy), *_ = next(iter(found.values()))
