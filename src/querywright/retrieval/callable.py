@@ -93,7 +93,7 @@ class CallableRetriever(Shared):
 
     def _hits(self, query: str, k: int) -> list[Hit]:
         items = self._items(query, k)
-        if self._changes_ids is None and any(map(_is_uuid, _ids(items))):
+        if self._changes_ids is None and any(map(_is_uuid, _ids(items).values())):
             # An id that is new at each call names nothing: asking once more tells.
             self._changes_ids = _ids(items) != _ids(self._items(query, k))
         found: dict[str, tuple[Passage, float | None]] = {}

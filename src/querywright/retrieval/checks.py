@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from querywright.data.reading import check_evidence, check_labels
@@ -148,10 +149,9 @@ def _tell_copies(questions: Sequence[Question], held: Mapping[str, bool], texts:
 def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
     """Report ids of passages that no label can name."""
     asked = [question.question for question in labelled[:PROBED]]
-    try:
+    found: list[Passage] = []
+    with suppress(Exception):  # the run reports what fails, question by question
         found = [hit.passage for hits in retriever.search(asked, PROBE_DEPTH) for hit in hits]
-    except Exception:  # the run reports what fails, question by question
-        return
     named = {id for question in labelled for id in question.evidence}
     made = sum(passage.id.startswith(MADE_ID) for passage in found)
     remedy = f"return the ids that the labels name, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
