@@ -71,7 +71,7 @@ def tell_passages(
     try:
         passes = matcher(where)
     except InputError:  # one that only Chroma knows
-        passes = matcher(None)
+        where, passes = None, matcher(None)
     held, texts, keys = dict[str, bool](), array("q"), set[str]()
     for passage in passages:
         held[passage.id] = passes(passage.metadata)
@@ -111,9 +111,9 @@ def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell
     none, some = sum(bool(one) and not any(one) for one in left), sum(any(one) and not all(one) for one in left)
     if none or some:
         tell(
-            f"warning: the filter (--where, where=) passes {sum(held.values())} of {len(held)} passages: it removes "
-            f"all labelled passages of {none} of {len(questions)} questions, which score 0 whatever is searched, and "
-            f"some of {some} more; change the filter, or leave these questions out"
+            f"warning: the filter (--where, where=) passes {sum(held.values())} of {len(held)} passages. Of "
+            f"{len(questions)} questions, it removes all labelled passages of {none}, which score 0 whatever is "
+            f"searched, and some of {some}: change the filter, or leave these questions out"
         )
 
 
@@ -127,22 +127,20 @@ def _tell_copies(questions: Sequence[Question], held: Mapping[str, bool], texts:
             same[text].append(id)
     groups = [ids for ids in same.values() if len(ids) > 1]
     others = {id: [one for one in ids if one != id] for ids in groups for id in ids}
-    found = {
-        question.id: pairs
+    copies = [
+        (question.id, id, copy)
         for question in questions
-        if (
-            pairs := [
-                (id, one) for id in helpful(question) for one in others.get(id, ()) if one not in question.evidence
-            ]
-        )
-    }
-    if found:
-        (id, copy), *_ = next(iter(found.values()))
-        count = len({id for pairs in found.values() for id, _ in pairs})
+        for id in helpful(question)
+        for copy in others.get(id, ())
+        if copy not in question.evidence
+    ]
+    if copies:
+        _, id, copy = copies[0]
+        passages, asked = (len({one[place] for one in copies}) for place in (1, 0))
         tell(
-            f"warning: the text of {count} labelled passages of {len(found)} of {len(questions)} questions is in the "
-            f"collection under another id too, such as {id!r} and {copy!r}; a search that finds only the copy counts "
-            "as a miss: index each text once, or label the copies"
+            f"warning: the collection has the text of labelled passages under other ids too, such as {id!r} and "
+            f"{copy!r} (labelled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds "
+            "only the copy counts as a miss: index each text once, or label the copies"
         )
 
 
@@ -152,10 +150,10 @@ def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
     found: list[Passage] = []
     with suppress(Exception):  # the run reports what fails, question by question
         found = [hit.passage for hits in retriever.search(asked, PROBE_DEPTH) for hit in hits]
-    named = {id for question in labelled for id in question.evidence}
+    named = dict.fromkeys(id for question in labelled for id in question.evidence)
     made = sum(passage.id.startswith(MADE_ID) for passage in found)
     remedy = f"return the ids that the labels name, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
-    if found and named.isdisjoint(passage.id for passage in found):
+    if found and not any(passage.id in named for passage in found):
         key = next((key for one in found for key, value in one.metadata.items() if str(value) in named), None)
         hint = "" if key is None else f"; the labels name their metadata {key!r}, so give that as the id"
         tell(

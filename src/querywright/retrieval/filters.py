@@ -90,7 +90,7 @@ def check_passes(where: Mapping[str, Any] | None, metadata: Iterable[Mapping[str
     reasons = [_reason(key, condition, rows, keys) for key, condition in conditions(where or {})]
     raise InputError(
         f"the filter {_shown(where)} passes 0 of {len(rows)} passages, so nothing can be found: {'; '.join(reasons)}. "
-        "Correct the filter (--where, where=); a number, a text and true or false never equal each other"
+        "Correct the filter (where=...); a number, a text and true or false never equal each other"
     )
 
 
