@@ -25,7 +25,7 @@ import numpy as np
 
 from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, DataError, InputError
+from querywright.errors import CollectionError, DataError, InputError, QuerywrightError
 from querywright.files import sync
 from querywright.home import home as working_folder
 from querywright.keyed_lines import KeyedLines, of_both
@@ -188,10 +188,13 @@ def _copies(passages: Iterable[Passage]) -> list[str]:
 
 
 def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
-    """Count the passages that are longer than the embedder reads; empty if there are none."""
+    """Count the passages that are longer than the embedder reads; empty if there are none, or it cannot be loaded."""
     left, count, found, most = iter(passages), 0, list[str](), None
     while part := list(islice(left, CHUNK)):
-        longer, most = embedder.longer([one.content for one in part])
+        try:
+            longer, most = embedder.longer([one.content for one in part])
+        except QuerywrightError:  # all vectors were in the store, so the build does without the model
+            return []
         found += [one.id for one, is_longer in zip(part, longer, strict=True) if is_longer]
         count += len(part)
         if most is None:
