@@ -176,13 +176,13 @@ class Embedder(Shared):
             ModelError: The model cannot be loaded.
         """
         model = self._loaded()
-        longest = getattr(model, "max_seq_length", None)
-        if not isinstance(longest, int):
+        longest, tokenizer = (getattr(model, name, None) for name in ("max_seq_length", "tokenizer"))
+        if not isinstance(longest, int) or not (isinstance(model, OnnxBert) or callable(tokenizer)):
             return [False] * len(texts), None
         whole = [self.prompts.get("document", "") + _clean(text) for text in texts]
         if isinstance(model, OnnxBert):
             return model.longer(whole), longest
-        return [len(ids) > longest for ids in model.tokenizer(whole, verbose=False)["input_ids"]], longest
+        return [len(ids) > longest for ids in model.tokenizer(text=whole, verbose=False)["input_ids"]], longest
 
     def _loaded(self) -> Any:
         if self._model is None:
