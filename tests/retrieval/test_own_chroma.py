@@ -267,5 +267,5 @@ def test_records_without_a_document_are_skipped_and_counted(embedder, caplog):
     told = [one.getMessage() for one in caplog.records]
     assert told == [
         "the Chroma collection 'own' has records without a document; they are skipped",
-        "9 records of the Chroma collection 'own' have no document: skipped",
+        "skipped in the Chroma collection 'own': 9 of 12 records, which have no document",
     ]

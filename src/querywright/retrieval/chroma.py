@@ -332,6 +332,7 @@ class ForeignChromaRetriever(_Dense, Shared):
 
     def passages(self) -> Iterator[Passage]:
         """All passages of the collection, as Chroma gives them."""
+        self._is_told = True  # with their number
         return passages_of(self._collection)
 
     def passes_some(self) -> bool:
@@ -402,8 +403,11 @@ def passages_of(collection: Any) -> Iterator[Passage]:
     for page in _pages(collection):
         count += len(page)
         yield from page.values()
-    if skipped := int(collection.count()) - count:
-        _logger.warning("%d records of the Chroma collection %r have no document: skipped", skipped, collection.name)
+    if (records := int(collection.count())) > count:
+        _logger.warning(
+            "skipped in the Chroma collection %r: %d of %d records, which have no document", collection.name,
+            records - count, records,
+        )  # fmt: skip
 
 
 def _pages(collection: Any, size: int = PAGE) -> Iterator[dict[str, Passage]]:
