@@ -93,9 +93,10 @@ class CallableRetriever(Shared):
 
     def _hits(self, query: str, k: int) -> list[Hit]:
         items = self._items(query, k)
-        if self._changes_ids is None and any(map(_is_uuid, _ids(items).values())):
-            # An id that is new at each call names nothing: asking once more tells.
-            self._changes_ids = _ids(items) != _ids(self._items(query, k))
+        if self._changes_ids is None and any(map(_is_uuid, (ids := _ids(items)).values())):
+            # An id that is new at each call names nothing. Only a second call shows that.
+            again = _ids(self._items(query, k))
+            self._changes_ids = any(ids[text] != id for text, id in again.items() if text in ids)
         found: dict[str, tuple[Passage, float | None]] = {}
         for passage, score in map(self._read, items):
             first, _ = found.setdefault(passage.id, (passage, score))
