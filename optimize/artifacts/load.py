@@ -27,6 +27,7 @@ from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class, use_writer
 from querywright.retrieval.addresses import is_collection
 from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.checks import check_filter
 from querywright.retrieval.collection import collection_folder, no_collection, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
@@ -103,6 +104,7 @@ def load(
         raise InputError(f"a filter is for a collection, but got {retriever!r:.80}; give it to that: where=...")
     else:
         found = as_retriever(retriever)
+    check_filter(found)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     reads = lm_of(manifest, lm, folder)
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))

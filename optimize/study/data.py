@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from querywright.data import read_questions, split_questions
-from querywright.data.reading import check_labels
 from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
@@ -19,9 +19,13 @@ from querywright.optimize.study.space import Space, build_space
 from querywright.optimize.study.spec import StudySpec
 from querywright.programs import technique_class
 from querywright.programs.readers import reader_for
+from querywright.retrieval.checks import Tell, tell_passages
 from querywright.retrieval.engines import passages_in
+from querywright.retrieval.filters import check_passes
 
 SAMPLE = 200
+
+_logger = logging.getLogger(__name__)
 
 
 class CheckedStudy(NamedTuple):
@@ -33,8 +37,15 @@ class CheckedStudy(NamedTuple):
     passages: Sequence[Passage]
 
 
-def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = None) -> CheckedStudy:
+def checked_study(
+    source: Path | str | Mapping[str, Any], home: Path | None = None, *, tell: Tell = _logger.warning
+) -> CheckedStudy:
     """Read and check a study, from its file or a mapping, and open its data.
+
+    Args:
+        source: The file or the mapping.
+        home: The workspace. Default: ``querywright.home.home()``.
+        tell: Called with labels that the search cannot satisfy. Default: a warning of the log.
 
     Raises:
         InputError: Something is wrong with the study, its questions or its collection.
@@ -42,7 +53,8 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
     spec = read_spec(source)
     splits, reader, _ = data_of(spec)
     held = passages_in(spec.collection, home)
-    check_labels([question for part in splits for question in part], held)
+    check_passes(spec.where, (passage.metadata for passage in held.values()))
+    tell_passages([question for part in splits for question in part], held.values(), spec.where, tell)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
     return CheckedStudy(spec, splits, build_space(spec, reader), [held[one] for one in chosen])

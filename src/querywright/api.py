@@ -43,11 +43,12 @@ from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
-from querywright.prepared import Metrics, opened, prepare, tell_missing_evidence
+from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import check_takes_writer, technique_class
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
+from querywright.retrieval.checks import tell_searched
 from querywright.workspace import Tell, Workspace
 
 if TYPE_CHECKING:
@@ -427,7 +428,7 @@ def compile(
         # Its folder is what runs, for its base may lie beside it; the copy is for the program that is saved.
         if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
             tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
-        tell_missing_evidence(asked, index, tell)
+        tell_searched(asked, index, tell)
         asks: Any = judge_lm
         if asks is not None:
             asks = asks(place) if _opens(asks) else place.another_lm(asks)

@@ -16,7 +16,6 @@ import dspy
 
 from querywright.data import Question, read_questions
 from querywright.data.labels import evidence_by
-from querywright.data.reading import check_evidence, check_labels
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS, RANKED, Metric, needs
 from querywright.metrics.guideline import Guidelines
@@ -52,6 +51,7 @@ from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.readers import reader_for
 from querywright.retrieval.addresses import is_collection
 from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.checks import tell_searched
 from querywright.retrieval.chroma import ForeignChromaRetriever
 from querywright.retrieval.collection import collection_folder, read_manifest
 from querywright.retrieval.engines import check_engine
@@ -63,7 +63,6 @@ Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
 
 DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
-SHOWN_WARNINGS = 3
 LACKING = {
     "support": "a reader that names its support such as grounded (--reader)",
     "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
@@ -264,7 +263,6 @@ def prepare(
         ready.opens = lambda one: opened(ready.workspace, retriever, embedder, one, where)
         for one in dict.fromkeys([arm.engine for arm in searching.values()] or [engine]):
             ready.searched_by(one)
-        tell_missing_evidence(asked, ready.retriever, tell)
     own_lm = ready.workspace.lm if judge_lm is None else judge_lm(ready.workspace)
     for name, metric in chosen.items():
         if isinstance(metric, JudgedMetric) and metric.lm is None:
@@ -288,6 +286,7 @@ def prepare(
 
     ready.make = make
     ready.programs |= {name: made(name, arm) for name, arm in named.items()}
+    tell_searched(asked, ready.retriever, tell)
     asked_by: dict[Any, list[str]] = {}
     for technique in (program.technique for program in ready.programs.values()):
         asked_by.setdefault(technique.writer_lm, []).append(technique.NAME)
@@ -493,23 +492,3 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
         if short:
             notes.append(f"{metric}: fewer are found by {', '.join(short)}; see max_passages={depth}")
     return notes
-
-
-def tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    """Say which evidence is not in the collection, and what that does; labels of people and judges are refused then."""
-    if not any(question.evidence for question in asked) or not callable(getattr(retriever, "passages", None)):
-        return
-    held = {passage.id for passage in retriever.passages()}
-    check_labels(asked, held)
-    missing = check_evidence(asked, held)
-    lost = sum(bool(question.evidence) and held.isdisjoint(question.evidence) for question in asked)
-    if lost:
-        tell(
-            f"warning: no labelled passage of {lost} of {len(asked)} questions is in the collection, so they are lost "
-            "(not indexed) whatever is searched, and score 0: index these passages, search the collection that the "
-            "labels are of, or correct the ids"
-        )
-    for line in missing[:SHOWN_WARNINGS]:
-        tell(f"warning: {line}")
-    if len(missing) > SHOWN_WARNINGS:
-        tell(f"warning: and {len(missing) - SHOWN_WARNINGS} questions more")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from types import SimpleNamespace
+from uuid import uuid4
 
 import dspy
 import pytest
@@ -66,6 +67,46 @@ def test_langchain():
     retriever.search_kwargs = {"k": 4}  # over a vector store, which is told k
     assert len(as_retriever(retriever).search(["q"], 1)[0]) == 1
     assert retriever.asked == [("q", {}), ("q", {"k": 1})]
+
+
+@pytest.mark.parametrize("key", ["id", "doc_id", "_id", "chunk_id"])
+def test_an_id_in_the_metadata_is_the_id_of_a_passage_that_has_none(key):
+    for item in (
+        SimpleNamespace(page_content="first", metadata={key: 7}, id=None),
+        SimpleNamespace(content="first", meta={key: 7}, id=""),  # a document of Haystack
+        {"text": "first", "metadata": {key: "7"}},
+        {"text": "first", key: 7},
+    ):
+        (hit,) = as_retriever(lambda query, item=item: [item]).search(["q"], 5)[0]
+        assert hit.passage.id == "7"
+
+
+def test_chunks_with_the_id_of_their_document_all_stay():
+    chunks = [{"text": text, "metadata": {"doc_id": "d"}} for text in ("one", "two", "one")]
+    first, second = as_retriever(lambda query: chunks).search(["q"], 5)[0]
+    assert (first.passage.id, first.passage.text) == ("d", "one")
+    assert (second.passage.id.partition("#")[0], second.passage.text) == ("d", "two")
+
+
+@pytest.mark.parametrize(("metadata", "id"), [({"id": "tyre"}, "tyre"), ({}, "text:")])
+def test_a_uuid_that_is_new_at_each_call_is_no_id(metadata, id):
+    asked = []
+
+    def search(query):
+        asked.append(query)
+        return [{"id": uuid4(), "text": "about tyres", "metadata": metadata}]
+
+    retriever = as_retriever(search)
+    found = [retriever.search([query], 5)[0][0].passage.id for query in "abc"]
+    assert len({*found}) == 1
+    assert found[0].startswith(id)
+    assert asked == ["a", "a", "b", "c"]  # once more, the first time
+
+
+def test_a_uuid_that_stays_is_an_id():
+    own = str(uuid4())
+    retriever = as_retriever(lambda query: [{"id": own, "text": "about tyres", "metadata": {"id": "tyre"}}])
+    assert retriever.search(["a"], 5)[0][0].passage.id == own
 
 
 class LlamaIndexRetriever:

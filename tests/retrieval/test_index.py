@@ -16,6 +16,7 @@ import pytest
 import querywright.retrieval.index as index_module
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
+from querywright.models.embedder import resolve_embedder
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import calls_and_sync
 from querywright.retrieval.collection import delete_collection, list_collections
@@ -84,6 +85,29 @@ def test_what_is_not_named_stays_and_what_changed_is_replaced(builder):
     report = builder.build([new], prune=True)
     assert (report.count, report.removed) == (1, 30)
     builder.check([new])
+
+
+def test_texts_with_several_ids_are_counted_at_every_build(builder):
+    rows = [
+        Passage("a", "Tea."),
+        Passage("b", "tea."),
+        Passage("c", "TEA."),
+        Passage("d", "Milk."),
+        Passage("e", "Milk."),
+    ]
+    for _ in range(2):
+        (line,) = builder.build(rows).notes
+        assert line.startswith("2 texts have two or more ids, such as 'a' and 'b'")
+    assert builder.build(rows[::3], prune=True).notes == ()
+
+
+def test_passages_longer_than_the_embedder_reads_are_counted(home, build):
+    rows = [Passage("long", "tea " * 255), Passage("fits", "tea " * 254)]  # and two tokens that begin and end a text
+    embedder = resolve_embedder()
+    (line,) = build(home, "teas", rows, embedder).notes
+    assert line.startswith("1 of 2 passages is longer than the embedder reads (256 tokens), such as 'long'")
+    assert build(home, "again", rows, resolve_embedder()).notes == (line,)  # its vectors are in the store
+    assert build(home, "short", rows[1:], embedder).notes == ()
 
 
 def test_bad_passages_are_named_all_at_once_and_nothing_is_embedded(builder):

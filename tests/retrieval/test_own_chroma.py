@@ -153,8 +153,10 @@ def test_a_collection_is_what_every_entrance_takes(tmp_path, embedder):
     options = {"retriever": table, "reader": None, "metrics": ["recall@1"], "home": tmp_path / "home"}
     compared = qw.compare(["plain"], rows, references=False, **options)
     assert compared.arms[0].average("recall@1") == 1
-    evaluated = qw.evaluate("plain", rows, where={"topic": "none"}, **options)
-    assert evaluated.average("recall@1") == 0
+    with pytest.raises(
+        InputError, match=r'filter {"topic": "none"} passes 0 of 3 .* metadata key \'topic\'; there are: none'
+    ):
+        qw.evaluate("plain", rows, where={"topic": "none"}, **options)
     assert (table.count(), table.metadata) == (3, None)
     with pytest.raises(InputError, match=r"searched by its vectors \(the engine dense\), but got bm25"):
         qw.compare(["plain@bm25"], rows, **options)
@@ -247,3 +249,23 @@ def test_what_cannot_be_searched():
     ):
         with pytest.raises(InputError, match=said):
             as_retriever(wrong)
+
+
+def test_records_without_a_document_are_skipped_and_counted(embedder, caplog):
+    table = collection(embedding_function=None)
+    vectors = embedder.encode(list(TEXTS.values()))
+    table.add(ids=[f"empty {n}" for n in range(9)], embeddings=vectors[[0] * 9])
+    table.add(ids=[*TEXTS], documents=[*TEXTS.values()], embeddings=vectors)
+    retriever = ChromaRetriever(table)
+    nearest = [hit.passage.id for hit in retriever.search([TEXTS["heart"]], 2)[0]]
+    assert (nearest[0], len(nearest), nearest[1] in TEXTS) == ("heart", 2, True)
+    assert len(retriever.search(["tea"], 50)[0]) == len(TEXTS)
+    assert [one.id for one in retriever.passages()] == [*TEXTS]
+    assert ("tea" in retriever, "empty 1" in retriever) == (True, False)
+    with pytest.raises(InputError, match="not in the collection 'own': 'empty 1'"):
+        retriever.get(["tea", "empty 1"])
+    told = [one.getMessage() for one in caplog.records]
+    assert told == [
+        "the Chroma collection 'own' has records without a document; they are skipped",
+        "skipped in the Chroma collection 'own': 9 of 12 records, which have no document",
+    ]

@@ -82,6 +82,8 @@ def index(
     ))  # fmt: skip
     if documents is not None:
         note(f"{documents.files} files, {documents.unchanged} of them as they were and not read again")
+    for line in report.notes:
+        note(f"warning: {line}")
     if report.stayed:
         note(f"{report.stayed} passages of earlier sources stay; --prune removes them")
 

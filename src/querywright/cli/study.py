@@ -100,7 +100,7 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
     from querywright.optimize.study.estimate import estimate
     from querywright.optimize.study.resources import open_writers
 
-    checked = checked_study(file, output.home)
+    checked = checked_study(file, output.home, tell=note)
     spec = checked.spec
     _note_unlearnt(spec)
     asked = opt.LMOptions(
@@ -148,7 +148,7 @@ def run_command(
     from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.engine import run_study
 
-    spec = checked_study(file, output.home).spec
+    spec = checked_study(file, output.home, tell=note).spec
     _note_unlearnt(spec)
     _go(partial(run_study, spec, save_to), file, save_to, run, output)
 

@@ -166,16 +166,38 @@ class Embedder(Shared):
         """A pickle says its id, by which it is found again, without a store."""
         return _by_id, (self.id,)
 
-    def _rows(self, texts: list[str], side: Side) -> dict[str, Vectors]:
-        rows = self._read(texts, side)
-        self.n_cached += len(rows)
-        if len(rows) == len(texts):
-            return rows
+    def longer(self, texts: Sequence[str]) -> tuple[list[bool], int | None]:
+        """Tell which documents have more tokens than the model reads, and how many it reads.
+
+        Returns:
+            One value a text, and the limit in tokens, prompt included; all False and None if the model does not say.
+
+        Raises:
+            ModelError: The model cannot be loaded.
+        """
+        model = self._loaded()
+        longest, tokenizer = (getattr(model, name, None) for name in ("max_seq_length", "tokenizer"))
+        if not isinstance(longest, int) or not (isinstance(model, OnnxBert) or callable(tokenizer)):
+            return [False] * len(texts), None
+        whole = [self.prompts.get("document", "") + _clean(text) for text in texts]
+        if isinstance(model, OnnxBert):
+            return model.longer(whole), longest
+        return [len(ids) > longest for ids in model.tokenizer(text=whole, verbose=False)["input_ids"]], longest
+
+    def _loaded(self) -> Any:
         if self._model is None:
             with loading(self.id), self._lock:
                 if self._model is None:
                     self._model = self._load()
                     self._turns = threading.Semaphore(getattr(self._model, "at_once", 1))
+        return self._model
+
+    def _rows(self, texts: list[str], side: Side) -> dict[str, Vectors]:
+        rows = self._read(texts, side)
+        self.n_cached += len(rows)
+        if len(rows) == len(texts):
+            return rows
+        self._loaded()
         with self._turns:
             rows |= self._read([text for text in texts if text not in rows], side)  # others may have made them since
             missing = [text for text in texts if text not in rows]

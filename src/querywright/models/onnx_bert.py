@@ -76,6 +76,8 @@ class OnnxBert:
         longest = own.get("max_seq_length") or min(told["model_max_length"], config["max_position_embeddings"])
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(longest)
+        self.max_seq_length = int(longest)
+        """Tokens of a text that are read."""
         self.at_once = os.cpu_count() or 1
         """Calls that get on side by side: a small one has one thread."""
         self._by_mean = _MODES[modes[0]] == "mean"
@@ -100,6 +102,10 @@ class OnnxBert:
         return vectors
 
     encode_query = encode_document = encode
+
+    def longer(self, texts: Sequence[str]) -> list[bool]:
+        """Tell whether each text has more tokens than are read."""
+        return [bool(one.overflowing) for one in self._tokenizer.encode_batch(texts)]
 
     def _states(self, tokens: list[list[int]]) -> Any:
         ids = np.zeros((len(tokens), len(tokens[-1])), dtype=np.int32)

@@ -9,10 +9,12 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
+from uuid import UUID
 
-from querywright.data.types import Passage
+from querywright.data.types import Passage, Scalar
 from querywright.errors import InputError, QuerywrightError
 from querywright.imports import imported
 from querywright.retrieval.addresses import is_collection
@@ -20,7 +22,10 @@ from querywright.retrieval.types import Hit, Kind, Retriever, check_queries
 from querywright.shared import Shared
 
 TEXT_KEYS = ("text", "page_content", "content", "long_text")
-ID_KEYS = ("id", "id_", "node_id", "doc_id")
+ID_KEYS = ("id", "id_", "node_id", "doc_id", "_id", "chunk_id", "pid")
+"""Names of a passage's id, in an item and then in its metadata."""
+MADE_ID = "text:"
+"""Begins an id that is made from the text."""
 FORMS = (
     "a retriever must return a list, best first, of Passage, text, mapping with 'text' (and 'id', 'title', "
     "'score', 'metadata'), (one of these, score), LangChain documents or LlamaIndex nodes"
@@ -30,8 +35,11 @@ FORMS = (
 class CallableRetriever(Shared):
     """Wraps a function or a foreign retriever.
 
-    What it returns is taken in its order. Where a score is missing, it is 1 / rank. A text without an id gets
-    one made from the text. ``k`` is passed on when the function takes it; the answer is cut to ``k`` anyway.
+    What it returns is taken in its order. Where a score is missing, it is 1 / rank. If a passage has no id, or another
+    UUID at each call, its id is that in its metadata (``id``, ``doc_id``, ``_id``, ``chunk_id`` ...), else it is made
+    from the text. If several passages of an answer have one id in their metadata, as chunks of a document do, the first
+    keeps it and the others get it with a number made from their text. ``k`` is passed on when the function takes it;
+    the answer is cut to ``k`` anyway.
 
     Args:
         fn: ``(query, k)`` or ``(query)`` to a list of passages, or an object with ``invoke`` (LangChain),
@@ -51,6 +59,7 @@ class CallableRetriever(Shared):
         named = fn if hasattr(fn, "__qualname__") else type(fn)
         self._name = f"{named.__module__}.{named.__qualname__}"
         self._fingerprint = fingerprint
+        self._changes_ids: bool | None = None  # known once it has returned a UUID
 
     @property
     def fingerprint(self) -> str:
@@ -74,7 +83,7 @@ class CallableRetriever(Shared):
             InputError: When ``k`` is below 1, or what comes back cannot be read.
         """
         check_queries(queries, k)
-        return [self._hits(self._call(query, k), k) for query in queries]
+        return [self._hits(query, k) for query in queries]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(CallableRetriever, fingerprint=self._fingerprint), (self._fn,)
@@ -82,14 +91,18 @@ class CallableRetriever(Shared):
     def __repr__(self) -> str:
         return f"CallableRetriever({self._name})"
 
-    def _hits(self, answer: Any, k: int) -> list[Hit]:
-        items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
-        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-            raise InputError(f"{self._name} returned {type(answer).__name__}: {FORMS}")
+    def _hits(self, query: str, k: int) -> list[Hit]:
+        items = self._items(query, k)
+        if self._changes_ids is None and any(map(_is_uuid, (ids := _ids(items)).values())):
+            # An id that is new at each call names nothing. Only a second call shows that.
+            again = _ids(self._items(query, k))
+            self._changes_ids = any(ids[text] != id for text, id in again.items() if text in ids)
         found: dict[str, tuple[Passage, float | None]] = {}
-        for item in items:
-            passage, score = self._read(item)
-            found.setdefault(passage.id, (passage, score))
+        for passage, score in map(self._read, items):
+            first, _ = found.setdefault(passage.id, (passage, score))
+            if first.text != passage.text:
+                other = replace(passage, id=f"{passage.id}#{_digest(passage.text)}")
+                found.setdefault(other.id, (other, score))
         best = list(found.values())[:k]
         scored = all(score is not None for _, score in best)
         return [
@@ -97,21 +110,27 @@ class CallableRetriever(Shared):
             for rank, (passage, score) in enumerate(best, start=1)
         ]
 
-    def _read(self, found: Any) -> tuple[Passage, float | None]:
-        item: Any
-        score: Any
-        item, score = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
-        if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
-            item, score = item.node, getattr(item, "score", None) if score is None else score
+    def _items(self, query: str, k: int) -> list[tuple[Any, Any]]:
+        """What was found for a query, each with its score or None."""
+        answer = self._call(query, k)
+        items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            raise InputError(f"{self._name} returned {type(answer).__name__}: {FORMS}")
+        return [_item(one) for one in items]
+
+    def _read(self, found: tuple[Any, Any]) -> tuple[Passage, float | None]:
+        item, score = found
         if isinstance(item, Passage):
             return item, self._score(score)
         text, id, title, metadata, own_score = _fields(item)
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{self._name} returned an item of type {type(item).__name__} without a text: {FORMS}")
-        if id is None or id == "":
-            id = f"text:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
-        pairs = metadata.items() if isinstance(metadata, Mapping) else ()
-        kept = {str(key): value for key, value in pairs if isinstance(value, str | int | float)}
+        kept: dict[str, Scalar] = {}
+        if isinstance(metadata, Mapping):
+            kept = {str(key): value for key, value in metadata.items() if isinstance(value, str | int | float)}
+        if id is None or (self._changes_ids and _is_uuid(id)):
+            named = (kept[key] for key in ID_KEYS if kept.get(key, "") != "")
+            id = next(named, f"{MADE_ID}{_digest(text)}")
         return Passage(str(id), text, str(title or ""), kept), self._score(own_score if score is None else score)
 
     def _score(self, score: Any) -> float | None:
@@ -191,6 +210,31 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
     return lambda query, k: fn(query)
 
 
+def _item(found: Any) -> tuple[Any, Any]:
+    """An item, and the score that stands beside it, or None."""
+    item, score = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
+        return item.node, getattr(item, "score", None) if score is None else score
+    return item, score
+
+
+def _ids(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """The ids that items have themselves, by their texts."""
+    fields = (_fields(item) for item, _ in items if not isinstance(item, Passage))
+    return {str(text): id for text, id, *_ in fields}
+
+
+def _is_uuid(id: object) -> bool:
+    try:
+        return bool(UUID(str(id)))
+    except ValueError:
+        return False
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
 def _fields(item: Any) -> tuple[Any, ...]:
     """Text, id, title, metadata and score of an item; None for what it does not have."""
     if isinstance(item, str):
@@ -203,4 +247,4 @@ def _fields(item: Any) -> tuple[Any, ...]:
 
     content = getattr(item, "get_content", None)
     text = content() if callable(content) else first(*TEXT_KEYS)
-    return text, first(*ID_KEYS), first("title"), first("metadata"), first("score")
+    return text, first(*ID_KEYS), first("title"), first("metadata", "meta"), first("score")

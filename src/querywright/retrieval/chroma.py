@@ -43,7 +43,7 @@ from querywright.retrieval.collection import (
     read_passages,
 )
 from querywright.retrieval.filters import all_of
-from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, read_into
+from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes, read_into
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.shared import Shared
 
@@ -216,6 +216,8 @@ class ChromaRetriever(_Dense, HeldPassages):
             passages = read_into(name, passages, home).passages
         read = iterate_passages(passages, columns=columns)
         report = build_collection(name, read, embedder=embedder, home=home, prune=prune, progress=progress)
+        for line in report.notes:
+            _logger.warning("%s: %s", name, line)
         if report.stayed:
             _logger.warning("%d passages of earlier sources stay in %r; prune=True removes them", report.stayed, name)
         return cls(name, embedder=embedder, home=home)
@@ -252,6 +254,7 @@ class ForeignChromaRetriever(_Dense, Shared):
     """Searches a collection that ``chromadb`` opened, embedded or on a server; it is read and never written.
 
     A document is a passage's text, and ``title`` in its metadata its title; keys that begin with ``_`` are left out.
+    Records without a document are skipped, and a warning of the log says so.
     Queries are embedded by the embedder that is given, else by the collection's own embedding function, else by the
     embedded embedder where it made the collection's vectors, which are looked at. Scores are similarities, higher is
     better: 1 less Chroma's distance where the space is ``cosine`` or ``ip``, 1 less half of it where it is ``l2``: the
@@ -290,16 +293,17 @@ class ForeignChromaRetriever(_Dense, Shared):
         self.embedder = embedder
         self.where = all_of(where)
         self.is_known = fingerprint is not None
-        self._given = fingerprint
+        self._given, self._is_told = fingerprint, False
         self._collection = collection
         self._function = embeds_itself(collection)
         settings = getattr(collection, "configuration_json", None) or {}
         stated = (settings.get("hnsw") or settings.get("spann") or {}).get("space")
         self._space = stated or (collection.metadata or {}).get("hnsw:space") or "l2"
-        sample = _page(collection, "documents", "embeddings", limit=LOOKED_AT)
-        if not sample["ids"] or not any(sample["documents"] or ()):
-            lacks = "has no documents, which are what is read; add them" if sample["ids"] else "is empty; fill it"
+        first = next(_pages(collection, LOOKED_AT), None) or next(filter(None, _pages(collection)), None)
+        if not first:
+            lacks = "has no documents, which are what is read; add them" if self.count else "is empty; fill it"
             raise CollectionError(f"the Chroma collection {self.name!r} {lacks}")
+        sample = _page(collection, "documents", "embeddings", ids=list(first)[:LOOKED_AT])
         vectors = np.asarray(sample["embeddings"], dtype=np.float32)
         self.dimension = int(vectors.shape[1])
         if embedder is not None:
@@ -307,7 +311,9 @@ class ForeignChromaRetriever(_Dense, Shared):
         elif self._function is None:
             self.embedder = resolve_embedder(store=open_store(home))
             self._check(self.embedder.dimension)
-            made = self.embedder.encode([text or "" for text in sample["documents"]])
+            made = self.embedder.encode(sample["documents"])
+            for line in longer_notes(first.values(), self.embedder):
+                _logger.warning("of the passages of %r that were looked at, %s", self.name, line)
             alike = np.sum(made * vectors, axis=1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-9)
             if np.median(alike) < SAME_MODEL:
                 self._differ("are not those of", f"for the same texts (cosine {np.median(alike):.2f})")
@@ -326,7 +332,13 @@ class ForeignChromaRetriever(_Dense, Shared):
 
     def passages(self) -> Iterator[Passage]:
         """All passages of the collection, as Chroma gives them."""
+        self._is_told = True  # with their number
         return passages_of(self._collection)
+
+    def passes_some(self) -> bool:
+        """Whether ``where`` passes a passage."""
+        with chroma_errors(self.where, self.name, REACH):
+            return bool(self._collection.get(where=self.where, limit=1, include=[])["ids"])
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
         """The passages of some ids, in their order.
@@ -334,10 +346,12 @@ class ForeignChromaRetriever(_Dense, Shared):
         Raises:
             InputError: When an id is not in the collection; the message names all of them.
         """
-        return picked(self.name, _read(self._collection, ids=list(dict.fromkeys(ids))) if ids else {}, ids)
+        asked = {"ids": list(dict.fromkeys(ids))}
+        page = _page(self._collection, "documents", "metadatas", **asked) if ids else None
+        return picked(self.name, _passages_in(page) if page else {}, ids)
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, str) and bool(_page(self._collection, ids=[id])["ids"])
+        return isinstance(id, str) and bool(_passages_in(_page(self._collection, "documents", "metadatas", ids=[id])))
 
     def __repr__(self) -> str:
         return f"ChromaRetriever(<chromadb collection {self.name!r}>)"
@@ -367,25 +381,50 @@ class ForeignChromaRetriever(_Dense, Shared):
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
         read = ("documents", "metadatas")
-        found = nearest(self._collection, self.name, k, self.where, *read, vectors=rows, remedy=REACH)
+        wanted = k
+        while True:  # records without a document take places, which passages further down fill
+            lists = nearest(self._collection, self.name, wanted, self.where, *read, vectors=rows, remedy=REACH)
+            found = [[hit for hit in hits if _has_text(hit[2])] for hits in lists]
+            if all(len(one) >= k or len(hits) < wanted for one, hits in zip(found, lists, strict=True)):
+                break
+            wanted *= 2
+        if found != lists and not self._is_told:
+            self._is_told = True
+            _logger.warning("the Chroma collection %r has records without a document; they are skipped", self.name)
         scale = 0.5 if self._space == "l2" else 1.0
         return [
-            [(_passage(id, *read), 1.0 - scale * float(distance)) for distance, id, *read in hits] for hits in found
+            [(_passage(id, *read), 1.0 - scale * float(distance)) for distance, id, *read in hits[:k]] for hits in found
         ]
 
 
 def passages_of(collection: Any) -> Iterator[Passage]:
-    """All passages of a collection of ``chromadb``, as it gives them."""
-    start = 0
-    while page := _read(collection, limit=PAGE, offset=start):
+    """All passages of a collection of ``chromadb``, as it gives them; a warning counts records without a document."""
+    count = 0
+    for page in _pages(collection):
+        count += len(page)
         yield from page.values()
-        start += PAGE
+    if (records := int(collection.count())) > count:
+        _logger.warning(
+            "skipped in the Chroma collection %r: %d of %d records, which have no document", collection.name,
+            records - count, records,
+        )  # fmt: skip
 
 
-def _read(collection: Any, **asked: Any) -> dict[str, Passage]:
-    page = _page(collection, "documents", "metadatas", **asked)
-    rows = zip(page["ids"], page["documents"], page["metadatas"], strict=True)
-    return {id: _passage(id, text, metadata) for id, text, metadata in rows}
+def _pages(collection: Any, size: int = PAGE) -> Iterator[dict[str, Passage]]:
+    """The passages of each page of records by id; a record without a document is none."""
+    start = 0
+    while (page := _page(collection, "documents", "metadatas", limit=size, offset=start))["ids"]:
+        yield _passages_in(page)
+        start += size
+
+
+def _passages_in(page: Any) -> dict[str, Passage]:
+    rows = zip(page["ids"], page["documents"] or (), page["metadatas"], strict=False)
+    return {id: _passage(id, text, metadata) for id, text, metadata in rows if _has_text(text)}
+
+
+def _has_text(document: str | None) -> bool:
+    return document is not None and bool(document.strip())
 
 
 def _page(collection: Any, *include: str, **asked: Any) -> Any:
@@ -412,9 +451,7 @@ def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
     return found
 
 
-def _passage(id: str, text: str | None, metadata: Mapping[str, Any] | None) -> Passage:
-    if text is None:
-        raise InputError(f"the passage {id!r} of the collection has no document; add the texts to the collection")
+def _passage(id: str, text: str, metadata: Mapping[str, Any] | None) -> Passage:
     told = (metadata or {}).items()
     kept: dict[str, Scalar] = {key: one for key, one in told if isinstance(one, str | int | float) and key[0] != "_"}
     return Passage(id, text, str(kept.pop("title", "")), kept)

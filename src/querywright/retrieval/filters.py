@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 
 Matcher = Callable[[Mapping[str, Any]], bool]
+
+EXAMPLES = 3
+"""Values of a key that a message shows."""
+_KINDS = {"number": "numbers", "str": "texts", "bool": "true or false"}
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
@@ -63,3 +69,56 @@ def _typed(value: Any) -> tuple[str, Any]:
     """A value beside the name of its type, which is ``number`` for whole and other numbers."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return "number" if is_number else type(value).__name__, value
+
+
+def check_passes(where: Mapping[str, Any] | None, metadata: Iterable[Mapping[str, Any]]) -> None:
+    """Raise an ``InputError`` if a filter passes none of the passages that have this metadata.
+
+    The error shows, for each condition, what its key holds and how many passages it passes. Chroma judges a filter of
+    a form that ``matcher`` does not know.
+    """
+    try:
+        passes = matcher(where)
+    except InputError:
+        return
+    rows = []
+    for row in metadata:
+        if passes(row):
+            return
+        rows.append(row)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    reasons = [_reason(key, condition, rows, keys) for key, condition in conditions(where or {})]
+    raise InputError(
+        f"the filter {_shown(where)} passes 0 of {len(rows)} passages, so nothing can be found: {'; '.join(reasons)}. "
+        "Correct the filter (where=...); a number, a text and true or false never equal each other"
+    )
+
+
+def conditions(where: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The conditions of a filter: each key of the metadata, and what its value must be."""
+    for key, value in where.items():
+        if key in ("$and", "$or"):
+            for one in value:
+                yield from conditions(one)
+        else:
+            yield key, value
+
+
+def unknown_key(key: str, keys: Iterable[str]) -> str:
+    """Say that no passage has a key, the nearest key, and which keys there are."""
+    return f"no passage has the metadata {unknown('key', key, sorted(keys)).removeprefix('unknown ')}"
+
+
+def _reason(key: str, condition: Any, rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str:
+    """What a key holds and how many passages pass a condition on it."""
+    values = dict.fromkeys(_typed(row[key]) for row in rows if key in row)
+    if not values:
+        return unknown_key(key, keys)
+    kinds = " and ".join(dict.fromkeys(_KINDS.get(kind, kind) for kind, _ in values))
+    shown = ", ".join(_shown(value) for _, value in islice(values, EXAMPLES))
+    passing = sum(map(matcher({key: condition}), rows))
+    return f"{key!r} holds {kinds} such as {shown}, and {_shown({key: condition})} passes {passing}"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

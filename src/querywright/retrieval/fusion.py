@@ -177,14 +177,17 @@ class _Seen:
         """The entry of the passage; without places when it is new."""
         known = self._by_id.get(passage.id)
         if known is None:
-            known = self._by_text.setdefault(_reading(passage.title, passage.text), _Entry(passage, []))
+            known = self._by_text.setdefault(reading(passage.title, passage.text), _Entry(passage, []))
             self._by_id[passage.id] = known
         return known
 
 
 @lru_cache(maxsize=READINGS_KEPT)
-def _reading(title: str, text: str) -> bytes:
-    """The same for passages whose title and text are the same but for case and spacing; kept, for it costs most."""
+def reading(title: str, text: str) -> bytes:
+    """A digest that is the same for passages whose title and text differ in case and spacing only.
+
+    It is cached because it costs most of a fusion.
+    """
     words = f"{title}\n{text}".casefold().split()
     return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

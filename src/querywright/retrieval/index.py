@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ import numpy as np
 
 from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, DataError, InputError
+from querywright.errors import CollectionError, DataError, InputError, QuerywrightError
 from querywright.files import sync
 from querywright.home import home as working_folder
 from querywright.keyed_lines import KeyedLines, of_both
-from querywright.models.embedder import Embedder, Progress, TextEmbedder, with_store
+from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, with_store
 from querywright.progress import shown
 from querywright.retrieval.chroma_index import FOLDER, NEIGHBOURS, ChromaIndex, open_index, write_index
 from querywright.retrieval.collection import (
@@ -50,6 +51,7 @@ from querywright.retrieval.collection import (
     sweep,
     write_passages,
 )
+from querywright.retrieval.fusion import reading
 
 SEARCH_ALL = 10_000
 SEARCH_SAMPLE = 500
@@ -75,6 +77,7 @@ class IndexReport:
         generation: Number of the published generation.
         rebuilt: Whether a new generation was built; False when nothing was to do.
         seconds: How long it took.
+        notes: Texts that have several ids and, if it was rebuilt, passages that are longer than the embedder reads.
     """
 
     name: str
@@ -88,6 +91,7 @@ class IndexReport:
     generation: int
     rebuilt: bool
     seconds: float
+    notes: tuple[str, ...] = ()
 
 
 def build_collection(
@@ -145,6 +149,11 @@ def build_collection(
             cached = distinct - stored.n_embedded + embedded
         sweep(folder, manifest)
         there = [id for id in merged if id in before]
+        notes: list[str] = []
+        if not name.endswith(QUESTIONS_SUFFIX):
+            notes += _copies(of_both(merged, given, before))
+            if manifest is not published and isinstance(embedder, Embedder):
+                notes += longer_notes(of_both(merged, given, before), embedder)
         return IndexReport(
             name=name,
             count=manifest.count,
@@ -157,7 +166,47 @@ def build_collection(
             generation=manifest.number,
             rebuilt=manifest is not published,
             seconds=time.monotonic() - begin,
+            notes=tuple(notes),
         )
+
+
+def _copies(passages: Iterable[Passage]) -> list[str]:
+    """Count the texts that several passages have."""
+    first, copies = dict[int, str](), dict[int, str]()
+    for passage in passages:
+        text = hash(reading("", passage.text))
+        if first.setdefault(text, passage.id) != passage.id:
+            copies.setdefault(text, passage.id)
+    if not copies:
+        return []
+    text, copy = next(iter(copies.items()))
+    has = "1 text has" if len(copies) == 1 else f"{len(copies)} texts have"
+    return [
+        f"{has} two or more ids, such as {first[text]!r} and {copy!r}: a search may find any of them, so index each "
+        "text once, or label all its ids"
+    ]
+
+
+def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
+    """Count the passages that are longer than the embedder reads; empty if there are none, or it cannot be loaded."""
+    left, count, found, most = iter(passages), 0, list[str](), None
+    while part := list(islice(left, CHUNK)):
+        try:
+            longer, most = embedder.longer([one.content for one in part])
+        except QuerywrightError:  # all vectors were in the store, so the build does without the model
+            return []
+        found += [one.id for one, is_longer in zip(part, longer, strict=True) if is_longer]
+        count += len(part)
+        if most is None:
+            break
+    if not found:
+        return []
+    are = "is" if len(found) == 1 else "are"
+    return [
+        f"{len(found)} of {count} passages {are} longer than the embedder reads ({most} tokens), such as {found[0]!r}: "
+        "dense search sees only the beginning. Split them (documents: a smaller --chunk-size), or search with the "
+        "engine bm25 or hybrid"
+    ]
 
 
 def read_into(name: str, source: Any, home: Path | None = None, **options: Any) -> Documents:

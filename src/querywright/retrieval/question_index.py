@@ -124,7 +124,7 @@ class QuestionIndex(HeldPassages):
         self.name = name
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
         """Searches the same passages without their questions."""
-        self.embedder = self.plain.embedder
+        self.embedder, self.where = self.plain.embedder, self.plain.where
         self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
         asked, ids = self._questions._passages, list(self._passages)

@@ -1,0 +1,115 @@
+"""What is searched, held against a filter and the labels of questions before a run."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from querywright.data.types import Label, Passage, Question
+from querywright.errors import InputError
+from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.checks import check_filter, tell_searched
+
+ROWS = [
+    Passage("tyre", "Wide tyres want two bar.", metadata={"year": 2023, "kind": "wheels", "new": True}),
+    Passage("chain", "A chain is worn at 309 mm.", metadata={"year": 2022, "kind": "drive", "new": False}),
+    Passage("pads", "Pads are changed at 1.5 mm.", metadata={"year": 2024, "kind": "brakes", "new": True}),
+]
+
+
+def asked(*evidence):
+    return [
+        Question(f"q{n}", "How much air?", evidence=dict.fromkeys(ids, Label.ENTAILED))
+        for n, ids in enumerate(evidence)
+    ]
+
+
+def told(questions, retriever):
+    said = []
+    tell_searched(questions, retriever, said.append)
+    return said
+
+
+@pytest.fixture
+def bicycles(home, build):
+    def opened(where=None, rows=ROWS):
+        build(home, "bicycles", rows)
+        return BM25Retriever("bicycles", home=home, where=where)
+
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"year": "2023"}, "'year' holds numbers such as 2022, 2024, 2023"),
+        ({"yaer": 2023}, r"no passage has the metadata key 'yaer' \(did you mean year\?\); there are: kind, new, year"),
+        ({"new": "true"}, "'new' holds true or false such as"),
+        ({"new": 1}, "'new' holds true or false such as"),
+        ({"kind": "Wheels"}, """'kind' holds texts such as .*, and {"kind": "Wheels"} passes 0"""),
+        ({"kind": {"$gt": 3}}, "'kind' holds texts such as"),
+        ({"year": {"$in": ["2022", "2023"]}}, "'year' holds numbers such as"),
+        ({"year": 2023, "kind": "drive"}, '{"year": 2023} passes 1; .*{"kind": "drive"} passes 1'),
+        ({"$or": [{"year": 1}, {"colour": "red"}]}, "'year' holds numbers .*no passage has the metadata key 'colour'"),
+    ],
+)
+def test_a_filter_that_passes_nothing_is_refused_with_what_its_keys_hold(bicycles, where, said):
+    with pytest.raises(InputError, match=f"passes 0 of 3 passages, so nothing can be found: .*{said}"):
+        check_filter(bicycles(where))
+
+
+def test_metadata_of_a_csv_are_texts(bicycles):
+    rows = [Passage("a", "b", metadata={"year": "2023"})]
+    with pytest.raises(InputError, match=r"""'year' holds texts such as "2023", and {"year": 2023} passes 0"""):
+        check_filter(bicycles({"year": 2023}, rows))
+
+
+def test_questions_whose_evidence_a_filter_removes_are_counted(bicycles):
+    questions = asked(["tyre"], ["chain"], ["chain", "pads"], ["chain", "tyre"], [])
+    assert told(questions, bicycles()) == []
+    (line,) = told(questions, bicycles({"year": {"$gte": 2023}}))
+    assert "passes 2 of 3 passages. Of 5 questions, it removes all labelled passages of 1, which" in line
+    assert "and some of 2: " in line
+    assert told(questions, bicycles({"year": {"$gt": 2000}})) == []
+
+
+def test_a_key_that_no_passage_has_is_reported_although_the_filter_passes(bicycles):
+    (line,) = told(asked(["tyre"]), bicycles({"yaer": {"$ne": 2023}}))
+    assert "no passage has the metadata key 'yaer' (did you mean year?)" in line
+
+
+def test_labelled_passages_whose_text_has_another_id_are_counted(bicycles):
+    copies = [Passage("tyre 2", "wide  tyres want TWO bar."), Passage("chain 2", ROWS[1].text)]
+    (line,) = told(asked(["tyre"], ["tyre"], ["chain", "chain 2"], ["pads"]), bicycles(rows=[*ROWS, *copies]))
+    assert "such as 'tyre' and 'tyre 2' (labelled passages: 1, questions: 2 of 4)" in line
+
+
+def test_ids_that_no_label_names_are_reported_with_one_of_each():
+    for given, id, hint in (
+        (lambda row: row.text, "'text:", ""),
+        (lambda row: {"id": str(uuid4()), "text": row.text}, "'text:", ""),
+        (lambda row: {"id": 5, "text": row.text, "metadata": {"source": row.id}}, "'5'", "their metadata 'source'"),
+    ):
+        retriever = as_retriever(lambda query, k, given=given: [given(row) for row in ROWS])
+        (line,) = told(asked(["tyre"], ["tyre"]), retriever)
+        assert "no label names any of the " in line
+        assert f"gives ids such as {id}" in line
+        assert "the labels name ids such as 'tyre'" in line
+        assert hint in line
+
+
+def test_passages_without_an_id_beside_others_are_counted():
+    found = [ROWS[0], "A text.", "Another text."]
+    (line,) = told(asked(["tyre"]), as_retriever(lambda query, k: found))
+    assert "2 of the 3 passages" in line
+    assert "have no id" in line
+    assert told(asked(["tyre"]), as_retriever(lambda query, k: ROWS)) == []
+
+
+def test_a_retriever_that_fails_is_left_to_the_run():
+    def fails(query, k):
+        raise OSError("the server is down")
+
+    assert told(asked(["tyre"]), as_retriever(fails)) == []
