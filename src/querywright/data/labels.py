@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from querywright.data.rows import Record, Table, read_options, short
+from querywright.data.cells import short
+from querywright.data.rows import Record, Table, read_options
 from querywright.data.sources import Source, iterate_rows, name_of
 from querywright.data.tables import Row
 from querywright.data.types import PERSON, Label, Question

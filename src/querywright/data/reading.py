@@ -18,8 +18,8 @@ value:
 * ``metadata`` of a passage: an object of text, numbers, truth values and dates; a mapping may name columns that hold
   such values, as ``"topic,year"``.
 
-Text cells (CSV, TSV) hold lists and objects as JSON, and an empty cell is a missing value. Further columns
-are ignored; of passages it is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a
+Text cells (CSV, TSV) hold lists and objects as JSON, or as pandas and NumPy print them
+(:mod:`querywright.data.cells`), and an empty cell is a missing value. Further columns are ignored; of passages it is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a
 form that needs more than names (HotpotQA, Ragas, ...) is put under these names first, see
 :mod:`querywright.data.forms`.
 """
@@ -34,6 +34,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from querywright.data.cells import short
 from querywright.data.documents import names_documents, read_documents
 from querywright.data.forms import shaped
 from querywright.data.labels import read_labels, with_labels
@@ -50,7 +51,6 @@ from querywright.data.rows import (
     read_jointly,
     read_metadata,
     read_options,
-    short,
     split_names,
 )
 from querywright.data.sources import Source, iterate_rows, name_of
