@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from querywright.data.splits import Splits, asked_of, folded, repeated
 from querywright.data.types import Label, Question
 from querywright.metrics.statistics import minimum_detectable
 from querywright.optimize.evaluate import Evaluation
@@ -37,6 +38,40 @@ def hints(
         )
 
 
+def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
+    """Yield a line for each way in which questions that are asked twice distort a result: their number, and an example.
+
+    Questions are the same by text, options and history. What repeats within train distorts nothing.
+    """
+    splits = questions._asdict() if isinstance(questions, Splits) else {"": questions}
+    before: dict[str, tuple[str, Question]] = {}
+    for name, part in splits.items():
+        again = [one for one in part if asked_of(one) in before]
+        twice = repeated(part) if name != "train" else []
+        count, kind = sum(len(same) - 1 for same in twice), f"{len(part)} {name} questions".replace("  ", " ")
+        if again:
+            other, first = before[asked_of(again[0])]
+            yield (
+                f"{len(again)} of {kind} are in {' or '.join(list(splits)[: list(splits).index(name)])} too, such as "
+                f"{again[0].id!r} ({first.id!r} in {other}), which makes {name} too easy: leave them out, or give all "
+                "questions as one list, which is split so that the same question is in one split"
+            )
+        if count:
+            yield (
+                f"{count} of {kind} repeat another one, such as {twice[0][0].id!r} and {twice[0][1].id!r}; repeats are "
+                "not independent, so intervals and p-values are too narrow: keep each question once"
+            )
+        for one in part:
+            before.setdefault(asked_of(one), (name, one))
+    pairs = [(one, same[0]) for same in repeated(one for part in splits.values() for one in part) for one in same[1:]]
+    if differing := [pair for pair in pairs if _differ(*pair)]:
+        other, first = differing[0]
+        yield (
+            f"right answers differ in {len(differing)} pairs of the same question, such as {first.id!r} "
+            f"({first.answer!r}) and {other.id!r} ({other.answer!r}): correct them, or list all answers in both"
+        )
+
+
 def ceiling(plain: Evaluation, aim: Objective) -> str:
     """That nothing can be better than no rewriting on dev, where it has all there is; else empty."""
     if not aim.metrics or not aim.value(plain) >= 1:
@@ -45,6 +80,12 @@ def ceiling(plain: Evaluation, aim: Objective) -> str:
         f"no rewriting has {aim.name} 100 on dev, so nothing can be shown to be better: give harder questions, fewer "
         "passages (max_passages) or a stricter objective, such as full_recall@5"
     )
+
+
+def _differ(one: Question, other: Question) -> bool:
+    """Whether both have right answers and none of these in common."""
+    first, second = (set(map(folded, each.answers)) for each in (one, other))
+    return bool(first and second) and first.isdisjoint(second)
 
 
 def _deciding(question: Question) -> int:

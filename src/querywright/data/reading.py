@@ -19,9 +19,9 @@ value:
   such values, as ``"topic,year"``.
 
 Text cells (CSV, TSV) hold lists and objects as JSON, or as pandas and NumPy print them
-(:mod:`querywright.data.cells`), and an empty cell is a missing value. Further columns are ignored; of passages it is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a
-form that needs more than names (HotpotQA, Ragas, ...) is put under these names first, see
-:mod:`querywright.data.forms`.
+(:mod:`querywright.data.cells`), and an empty cell is a missing value. Further columns are ignored; of passages it
+is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a form that needs more than
+names (HotpotQA, Ragas, ...) is put under these names first, see :mod:`querywright.data.forms`.
 """
 
 from __future__ import annotations
