@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from querywright.data.splits import Splits, asked_of, folded, repeated
 from querywright.data.types import Label, Question
+from querywright.metrics.retrieval import groups_of
 from querywright.metrics.statistics import minimum_detectable
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.significance import ALPHA
@@ -50,25 +51,25 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
         twice = repeated(part) if name != "train" else []
         count, kind = sum(len(same) - 1 for same in twice), f"{len(part)} {name} questions".replace("  ", " ")
         if again:
-            other, first = before[asked_of(again[0])]
+            split, first = before[asked_of(again[0])]
             yield (
                 f"{len(again)} of {kind} are in {' or '.join(list(splits)[: list(splits).index(name)])} too, such as "
-                f"{again[0].id!r} ({first.id!r} in {other}), which makes {name} too easy: leave them out, or give all "
+                f"{again[0].id!r} ({first.id!r} in {split}), which makes {name} too easy: leave them out, or give all "
                 "questions as one list, which is split so that the same question is in one split"
             )
         if count:
             yield (
                 f"{count} of {kind} repeat another one, such as {twice[0][0].id!r} and {twice[0][1].id!r}; repeats are "
-                "not independent, so intervals and p-values are too narrow: keep each question once"
+                "not independent, so intervals are too narrow and p-values too small: keep each question once"
             )
         for one in part:
             before.setdefault(asked_of(one), (name, one))
     pairs = [(one, same[0]) for same in repeated(one for part in splits.values() for one in part) for one in same[1:]]
     if differing := [pair for pair in pairs if _differ(*pair)]:
-        other, first = differing[0]
+        told = " and ".join(f"{one.id!r} ({one.answer!r})" for one in reversed(differing[0]))
         yield (
-            f"right answers differ in {len(differing)} pairs of the same question, such as {first.id!r} "
-            f"({first.answer!r}) and {other.id!r} ({other.answer!r}): correct them, or list all answers in both"
+            f"right answers differ in {len(differing)} pairs of the same question, such as {told}: correct them, or "
+            "list all answers in both"
         )
 
 
@@ -89,4 +90,5 @@ def _differ(one: Question, other: Question) -> bool:
 
 
 def _deciding(question: Question) -> int:
-    return sum(label is Label.ENTAILED for label in question.evidence.values())
+    deciding = [key for key, label in question.evidence.items() if label is Label.ENTAILED]
+    return len(groups_of(deciding, question.alternatives))

@@ -121,6 +121,21 @@ def test_evidence_of_autorag(given, ids):
     assert one(row, columns={"options": "opts", "question": "q"}).question == "Why?"
 
 
+@pytest.mark.parametrize(
+    ("given", "alternatives", "jointly"),
+    [
+        ([["a", "b"]], (("a", "b"),), False), ([["a", "b"], ["c"]], (("a", "b"),), True), ([["a"], ["b"]], (), True),
+        ("[['a' 'b']\n ['c' 'd']]", (("a", "b"), ("c", "d")), True), ([["a", "a"]], (), False), (["a", "b"], (), False),
+        ("[array(['a', 'b'], dtype=object) array(['c'], dtype=object)]", (("a", "b"),), True), ("a", (), False),
+        ([["a", "b", "a", None], ["b", "c"]], (("a", "b"), ("b", "c")), True),
+    ],
+)  # fmt: skip
+def test_inner_lists_of_autorag_are_alternatives(given, alternatives, jointly):
+    found = one({"qid": "1", "query": "?", "retrieval_gt": given})
+    assert (found.alternatives, found.jointly) == (alternatives, jointly)
+    assert one({"qid": "1", "query": "?", "retrieval_gt": given, "jointly": not jointly}).jointly is not jointly
+
+
 @pytest.mark.parametrize("name", ["relevant_doc_ids", "correct_answer_document_ids", "expected_ids"])
 def test_evidence_under_the_names_of_other_tools(name):
     assert list(one({"question": "?", name: ["a", 7]}).evidence) == ["a", "7"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -148,6 +149,8 @@ def test_what_cannot_mean_anything_is_told():
     assert list(hints(several, ["decision_useful", "full_recall@3"])) == []
     together = [Question(one.id, "?", evidence=one.evidence, jointly=True) for one in several]
     assert list(hints(together, ["decision_useful"])) == []
+    either = [replace(one, alternatives=(("a", "b"),)) for one in several]
+    assert list(hints(either, ["decision_useful"])) == []
     assert next(hints(several, ["accuracy"], asked=5)).startswith(
         "5 questions are too few to show any lead: it takes 6"
     )

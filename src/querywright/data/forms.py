@@ -172,11 +172,16 @@ def _judged_questions(values: Values) -> Iterator[Values]:
 
 
 def _autorag_questions(values: Values) -> Iterator[Values]:
-    """AutoRAG: a list of lists, each of which is satisfied by any of its passages; also a flat list or one id."""
+    """AutoRAG: a list of lists, which takes any one passage of each of them; also a flat list or one id."""
     found = _cell(values, "retrieval_gt")
-    groups = found if isinstance(found, list) else [found]
-    ids = [item for group in groups for item in (group if isinstance(group, list) else [group])]
-    yield {**values, "retrieval_gt": [item for item in ids if item not in (None, "")]}
+    listed = found if isinstance(found, list) else [found]
+    groups = [[id for id in (one if isinstance(one, list) else [one]) if id not in (None, "")] for one in listed]
+    groups = [[id for place, id in enumerate(group) if id not in group[:place]] for group in groups]
+    given = {
+        "jointly": len([group for group in listed if isinstance(group, list)]) > 1,
+        "alternatives": [group for group in groups if len(group) > 1],
+    }
+    yield {**given, **values, "retrieval_gt": [id for group in groups for id in group]}
 
 
 def _text_id(text: object) -> str:

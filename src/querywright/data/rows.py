@@ -370,6 +370,19 @@ def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, t
     return found
 
 
+def read_alternatives(record: Record, evidence: Mapping[str, Label]) -> tuple[tuple[str, ...], ...]:
+    """Groups of passage ids of which any one is enough; none where the row does not say."""
+    column, value = record.parsed("alternatives")
+    expected = "a list of lists of passage ids of the evidence"
+    if value is not None and not (isinstance(value, list) and all(isinstance(group, list) for group in value)):
+        record.complain(column, value, expected)
+        return ()
+    groups = tuple(distinct(record.name(id, column, expected) for id in group) for group in value or ())
+    if unknown := [id for group in groups for id in group if id not in evidence]:
+        record.complain(column, unknown, expected)
+    return groups
+
+
 def read_jointly(record: Record) -> bool:
     """Whether it takes all the evidence; False where the row does not say."""
     column, value = record.cell("jointly")
