@@ -254,7 +254,7 @@ FORMS = (
         lambda values: _medquad(values, "passages"),
     ),
     Form(_has("question", "judged"), _judged_questions),
-    Form(_has("query", "retrieval_gt"), _autorag_questions),
+    Form(_has("retrieval_gt"), _autorag_questions),
     Form(
         lambda values: any(column in values for column in ("user_input", "ground_truth", "ground_truths")),
         _ragas_questions,
