@@ -112,7 +112,7 @@ def test_the_answer_of_an_older_ragas_row_is_the_systems():
     ("given", "ids"),
     [
         ([["a", "b"], ["c"]], "abc"), (["a", "b", "c"], "abc"), ('[["a"], ["b", "c"]]', "abc"), ("a", "a"),
-        ([[""]], ""), ([], ""), (None, ""),
+        (7, "7"), ([[""]], ""), ([], ""), (None, ""),
     ],
 )  # fmt: skip
 def test_evidence_of_autorag(given, ids):
@@ -127,6 +127,7 @@ def test_evidence_of_autorag(given, ids):
         ([["a", "b"]], (("a", "b"),), False), ([["a", "b"], ["c"]], (("a", "b"),), True), ([["a"], ["b"]], (), True),
         ("[['a' 'b']\n ['c' 'd']]", (("a", "b"), ("c", "d")), True), ([["a", "a"]], (), False), (["a", "b"], (), False),
         ("[array(['a', 'b'], dtype=object) array(['c'], dtype=object)]", (("a", "b"),), True), ("a", (), False),
+        ([["a"], []], (), False), ("nan", (), False), (7, (), False),
         ([["a", "b", "a", None], ["b", "c"]], (("a", "b"), ("b", "c")), True),
     ],
 )  # fmt: skip

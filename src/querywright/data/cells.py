@@ -26,7 +26,7 @@ _TOKEN = re.compile(
         |<[\w.]+:\s*(?P<member>{_TEXT})>                                  # a member of an enumeration
         |(?:np\.)?(?P<truth>True|False)_\b
         |(?P<missing>(?:nan|NaN|NaT)\b|<NA>)
-        |(?P<open>[\[({{]|(?:(?:np|numpy)\.)?(?:array|list|tuple|set|frozenset|(?:str|bool|u?int|float)\w*)\()
+        |(?P<open>[\[({{]|(?:array|list|tuple|set|frozenset|np\.(?:array|str_|bool_?|u?int\d*|float\d*))\()
         |(?P<close>[\])}}])
         |(?P<mark>,\s*(?:dtype=(?:{_TEXT}|[\w.]+)|shape=\([\d, ]*\))|[,:])
         |(?P<cut>\.\.\.)

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from querywright.data.cells import parse_cell, short
+from querywright.data.cells import MISSING, parse_cell, short
 from querywright.data.rows import is_whole
 from querywright.data.tables import Kind
 from querywright.data.types import Label
@@ -56,8 +56,9 @@ def _cell(values: Values, column: str) -> Any:
     Raises:
         DataError: The text cannot be read.
     """
+    value = values.get(column)
     try:
-        return parse_cell(values.get(column))
+        return None if isinstance(value, str) and value.strip() in MISSING else parse_cell(value)
     except DataError as error:
         raise DataError(f'column "{column}": {error}') from error
 
@@ -174,11 +175,14 @@ def _judged_questions(values: Values) -> Iterator[Values]:
 def _autorag_questions(values: Values) -> Iterator[Values]:
     """AutoRAG: a list of lists, which takes any one passage of each of them; also a flat list or one id."""
     found = _cell(values, "retrieval_gt")
-    listed = found if isinstance(found, list) else [found]
+    if not isinstance(found, list) and found not in (None, ""):
+        yield values
+        return
+    listed = found or []
     groups = [[id for id in (one if isinstance(one, list) else [one]) if id not in (None, "")] for one in listed]
-    groups = [[id for place, id in enumerate(group) if id not in group[:place]] for group in groups]
+    groups = [[id for place, id in enumerate(group) if id not in group[:place]] for group in groups if group]
     given = {
-        "jointly": len([group for group in listed if isinstance(group, list)]) > 1,
+        "jointly": len(groups) > 1 and any(isinstance(one, list) for one in listed),
         "alternatives": [group for group in groups if len(group) > 1],
     }
     yield {**given, **values, "retrieval_gt": [id for group in groups for id in group]}
