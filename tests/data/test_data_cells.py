@@ -75,8 +75,8 @@ def test_the_text_of_an_option_is_no_list(one):
     [
         ("answers", "['a', 'b"), ("answers", "['a' 'b' ... 'y' 'z']"), ("aliases", "[b'a' b'b']"),
         ("answer", "['a', Decimal('1.5')]"), ("options", "['a', print('b')]"), ("evidence", "['a'; 'b']"),
-        ("evidence", "[p1, p2]"), ("evidence", "{'p1': 'ENTAI"), ("retrieval_gt", "[p1, p2]"), ("evidence", "[interval('a')]"),
-        ("retrieval_gt", "[0 1 2 ... 7 8 9]"),
+        ("evidence", "[p1, p2]"), ("evidence", "{'p1': 'ENTAI"), ("retrieval_gt", "[p1, p2]"),
+        ("evidence", "[interval('a')]"), ("retrieval_gt", "[0 1 2 ... 7 8 9]"),
         ("history", "[{'role': user, 'content': 'Hi'}]"), ("reference_contexts", "['one' 'two'"),
         ("reference_contexts", "one"), ("assessors", "{'p': __import__('os').getcwd()}"),
     ],
