@@ -1,8 +1,9 @@
 """The measures as DSPy metrics ``(example, prediction, trace=None) -> float``.
 
-The example has ``question``, ``options``, ``answer``, ``aliases``, ``evidence`` (label by passage id) and
-``assessors``, as ``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``, and ``support``
-where the reader says what its answer rests on: ids of passages, of which the helpful ones of ``evidence`` are right.
+The example has ``question``, ``options``, ``answer``, ``aliases``, ``evidence`` (label by passage id),
+``assessors`` and ``alternatives``, as ``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``,
+and ``support`` where the reader says what its answer rests on: ids of passages, of which the helpful ones of
+``evidence`` are right.
 
 Where an example or a prediction lacks what a metric needs the value is NaN: left out of a mean and counted. While an
 optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true in Python and would pass for a
@@ -35,6 +36,9 @@ RANKED: dict[str, Callable[..., float]] = {
     "ndcg": retrieval.ndcg_at_k,
 }
 """Measures of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
+
+_BY_GROUP = ("recall", "full_recall", "ndcg")
+"""Those that count alternatives as one passage."""
 
 _NEEDS: dict[str, frozenset[str]] = dict.fromkeys(RANKED, frozenset({"evidence"}))
 
@@ -115,7 +119,7 @@ def joint_passage_f1(example: Any, prediction: Any) -> float:
 @_metric("evidence", "reader", "support")
 def support_passage_f1(example: Any, prediction: Any) -> float:
     """F1 of the passages named as support against the helpful ones, whatever the answer."""
-    return support.support_passage_f1(_named(prediction), _helpful(example))
+    return support.support_passage_f1(_named(prediction), _helpful(example), _alternatives(example))
 
 
 @_metric("options", "reader")
@@ -141,8 +145,8 @@ def hit(example: Any, prediction: Any) -> float:
 
 @_metric("evidence")
 def recall(example: Any, prediction: Any) -> float:
-    """Share of the helpful passages (ENTAILED or USEFUL) that were found, at any rank."""
-    return retrieval.recall_at_k(_ids(prediction), _helpful(example), max(1, len(prediction.passages)))
+    """Share of the helpful passages (ENTAILED or USEFUL) that were found, at any rank; alternatives count as one."""
+    return _ranked("recall", example, prediction, max(1, len(prediction.passages)))
 
 
 @_metric("evidence")
@@ -191,8 +195,7 @@ def metric_named(name: str) -> Metric:
         return METRICS[name]
     measure, _, depth = name.partition("@")
     if measure in RANKED and depth.isascii() and depth.isdigit() and 1 <= int(depth) <= 1000:
-        at_k, k = RANKED[measure], int(depth)
-        return _dspy_form(lambda example, prediction: at_k(_ids(prediction), _helpful(example), k))
+        return _dspy_form(lambda example, prediction: _ranked(measure, example, prediction, int(depth)))
     if ":" in name:
         return _imported(name)
     from querywright.metrics.judge import JudgedMetric
@@ -254,7 +257,13 @@ def _compare(score: Callable[[str, list[str]], float], example: Any, prediction:
 
 
 def _joint_passages(example: Any, prediction: Any) -> tuple[float, float]:
-    return support.joint_passage_score(_given(prediction), _accepted(example), _named(prediction), _helpful(example))
+    given, named = _given(prediction), _named(prediction)
+    return support.joint_passage_score(given, _accepted(example), named, _helpful(example), _alternatives(example))
+
+
+def _ranked(measure: str, example: Any, prediction: Any, k: int) -> float:
+    more = {"alternatives": _alternatives(example)} if measure in _BY_GROUP else {}
+    return RANKED[measure](_ids(prediction), _helpful(example), k, **more)
 
 
 def _named(prediction: Any) -> Any:
@@ -284,6 +293,10 @@ def _helpful(example: Any) -> list[str]:
 
 def _evidence(example: Any) -> Any:
     return getattr(example, "evidence", None) or {}
+
+
+def _alternatives(example: Any) -> Any:
+    return getattr(example, "alternatives", None) or ()
 
 
 def _pooled(example: Any) -> bool:

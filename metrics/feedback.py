@@ -16,6 +16,7 @@ from querywright.data.declined import DECLINED
 from querywright.data.types import PERSON, Label
 from querywright.metrics import answers
 from querywright.metrics.judge import JudgedMetric, Judgement
+from querywright.metrics.retrieval import groups_of
 from querywright.metrics.usefulness import helpful_ids
 
 PIECE = 160
@@ -78,7 +79,9 @@ def _finding(example: Any, prediction: Any) -> list[str]:
         name = f"{_quoted(one.title)} ({_plain(one.id)})" if one.title else _plain(one.id)
         what = "decides the question" if evidence[one.id] == Label.ENTAILED else "helps with the question"
         sentences.append(f"The passage {name} {what} and was found at rank {rank}: {_quoted(one.text)}.")
-    missing = sorted(helpful - {passage.id for _, passage in found})
+    shown = {passage.id for _, passage in found}
+    groups = groups_of(sorted(helpful), getattr(example, "alternatives", None) or ())
+    missing = sorted(" or ".join(sorted(group)) for group in groups if group.isdisjoint(shown))
     if missing:
         are = " {} was" if len(missing) == 1 else "s {} were"
         sentences.append(f"The labelled passage{are.format(_listed(missing))} missing from the {len(passages)} found.")

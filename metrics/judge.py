@@ -323,13 +323,16 @@ def _question(example: Any) -> Question:
         evidence=getattr(example, "evidence", None) or {},
         jointly=bool(getattr(example, "jointly", False)),
         assessors=getattr(example, "assessors", None) or {},
+        alternatives=getattr(example, "alternatives", None) or (),
     )
 
 
 def _known(judge: Judge, question: Question, by: Sequence[str]) -> dict[str, Judgement]:
     """What the evidence says in this judge's labels, by the passage's id, and whose word it is: the first of ``by``."""
     known = {}
-    labels = passage_labels(question.evidence, question.evidence, jointly=question.jointly)
+    labels = passage_labels(
+        question.evidence, question.evidence, jointly=question.jointly, alternatives=question.alternatives
+    )
     for key, label in zip(question.evidence, labels, strict=True):
         who = next((one for one in by if one in question.assessors.get(key, (PERSON,))), None)
         if who is not None and str(label) in judge.SCALE:

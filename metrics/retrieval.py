@@ -9,18 +9,22 @@ place of several ids is a TypeError, a grade that is NaN or infinite a ValueErro
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Relevant = Collection[str] | Mapping[str, float]
+Groups = Collection[Collection[str]]
+"""Groups of relevant ids, of each of which any one is enough."""
 
 
-def recall_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
+def recall_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
     """Share of the relevant ids that are among the first k: |top k and relevant| / |relevant|.
 
     Args:
         ids: Passage ids, best first.
         relevant: Relevant ids, or grades by id.
         k: Depth, 1 or more.
+        alternatives: Groups of relevant ids, each of which counts as one id that is found with any of its members.
+            Default none.
 
     Returns:
         A value in [0, 1]; NaN without relevant ids.
@@ -29,7 +33,10 @@ def recall_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
         ValueError: k is below 1.
     """
     gains = _gains(ids, relevant, k)
-    return math.nan if gains is None else sum(gain > 0 for gain in gains) / len(_grades(relevant))
+    if gains is None:
+        return math.nan
+    groups, top = groups_of(_grades(relevant), alternatives), set(list(dict.fromkeys(ids))[:k])
+    return sum(not group.isdisjoint(top) for group in groups) / len(groups)
 
 
 def precision_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
@@ -52,12 +59,12 @@ def exact_recovery_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float
     return math.nan if gains is None else float(any(gains))
 
 
-def all_found_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
+def all_found_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
     """1.0 if every relevant id is among the first k (full evidence), else 0.0; NaN without relevant ids.
 
     Arguments and errors are those of `recall_at_k`.
     """
-    recall = recall_at_k(ids, relevant, k)
+    recall = recall_at_k(ids, relevant, k, alternatives)
     return recall if math.isnan(recall) else float(recall == 1.0)
 
 
@@ -70,24 +77,63 @@ def reciprocal_rank(ids: Sequence[str], relevant: Relevant, k: int | None = None
     return math.nan if gains is None else next((1 / rank for rank, gain in enumerate(gains, 1) if gain), 0.0)
 
 
-def ndcg_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
+def ndcg_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
     """Normalised discounted cumulative gain: DCG@k / DCG@k of the best possible order.
 
     DCG@k = sum over ranks 1..k of grade / log2(rank + 1), as in trec_eval. The best possible order is made of all
-    judged ids, not only of those found. Relevant ids without a grade have 1 each; grades below 0 count as 0.
+    judged ids, not only of those found. Relevant ids without a grade have 1 each; grades below 0 count as 0. A group
+    of alternatives gives its gain once, at its first id that is found.
 
     Arguments, range and errors are those of `recall_at_k`.
 
-    Source: Järvelin and Kekäläinen 2002, doi:10.1145/582415.582418.
+    Source: Järvelin and Kekäläinen 2002, doi:10.1145/582415.582418; with alternatives, alpha-nDCG at alpha = 1, Clarke
+    et al. 2008, doi:10.1145/1390334.1390446.
     """
     gains = _gains(ids, relevant, k)
     if gains is None:
         return math.nan
+    grades = _grades(relevant)
+    ideal = sorted(grades.values(), reverse=True)[:k]
+    if alternatives:
+        groups = groups_of(grades, alternatives)
+        gains = _first_gains(list(dict.fromkeys(ids))[:k], grades, groups)
+        ideal = _first_gains(_best_order(grades, groups)[:k], grades, groups)
     found, best = (
-        math.fsum(value / math.log2(rank + 1) for rank, value in enumerate(values, 1))
-        for values in (gains, sorted(_grades(relevant).values(), reverse=True)[:k])
+        math.fsum(value / math.log2(rank + 1) for rank, value in enumerate(values, 1)) for values in (gains, ideal)
     )
     return found / best
+
+
+def groups_of(relevant: Collection[str], alternatives: Groups = ()) -> list[frozenset[str]]:
+    """Return the groups of relevant ids of which one each is needed; an id that has no alternative is its own group.
+
+    Args:
+        relevant: Relevant ids.
+        alternatives: Groups of ids of which any one is enough; ids that are not relevant are left out.
+    """
+    for group in alternatives:
+        _check_listed("a group of alternatives", group)
+    groups = [found for group in alternatives if (found := frozenset(group).intersection(relevant))]
+    grouped = frozenset[str]().union(*groups)
+    return groups + [frozenset([key]) for key in relevant if key not in grouped]
+
+
+def _first_gains(order: Iterable[str], grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -> list[float]:
+    """The gain of each id: its grade for each group that no id before it is of."""
+    left, gains = list(groups), []
+    for key in order:
+        gains.append(grades.get(key, 0.0) * sum(key in group for group in left))
+        left = [group for group in left if key not in group]
+    return gains
+
+
+def _best_order(grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -> list[str]:
+    """The ids that gain most, each after those before it, until all groups are found."""
+    left, order = list(groups), list[str]()
+    while left:
+        order.append(max(grades, key=lambda key: grades[key] * sum(key in group for group in left)))
+        left = [group for group in left if order[-1] not in group]
+    return order
 
 
 def _gains(ids: Sequence[str], relevant: Relevant, k: int | None) -> list[float] | None:

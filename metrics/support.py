@@ -6,11 +6,16 @@ import math
 from collections.abc import Collection, Sequence
 
 from querywright.metrics.answers import VERDICTS, accepted, contains_answer, f1, overlap
+from querywright.metrics.retrieval import Groups, recall_at_k
 from querywright.metrics.tokens import answer_tokens
 
 
 def joint_passage_score(
-    prediction: str, answers: Sequence[str], support: Collection[str] | None, gold: Collection[str]
+    prediction: str,
+    answers: Sequence[str],
+    support: Collection[str] | None,
+    gold: Collection[str],
+    alternatives: Groups = (),
 ) -> tuple[float, float]:
     """Answer and supporting passages as one: HotpotQA's formula for a reader that writes a sentence and names passages.
 
@@ -22,7 +27,7 @@ def joint_passage_score(
     may be named for a wrong sentence of it. And an accepted answer that stands in the prediction (`contains_answer`) is
     taken for the answer given, so that the other words of a full sentence cost nothing.
 
-    Every gold passage counts as needed, as in sets of several hops; where one of several would do, recall is too low.
+    Every gold passage counts as needed, as in sets of several hops, unless ``alternatives`` says that another will do.
     A gold passage that was not found cannot be named, so it costs recall as well.
 
     Args:
@@ -31,9 +36,10 @@ def joint_passage_score(
         support: Ids of the passages that the reader names; empty for none, which scores 0; None if it does not say,
             which cannot be scored.
         gold: Ids of the supporting passages.
+        alternatives: Groups of gold passages of which any one is enough. Default none.
 
     Returns:
-        The joint exact match, 1.0 if the answer contains an accepted one and the support is the gold support, and the
+        The joint exact match, 1.0 if the answer contains an accepted one and the support is gold and complete, and the
         joint F1, in [0, 1]; both NaN if ``support`` is None, or there is no accepted answer or no gold passage.
 
     Raises:
@@ -44,28 +50,31 @@ def joint_passage_score(
     """
     if not accepted(answers) or support is None or not gold:
         return math.nan, math.nan
-    precision, recall = _overlap(support, gold)
+    precision, recall = _overlap(support, gold, alternatives)
     parts = [_of_answer(answer if contains_answer(prediction, [answer]) else prediction, answer) for answer in answers]
     match = contains_answer(prediction, answers) * (precision == recall == 1)
     return match, max(f1(found * precision, wanted * recall) for found, wanted in parts)
 
 
-def support_passage_f1(support: Collection[str] | None, gold: Collection[str]) -> float:
+def support_passage_f1(support: Collection[str] | None, gold: Collection[str], alternatives: Groups = ()) -> float:
     """F1 of the passages that a reader names as its support against the gold ones, whatever it answers.
 
     Args:
         support: As for `joint_passage_score`.
         gold: As for `joint_passage_score`.
+        alternatives: As for `joint_passage_score`.
 
     Returns:
         A value in [0, 1]; NaN if ``support`` is None or there is no gold passage.
     """
-    return math.nan if support is None or not gold else f1(*_overlap(support, gold))
+    return math.nan if support is None or not gold else f1(*_overlap(support, gold, alternatives))
 
 
-def _overlap(support: Collection[str], gold: Collection[str]) -> tuple[float, float]:
+def _overlap(support: Collection[str], gold: Collection[str], alternatives: Groups) -> tuple[float, float]:
     """Precision and recall of the passages named; there are gold ones."""
-    return overlap([*set(support)], [*set(gold)])
+    named = set(support)
+    right = len(named.intersection(gold))
+    return (right / len(named), recall_at_k([*named], gold, len(named), alternatives)) if right else (0.0, 0.0)
 
 
 def _of_answer(prediction: str, answer: str) -> tuple[float, float]:

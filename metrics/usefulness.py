@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from querywright.data.types import Label
 from querywright.errors import DataError
+from querywright.metrics.retrieval import Groups, groups_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,12 @@ class Usefulness:
 
 
 def passage_labels(
-    ids: Iterable[str], evidence: Mapping[str, Label | str], *, jointly: bool = False, pooled: bool = False
+    ids: Iterable[str],
+    evidence: Mapping[str, Label | str],
+    *,
+    jointly: bool = False,
+    pooled: bool = False,
+    alternatives: Groups = (),
 ) -> list[Label | None]:
     """The label of each passage, in order; None for one that nobody judged.
 
@@ -36,13 +42,14 @@ def passage_labels(
         evidence: Label by passage id.
         jointly: Whether it takes all the passages that help: of two or more, each alone is USEFUL. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
+        alternatives: Groups of passages that count as one. Default none.
 
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
     unnamed = None if pooled else Label.NOT_USEFUL
     labels = [checked_label(key, evidence[key]) if key in evidence else unnamed for key in ids]
-    if jointly and len(helpful_ids(evidence)) > 1:
+    if jointly and len(groups_of(helpful_ids(evidence), alternatives)) > 1:
         return [Label.USEFUL if label is Label.ENTAILED else label for label in labels]
     return labels
 
@@ -75,7 +82,12 @@ def decision_useful(label: Label) -> float:
 
 
 def usefulness(
-    ids: Sequence[str], evidence: Mapping[str, Label | str], *, jointly: bool = False, pooled: bool = False
+    ids: Sequence[str],
+    evidence: Mapping[str, Label | str],
+    *,
+    jointly: bool = False,
+    pooled: bool = False,
+    alternatives: Groups = (),
 ) -> Usefulness:
     """The usefulness of what was found, from labelled evidence.
 
@@ -87,6 +99,7 @@ def usefulness(
         jointly: Whether it takes all the passages that help: the question is ENTAILED when all of them were found,
             and USEFUL when some were. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
+        alternatives: Groups of passages that count as one, found with any of them. Default none.
 
     Returns:
         The question's label and score, None and NaN where it cannot be scored.
@@ -97,10 +110,11 @@ def usefulness(
     found = list(dict.fromkeys(ids))
     if not evidence:
         return Usefulness(None, math.nan, len(found))
-    judged = passage_labels(found, evidence, jointly=jointly, pooled=pooled)
+    judged = passage_labels(found, evidence, jointly=jointly, pooled=pooled, alternatives=alternatives)
     labels = [label for label in judged if label is not None]
-    helpful, unjudged = helpful_ids(evidence), len(found) - len(labels)
-    label = Label.ENTAILED if jointly and helpful and set(helpful) <= set(ids) else question_label(labels)
+    groups, unjudged = groups_of(helpful_ids(evidence), alternatives), len(found) - len(labels)
+    complete = jointly and groups and not any(group.isdisjoint(found) for group in groups)
+    label = Label.ENTAILED if complete else question_label(labels)
     if label is Label.NOT_USEFUL and unjudged:
         return Usefulness(None, math.nan, unjudged)
     return Usefulness(label, decision_useful(label), unjudged)

@@ -20,6 +20,7 @@ from querywright.metrics.decisions import (
     flips,
     label_shares,
 )
+from querywright.metrics.retrieval import groups_of
 from querywright.metrics.tokens import answer_tokens
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
@@ -113,7 +114,7 @@ def diagnose(
     Args:
         arms: Results of programs that search and read, on these questions.
         questions: What was asked. One helpful passage (ENTAILED or USEFUL) is the evidence, or all of them where a
-            question takes them jointly.
+            question takes them jointly, of alternatives any one.
         indexed: By arm the ids of the passages in what it searches.
         metric: Says which answers are right (1.0). Default accuracy.
         closed_book: By arm the results of its reader without passages; without them no evidence counts as "not used".
@@ -170,14 +171,15 @@ def _right(row: Row | None, metric: str) -> bool | None:
 
 
 def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, without: Row | None) -> Stage:
-    right, helpful = _right(row, metric), set(helpful_ids(question.evidence))
+    right, helpful = _right(row, metric), groups_of(helpful_ids(question.evidence), question.alternatives)
     if right or right is None:
         return Stage.RIGHT if right else Stage.UNKNOWN
     if not helpful:  # of passages that were labelled as they were found none helps; else nothing is known
         return Stage.NOT_FOUND if question.assessors else Stage.UNKNOWN
 
     def reached(ids: Collection[str]) -> bool:
-        return helpful <= set(ids) if question.jointly else not helpful.isdisjoint(ids)
+        found = [not group.isdisjoint(ids) for group in helpful]
+        return all(found) if question.jointly else any(found)
 
     if not reached(indexed):
         return Stage.NOT_INDEXED
@@ -257,7 +259,13 @@ def decisions(
         others = [one for one in (without, baseline) if one is not None and metric in one.metrics]
         labels = {row.id: row.label for row in arm.rows}
         shown = {
-            row.id: passage_labels(row.passages, asked.evidence, jointly=asked.jointly, pooled=bool(asked.assessors))
+            row.id: passage_labels(
+                row.passages,
+                asked.evidence,
+                jointly=asked.jointly,
+                pooled=bool(asked.assessors),
+                alternatives=asked.alternatives,
+            )
             for row in arm.rows
             if (asked := labelled.get(row.id)) is not None
         }

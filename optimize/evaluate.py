@@ -375,7 +375,9 @@ def _ask(
     searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]
     scores, judgements = _scores(metrics, example, prediction)
     asked = judged_question(question, judgements)
-    judged = usefulness(ids, asked.evidence, jointly=asked.jointly, pooled=bool(asked.assessors))
+    judged = usefulness(
+        ids, asked.evidence, jointly=asked.jointly, pooled=bool(asked.assessors), alternatives=asked.alternatives
+    )
     answer = prediction.answer
     return Row(
         id=question.id,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from querywright.data.splits import Splits, asked_of, folded, repeated
 from querywright.data.types import Label, Question
+from querywright.metrics.retrieval import groups_of
 from querywright.metrics.statistics import minimum_detectable
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.significance import ALPHA
@@ -37,6 +39,40 @@ def hints(
         )
 
 
+def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
+    """Yield a line for each way in which questions that are asked twice distort a result: their number, and an example.
+
+    Questions are the same by text, options and history. What repeats within train distorts nothing.
+    """
+    splits = questions._asdict() if isinstance(questions, Splits) else {"": questions}
+    before: dict[str, tuple[str, Question]] = {}
+    for name, part in splits.items():
+        again = [one for one in part if asked_of(one) in before]
+        twice = repeated(part) if name != "train" else []
+        count, kind = sum(len(same) - 1 for same in twice), f"{len(part)} {name} questions".replace("  ", " ")
+        if again:
+            split, first = before[asked_of(again[0])]
+            yield (
+                f"{len(again)} of {kind} are in {' or '.join(list(splits)[: list(splits).index(name)])} too, such as "
+                f"{again[0].id!r} ({first.id!r} in {split}), which makes {name} too easy: leave them out, or give all "
+                "questions as one list, which is split so that the same question is in one split"
+            )
+        if count:
+            yield (
+                f"{count} of {kind} repeat another one, such as {twice[0][0].id!r} and {twice[0][1].id!r}; repeats are "
+                "not independent, so intervals are too narrow and p-values too small: keep each question once"
+            )
+        for one in part:
+            before.setdefault(asked_of(one), (name, one))
+    pairs = [(one, same[0]) for same in repeated(one for part in splits.values() for one in part) for one in same[1:]]
+    if differing := [pair for pair in pairs if _differ(*pair)]:
+        told = " and ".join(f"{one.id!r} ({one.answer!r})" for one in reversed(differing[0]))
+        yield (
+            f"right answers differ in {len(differing)} pairs of the same question, such as {told}: correct them, or "
+            "list all answers in both"
+        )
+
+
 def ceiling(plain: Evaluation, aim: Objective) -> str:
     """That nothing can be better than no rewriting on dev, where it has all there is; else empty."""
     if not aim.metrics or not aim.value(plain) >= 1:
@@ -47,5 +83,12 @@ def ceiling(plain: Evaluation, aim: Objective) -> str:
     )
 
 
+def _differ(one: Question, other: Question) -> bool:
+    """Whether both have right answers and none of these in common."""
+    first, second = (set(map(folded, each.answers)) for each in (one, other))
+    return bool(first and second) and first.isdisjoint(second)
+
+
 def _deciding(question: Question) -> int:
-    return sum(label is Label.ENTAILED for label in question.evidence.values())
+    deciding = [key for key, label in question.evidence.items() if label is Label.ENTAILED]
+    return len(groups_of(deciding, question.alternatives))

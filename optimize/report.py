@@ -219,7 +219,9 @@ def browser(compared: Compared, metric: str) -> dict[str, Any]:
     def row(arm: Evaluation, place: int, question: Question) -> list[Any]:
         one, evidence = arm.rows[place], question.evidence
         pooled = bool(question.assessors) or not evidence
-        judged = passage_labels(one.passages, evidence, jointly=question.jointly, pooled=pooled)
+        judged = passage_labels(
+            one.passages, evidence, jointly=question.jointly, pooled=pooled, alternatives=question.alternatives
+        )
         cut_off = [number(key) for key in helpful_ids(evidence) if key in one.found and key not in one.passages]
         more = {
             "a": None if one.answer is None else text(one.answer),
@@ -248,7 +250,7 @@ def browser(compared: Compared, metric: str) -> dict[str, Any]:
                 for key, names in question.assessors.items()
             },
             "rows": [row(arm, place, question) for arm in compared.arms],
-        }
+        } | ({"either": [[*map(number, group)] for group in question.alternatives]} if question.alternatives else {})
         for place, question in enumerate(compared.questions)
     ]  # fmt: skip
     passages = [

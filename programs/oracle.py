@@ -11,7 +11,9 @@ from querywright.programs.base import MAX_PASSAGES, Found, Technique
 
 
 class OracleEvidence(Technique):
-    """Gives the passages that entail the answer, alone or jointly, by label. A reference, not a technique.
+    """Gives the passages that entail the answer, alone or jointly, by label; first one of each group of alternatives.
+
+    A reference, not a technique.
 
     Args:
         passages: The passages of the collection, by id.
@@ -33,7 +35,7 @@ class OracleEvidence(Technique):
         self._evidence = {
             (q.question, tuple(option.strip() for option in q.options), turns_of(q.history)): tuple(
                 passages[key]
-                for key, label in q.evidence.items()
+                for key, label in sorted(q.evidence.items(), key=lambda item: _is_spare(item[0], q))
                 if (label == Label.ENTAILED or (q.jointly and label == Label.USEFUL)) and key in passages
             )
             for q in questions
@@ -43,3 +45,8 @@ class OracleEvidence(Technique):
         """The labelled passages of a question."""
         found = self._evidence.get((question, tuple(options), self.turns), ())
         return Found(found[: self.max_passages], ())
+
+
+def _is_spare(key: str, question: Question) -> bool:
+    """Whether an alternative to the passage is named before it."""
+    return any(key in group[1:] for group in question.alternatives)

@@ -71,7 +71,7 @@ def _row(episode: Episode, metrics: Mapping[str, Metric]) -> Row:
     return Row(
         id=question.id,
         scores={name: float(metric(example, prediction)) for name, metric in metrics.items()},
-        label=usefulness(ids, question.evidence, jointly=question.jointly).label if question.evidence else None,
+        label=usefulness(ids, question.evidence, jointly=question.jointly, alternatives=question.alternatives).label,
         passages=ids,
         queries=tuple((query.role, query.text) for query in prediction.queries),
         fallbacks=tuple(prediction.fallbacks),

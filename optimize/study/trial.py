@@ -11,7 +11,7 @@ from typing import Any
 from querywright.errors import BudgetError, DataError, InputError, QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.failures import Failures, TooManyFailuresError
-from querywright.optimize.hints import ceiling, hints
+from querywright.optimize.hints import ceiling, hints, repeats
 from querywright.optimize.live import Control, live_arm
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.study.resources import Bench
@@ -79,7 +79,8 @@ class Worker:
         """
         spec, splits = self.bench.spec, self.bench.splits
         aims = [metric for one in self.bench.objectives for metric in one.metrics]
-        for line in () if self.finished() else hints(splits.dev, aims, asked=min(len(splits.dev), len(splits.test))):
+        asked = min(len(splits.dev), len(splits.test))
+        for line in () if self.finished() else (*repeats(splits), *hints(splits.dev, aims, asked=asked)):
             self.bench.tell(line)
         while True:
             ended = self.finished()

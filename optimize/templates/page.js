@@ -179,7 +179,8 @@
     const own = place === data.baseline;
     const beside = arms[data.baseline];
     const lost = own ? [] : first.p.filter((key) => !row.p.includes(key));
-    const missed = row.f ? [] : one.evidence.filter(([key]) => !row.p.includes(key));
+    const met = (one.either || []).filter((group) => group.some((key) => row.p.includes(key))).flat();
+    const missed = row.f ? [] : one.evidence.filter(([key]) => !row.p.includes(key) && !met.includes(key));
     const scores = data.metrics.map((name) => [name, score(row, name)]).filter(([, value]) => !isNaN(value));
     return el("article", {},
       el("h3", {}, `${place + 1} ${arms[place]} `, marked(one, row), own ? " (baseline)" : ""),

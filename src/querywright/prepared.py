@@ -35,7 +35,7 @@ from querywright.named import (
 )
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.hints import hints
+from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.judging import judged_metrics
 from querywright.programs import (
@@ -293,7 +293,7 @@ def prepare(
     for writer, techniques in asked_by.items():
         tell_unlearnt(rewriter_of(writer), techniques, tell)
     ready.notes += _shallow(chosen, ready.programs)
-    for line in hints(asked, chosen, tests=len(named) - 1) if scores else ():
+    for line in (*repeats(asked), *hints(asked, chosen, tests=len(named) - 1)) if scores else ():
         tell(line)
     return ready
 

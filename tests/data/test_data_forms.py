@@ -112,13 +112,29 @@ def test_the_answer_of_an_older_ragas_row_is_the_systems():
     ("given", "ids"),
     [
         ([["a", "b"], ["c"]], "abc"), (["a", "b", "c"], "abc"), ('[["a"], ["b", "c"]]', "abc"), ("a", "a"),
-        ([[""]], ""), ([], ""), (None, ""),
+        (7, "7"), ([[""]], ""), ([], ""), (None, ""),
     ],
 )  # fmt: skip
 def test_evidence_of_autorag(given, ids):
     row = {"qid": "1", "query": "?", "retrieval_gt": given, "generation_gt": "x", "opts": ["x", "y"], "q": "Why?"}
     assert (list(one(row).evidence), one(row).answers) == (list(ids), ("x",))
     assert one(row, columns={"options": "opts", "question": "q"}).question == "Why?"
+
+
+@pytest.mark.parametrize(
+    ("given", "alternatives", "jointly"),
+    [
+        ([["a", "b"]], (("a", "b"),), False), ([["a", "b"], ["c"]], (("a", "b"),), True), ([["a"], ["b"]], (), True),
+        ("[['a' 'b']\n ['c' 'd']]", (("a", "b"), ("c", "d")), True), ([["a", "a"]], (), False), (["a", "b"], (), False),
+        ("[array(['a', 'b'], dtype=object) array(['c'], dtype=object)]", (("a", "b"),), True), ("a", (), False),
+        ([["a"], []], (), False), ("nan", (), False), (7, (), False),
+        ([["a", "b", "a", None], ["b", "c"]], (("a", "b"), ("b", "c")), True),
+    ],
+)  # fmt: skip
+def test_inner_lists_of_autorag_are_alternatives(given, alternatives, jointly):
+    found = one({"qid": "1", "query": "?", "retrieval_gt": given})
+    assert (found.alternatives, found.jointly) == (alternatives, jointly)
+    assert one({"qid": "1", "query": "?", "retrieval_gt": given, "jointly": not jointly}).jointly is not jointly
 
 
 @pytest.mark.parametrize("name", ["relevant_doc_ids", "correct_answer_document_ids", "expected_ids"])

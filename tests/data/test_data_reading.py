@@ -187,6 +187,8 @@ def test_limit_and_multiple_choice(write, problems):
         ({"jointly": "maybe"}, "jointly", ["found 'maybe'", "true or false"]),
         ({"evidence": ["p"], "assessors": {"q": "person"}}, "assessors", ["{'q': 'person'}", "passage id of the evi"]),
         ({"evidence": ["p"], "assessors": "person"}, "assessors", ["found 'person'", "a name, or a list of names"]),
+        ({"evidence": ["p"], "alternatives": [["p", "q"]]}, "alternatives", ["['q']", "passage ids of the evidence"]),
+        ({"evidence": ["p"], "alternatives": ["p"]}, "alternatives", ["['p']", "a list of lists of passage ids"]),
         ({"history": [{"said": "Hello"}]}, "history", ["a list of turns"]),
         ({"id": 1.5}, "id", ["found 1.5"]),
     ],
@@ -291,7 +293,9 @@ def sound_questions(draw: st.DrawFn) -> Question:
     aliases = tuple(alias for alias in spellings if alias != answer)
     named = st.lists(TEXT, min_size=1, max_size=2).map(tuple)
     assessors = {key: draw(named) for key in evidence} if draw(st.booleans()) else {}
-    return Question(draw(TEXT), draw(TEXT), options, answer, aliases, evidence, draw(st.booleans()), assessors)
+    either = (tuple(evidence),) if evidence and draw(st.booleans()) else ()
+    labels = {"evidence": evidence, "jointly": draw(st.booleans()), "assessors": assessors, "alternatives": either}
+    return Question(draw(TEXT), draw(TEXT), options, answer, aliases, **labels)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querywright.data import Label, Question, data_hash, split_questions
-from querywright.data.splits import asked_of, left_over
+from querywright.data.splits import asked_of, left_over, repeated
 from querywright.errors import DataError, InputError
 
 GOLDEN = [["q4", "q6"], ["q5", "q0", "q2"], ["q7", "q1", "q3"]]
@@ -26,7 +26,7 @@ def split_of(splits):
 @settings(max_examples=60, deadline=None)
 @given(ids=IDS, seed=st.integers(), data=st.data())
 def test_a_question_stays_in_its_split(ids, seed, data):
-    everything = [Question(name, "?") for name in ids]
+    everything = [Question(name, f"{number}?") for number, name in enumerate(ids)]
     some = data.draw(st.permutations(everything))[: len(everything) // 2 + 1]
     whole = split_of(split_questions(everything, seed=seed))
     assert set(whole) == set(ids)
@@ -55,6 +55,41 @@ def test_places_are_the_documented_hash():
 def test_shares_out_of_range(given, part):
     with pytest.raises(InputError, match=part):
         split_questions(questions(10), **given)
+
+
+def test_the_same_question_is_in_one_split_only_and_the_others_stay():
+    some = questions(60)
+    twice = [
+        Question(f"zz{one.id}", f" {one.question}".upper(), one.options[::-1]) for one in some
+    ]  # ids that are larger
+    before, splits = split_questions(some), split_questions([*twice, *some])
+    where = split_of(splits)
+    assert {one.id: where[one.id] for one in some} == {one.id: where[f"zz{one.id}"] for one in some} == split_of(before)
+    for part, alone in zip(splits, before, strict=True):
+        assert [one for one in part if one in some] == alone
+    cut = split_questions([*twice, *some], sizes=(11, 11, 11))
+    assert not {asked_of(one) for one in (*cut.train, *cut.dev)} & {asked_of(one) for one in cut.test}
+    assert len(split_questions([*twice, *some], train=0.5, dev=0.5).test) == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (Question("b", "  Wie  VIEL Luft, Mu\u0308ller\uff1f ", ("ja", "NEIN")), True),
+        (Question("b", "Wie viel Luft, M\u00fcller?", ("Nein", "Ja ")), True),
+        (Question("b", "Wie viel Luft, Muller?", ("Nein", "Ja")), False),
+        (Question("b", "Wie viel Luft, M\u00fcller?", ("Nein", "Ja", "Vielleicht")), False),
+        (Question("b", "Wie viel Luft, M\u00fcller?"), False),
+        (Question("b", "Wie viel Luft, M\u00fcller?", ("Nein", "Ja"), history=("user: Hallo",)), False),
+    ],
+)
+def test_case_spaces_unicode_form_and_the_order_of_options_make_no_other_question(other, same):
+    one = Question("a", "Wie viel Luft, M\u00fcller?", ("Nein", "Ja"))
+    assert (repeated([one, other]) == [[one, other]]) is same
+    for seed in range(40):
+        where = split_of(split_questions([one, other], seed=seed))
+        assert where["a"] == split_of(split_questions([one], seed=seed))["a"]
+        assert where["b"] == (where["a"] if same else split_of(split_questions([other], seed=seed))["b"])
 
 
 def test_exact_sizes_are_beginnings():

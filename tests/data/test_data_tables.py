@@ -150,6 +150,22 @@ def test_a_folder_of_a_dataset(tmp_path, monkeypatch, write, problems):
     assert "(train) row 2, column \"contents\": found ''" in problems(str(single), read_passages)[0]
 
 
+def test_a_split_that_was_saved_to_disk(tmp_path, problems):
+    rows = [{"question": one, "choices": ["a", "b"], "answer": 1} for one in ("Which?", "")]
+    split = datasets.Dataset.from_list(rows, split="test")
+    split.select([0]).with_format("numpy").save_to_disk(tmp_path / "one")
+    (question,) = read_questions(tmp_path / "one")
+    assert (question.options, question.answer) == (("a", "b"), "b")
+    assert read_questions(f"hf:{tmp_path / 'one'}", split="test") == read_questions(split.select([0])) == [question]
+    (problem,) = problems(tmp_path / "one", split="train")
+    assert problem.startswith("split='train': ")
+    assert problem.endswith("holds one split (test); leave split out")
+    split.save_to_disk(tmp_path / "two")
+    assert "(test) row 2, column \"question\": found ''" in problems(tmp_path / "two")[0]
+    (tmp_path / "two" / "state.json").write_text("{}")
+    assert "cannot be loaded" in problems(tmp_path / "two")[0]
+
+
 def test_sample_names_the_packaged_sample_even_where_a_folder_has_that_name(tmp_path, monkeypatch):
     (tmp_path / "sample").mkdir()
     (tmp_path / "sample-hard").mkdir()
@@ -236,7 +252,8 @@ def test_a_folder_of_autorag(tmp_path):
     parquet(tmp_path / "qa.parquet", qa)
     parquet(tmp_path / "corpus.parquet", [{"doc_id": id, "contents": id * 3, "metadata": metadata} for id in "abc"])
     first, second = read_questions(tmp_path)
-    assert first == Question("1", "One?", (), "yes", ("sure",), dict.fromkeys("abc", Label.ENTAILED))
+    evidence = dict.fromkeys("abc", Label.ENTAILED)
+    assert first == Question("1", "One?", (), "yes", ("sure",), evidence, True, alternatives=(("a", "b"),))
     assert (second.answers, second.evidence) == (("no",), {})
     passages = read_passages(tmp_path)
     assert passages[0] == Passage("a", "aaa", "", {"last_modified_datetime": "2024-05-06T07:00:00", "page": 3})

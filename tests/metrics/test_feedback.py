@@ -55,6 +55,13 @@ def test_what_was_missing_and_what_was_searched_is_named():
     assert "Nothing was searched for." in feedback(question(), found(queries=()), "technique.x")
 
 
+def test_of_alternatives_only_those_are_missing_of_which_none_was_found():
+    either = question(alternatives=(("p1", "p2"),))
+    assert "missing" not in feedback(either, found(OAK), "technique.write_queries")
+    said = feedback(either, found(OTHER), "technique.write_queries")
+    assert 'The labelled passage "p1 or p2" was missing from the 1 found.' in said
+
+
 def test_a_question_without_labels_is_told_whether_the_answer_was_found():
     bare = question(evidence={}, options=())
     assert 'The right answer "a tree" stands in a passage that was found.' in feedback(bare, found(OAK), "technique.x")

@@ -158,3 +158,14 @@ def test_a_function_of_a_module_in_this_folder_is_a_metric(tmp_path, monkeypatch
     for name, said in (("own_metrics_here:three", "three"), ("own_metrics_here:NUMBER", "not a function")):
         with pytest.raises(InputError, match=said):
             metric_named(name)
+
+
+def test_alternatives_of_a_question_count_as_one_passage():
+    evidence = dict.fromkeys("abc", Label.ENTAILED)
+    example = Question("q", "?", answer="x", evidence=evidence, alternatives=(("a", "b"),)).to_example()
+    values = {"recall": 1.0, "recall@2": 1.0, "full_recall@2": 1.0, "ndcg@2": 1.0, "precision@2": 1.0, "recall@1": 0.5}
+    for name, value in values.items():
+        assert metric_named(name)(example, prediction(ids=["b", "c"])) == value
+    assert metric_named("precision@2")(example, prediction(ids=["a", "b"])) == 1.0
+    assert metric_named("support_passage_f1")(example, prediction("x", support=["a", "c"])) == 1.0
+    assert metric_named("joint_passage_exact_match")(example, prediction("x", support=["b", "c"])) == 1.0

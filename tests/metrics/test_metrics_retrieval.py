@@ -29,6 +29,37 @@ def test_by_hand():
     assert [all_found_at_k(ids, {"a", "b"}, k) for k in (3, 4)] == [0.0, 1.0]
 
 
+SECOND = 1 / math.log2(3)  # what rank 2 counts in a DCG; rank 3 counts 1/2
+
+
+def test_any_one_of_a_group_of_alternatives_is_enough():
+    either = [["a", "b"]]  # (a or b) and c
+    for ids, recall in ((["a", "c"], 1.0), (["b", "c"], 1.0), (["a", "b"], 0.5), (["c"], 0.5), (["x"], 0.0)):
+        assert recall_at_k(ids, ["a", "b", "c"], 5, either) == recall
+        assert all_found_at_k(ids, ["a", "b", "c"], 5, either) == float(recall == 1)
+    assert [recall_at_k(["x", "b"], ["a", "b"], k, either) for k in (1, 2)] == [0.0, 1.0]
+    assert recall_at_k(["a"], ["a", "b", "c"], 1) == pytest.approx(1 / 3)
+    assert recall_at_k(["c"], ["c"], 1, either) == 1.0  # of the group none is relevant
+    for ids, dcg in (
+        (["a", "c", "b"], 1 + SECOND),
+        (["a", "b", "c"], 1.5),
+        (["x", "b", "c"], SECOND + 0.5),
+        (["b"], 1),
+    ):
+        assert ndcg_at_k(ids, ["a", "b", "c"], 3, either) == pytest.approx(dcg / (1 + SECOND))
+    assert ndcg_at_k(["b", "c"], {"a": 2, "b": 1, "c": 1}, 3, either) == pytest.approx((1 + SECOND) / (2 + SECOND))
+    assert ndcg_at_k(["c"], ["a", "b", "c"], 1, either) == 1.0
+    with pytest.raises(TypeError, match="a group of alternatives must be a collection of ids, but got the text 'ab'"):
+        recall_at_k(["a"], ["a"], 1, ["ab"])
+
+
+def test_a_passage_of_two_groups_is_enough_for_both():
+    both = [["a", "b"], ["b", "c"]]
+    assert [recall_at_k(ids, ["a", "b", "c"], 3, both) for ids in (["b"], ["a"], ["a", "c"])] == [1.0, 0.5, 1.0]
+    assert ndcg_at_k(["b", "a"], ["a", "b", "c"], 3, both) == 1.0
+    assert ndcg_at_k(["a", "c"], ["a", "b", "c"], 3, both) == pytest.approx((1 + SECOND) / 2)
+
+
 @every_measure
 def test_the_edges(measure):
     for nothing in ([], {"a": 0, "b": -1}):

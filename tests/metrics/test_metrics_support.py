@@ -51,3 +51,11 @@ def test_passages_that_are_not_named_are_wrong_and_not_saying_cannot_be_scored()
         assert all(math.isnan(value) for value in joint_passage_score("Curie", answers, support, gold))
     assert math.isnan(support_passage_f1(None, GOLD))
     assert math.isnan(support_passage_f1(GOLD, ()))
+
+
+def test_any_one_of_a_group_of_alternatives_is_enough_support():
+    gold, either = [*GOLD, "pierre"], [["curie", "pierre"]]
+    for named, f1 in ((["pierre", "radium"], 1.0), (gold, 1.0), (["curie", "pierre"], 2 / 3), (["pierre", "x"], 1 / 2)):
+        assert support_passage_f1(named, gold, either) == pytest.approx(f1)
+    assert joint_passage_score("Marie Curie", ["Marie Curie"], ["curie", "radium"], gold, either) == (1.0, 1.0)
+    assert joint_passage_score("Marie Curie", ["Marie Curie"], ["curie", "pierre"], gold, either)[0] == 0.0

@@ -43,3 +43,12 @@ def test_evidence_that_counts_only_together_is_entailed_when_all_of_it_was_found
     assert usefulness(["x"], hops, jointly=True).label is N
     assert usefulness(["one"], {"one": E}, jointly=True) == Usefulness(E, 1.0)
     assert passage_labels(["two", "x"], hops, jointly=True) == [U, N]
+
+
+def test_alternatives_count_as_one_passage_of_those_that_it_takes_together():
+    hops, either = {"a": E, "b": E, "c": E}, [["a", "b"]]
+    for ids, label in ((["a"], U), (["a", "b"], U), (["b", "c"], E), (["x"], N)):
+        assert usefulness(ids, hops, jointly=True, alternatives=either).label is label
+    assert passage_labels(["a", "c"], hops, jointly=True, alternatives=either) == [U, U]
+    assert passage_labels(["a", "b"], {"a": E, "b": E}, jointly=True, alternatives=either) == [E, E]
+    assert usefulness(["b", "c"], {**hops, "b": N}, jointly=True, alternatives=either).label is U

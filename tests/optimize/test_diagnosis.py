@@ -64,6 +64,15 @@ def test_where_all_the_evidence_is_needed_a_part_of_it_is_not_enough():
     assert stage(row(0.0, "g2", "g1"), both, indexed=("g1",)) is Stage.NOT_INDEXED
 
 
+def test_of_alternatives_one_is_enough():
+    question = Question("q", "What?", answer="right", evidence=dict.fromkeys("abc", Label.ENTAILED), jointly=True)
+    question, held = replace(question, alternatives=(("a", "b"),)), {"indexed": ("b", "c", "x")}
+    assert stage(row(0.0, "b", "c"), question, **held) is Stage.MISREAD
+    assert stage(row(0.0, "b", found=("b", "c")), question, **held) is Stage.CUT
+    assert stage(row(0.0, "b"), question, **held) is Stage.NOT_FOUND
+    assert stage(row(0.0, "b"), question, indexed=("a", "b")) is Stage.NOT_INDEXED
+
+
 def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
     questions = [asked(f"q{n}") for n in range(3)]
     plain = arm(row(1.0, "g1", id="q0"), row(0.0, "x", id="q1"), row(0.0, "x", id="q2"), name="plain")

@@ -14,7 +14,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import MEANING, Stage, decision_rows, decisions, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.report import comparison_page, filled
+from querywright.optimize.report import browser, comparison_page, filled
 from querywright.optimize.significance import against
 from querywright.optimize.tables import clean
 
@@ -184,6 +184,14 @@ def test_what_stands_behind_a_question(full):
     assert "x" not in passages["gone"]  # its text is not at hand
     assert 100 < data["texts"][passages["p0"]["x"]].count("word") < 150  # of 1000
     assert len(data["texts"]) == len(set(data["texts"]))
+
+
+def test_alternatives_stand_beside_the_evidence_of_their_question():
+    either = replace(QUESTIONS[1], alternatives=(("p1", "gone"),))
+    data = browser(replace(compared(*ARMS), questions=(QUESTIONS[0], either, *QUESTIONS[2:])), "accuracy")
+    first, second, *_ = data["questions"]
+    assert "either" not in first
+    assert second["either"] == [[key for key, _ in second["evidence"]]]
 
 
 def test_a_page_of_many_questions_and_arms_stays_small_and_the_prompts_it_has_no_room_for_lie_beside_it(

@@ -3,15 +3,17 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 
+from querywright.data.splits import Splits, split_questions
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.hints import ceiling, hints
+from querywright.optimize.hints import ceiling, hints, repeats
 from querywright.optimize.objectives import objective_named
 from querywright.optimize.significance import against, verdict_rows, verdict_sentence
 from querywright.optimize.tables import question_rows, table_rows, write_table
@@ -147,6 +149,8 @@ def test_what_cannot_mean_anything_is_told():
     assert list(hints(several, ["decision_useful", "full_recall@3"])) == []
     together = [Question(one.id, "?", evidence=one.evidence, jointly=True) for one in several]
     assert list(hints(together, ["decision_useful"])) == []
+    either = [replace(one, alternatives=(("a", "b"),)) for one in several]
+    assert list(hints(either, ["decision_useful"])) == []
     assert next(hints(several, ["accuracy"], asked=5)).startswith(
         "5 questions are too few to show any lead: it takes 6"
     )
@@ -155,3 +159,31 @@ def test_what_cannot_mean_anything_is_told():
     assert ceiling(scored("plain", 20), aim).startswith("no rewriting has recall 100 on dev")
     assert ceiling(scored("plain", 19), aim) == ""
     assert ceiling(scored("plain", 20), objective_named("tokens")) == ""
+
+
+def test_questions_that_are_asked_twice_are_told_with_their_number():
+    some = [Question(f"q{n}", f"How much in {n}?", answer="2 bar") for n in range(12)]
+    assert list(repeats(some)) == []
+    again = [
+        Question("x", "how much  in 3?", answer="2 BAR"),
+        Question("y", "How much in 3?"),
+        Question("z", "How much in 5?"),
+    ]
+    (line,) = repeats([*some, *again])
+    assert line.startswith("3 of 15 questions repeat another one, such as 'q3' and 'x'; repeats are not independent")
+    _, line = repeats([*some, Question("x", "How much in 3?", answer="3 bar")])
+    assert line.startswith("right answers differ in 1 pairs of the same question, such as 'q3' ('2 bar') and 'x'")
+    both = Question("x", "How much in 3?", answer="3 bar", aliases=("2 Bar",))
+    assert len(list(repeats([*some, both]))) == 1
+
+
+def test_questions_of_given_splits_that_are_in_two_are_told_with_their_number():
+    some = [Question(f"q{n}", f"How much in {n}?", answer="2 bar") for n in range(12)]
+    assert list(repeats(Splits(some[:4], some[4:8], some[8:]))) == []
+    copies = [Question(f"copy {one.id}", f"{one.question} ", answer="2 bar") for one in some]
+    (line,) = repeats(Splits([*some[:4], copies[0]], some[4:8], [*some[8:], copies[0], copies[5]]))
+    assert line.startswith("2 of 6 test questions are in train or dev too, such as 'copy q0' ('q0' in train), which")
+    dev, test = repeats(Splits(some[:4], [*some[4:8], copies[1]], [*some[8:], copies[9]]))
+    assert dev.startswith("1 of 5 dev questions are in train too, such as 'copy q1' ('q1' in train)")
+    assert test.startswith("1 of 5 test questions repeat another one, such as 'q9' and 'copy q9'")
+    assert not any("too, such as" in line for line in repeats(split_questions([*some, *copies])))

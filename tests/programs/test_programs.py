@@ -85,6 +85,14 @@ def test_oracle_gives_the_passages_that_entail_and_knows_only_its_questions(scri
     assert [p.id for p in told.passages] == ["c", "b"]
     parts = dataclasses.replace(LABELLED, jointly=True, evidence={"a": "USEFUL", "b": "USEFUL", "c": "NOT_USEFUL"})
     assert [p.id for p in OracleEvidence(CARDS, [parts])(QUESTION, OPTIONS).passages] == ["a", "b"]
+    either = dataclasses.replace(
+        LABELLED, evidence=dict.fromkeys("abcd", Label.ENTAILED), alternatives=(("a", "b", "c"),)
+    )
+    assert [p.id for p in OracleEvidence(CARDS, [either], max_passages=3)(QUESTION, OPTIONS).passages] == [
+        "a",
+        "d",
+        "b",
+    ]
 
 
 # Under DSPy alone: saved, pickled, evaluated and compiled by it.

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.show import emit, note, say
-from querywright.data.rows import parse_text_cell
+from querywright.data.cells import parse_cell
 from querywright.data.types import Question, turns_of
 from querywright.errors import InputError
 
@@ -94,7 +94,7 @@ def _before(history: str) -> dict[str, Any]:
         except (OSError, UnicodeDecodeError) as error:
             what = getattr(error, "strerror", None) or "it is not UTF-8"
             raise InputError(f"--history {named!r} cannot be read: {what}; name a file, or give the turns") from error
-    turns = turns_of(parse_text_cell(history))
+    turns = turns_of(parse_cell(history))
     return {"history": turns} if turns else {}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from querywright.data.rows import short
+from querywright.data.cells import short
 from querywright.data.tables import SUFFIXES, Kind, Row, file_rows, format_of
 from querywright.data.types import Label
 from querywright.errors import DataError

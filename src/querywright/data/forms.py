@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from querywright.data.rows import is_whole, parse_text_cell, short
+from querywright.data.cells import MISSING, parse_cell, short
+from querywright.data.rows import is_whole
 from querywright.data.tables import Kind
 from querywright.data.types import Label
 from querywright.errors import DataError
@@ -49,6 +50,19 @@ def _unusable(column: str, found: object, expected: str) -> DataError:
     return DataError(f'column "{column}": found {short(found)}; expected {expected}')
 
 
+def _cell(values: Values, column: str) -> Any:
+    """The value of a column, or the list or object that its text holds; None where there is none.
+
+    Raises:
+        DataError: The text cannot be read.
+    """
+    value = values.get(column)
+    try:
+        return None if isinstance(value, str) and value.strip() in MISSING else parse_cell(value)
+    except DataError as error:
+        raise DataError(f'column "{column}": {error}') from error
+
+
 def _filled(text: object) -> bool:
     return isinstance(text, str) and bool(text.strip())
 
@@ -71,9 +85,9 @@ def _inner_rows(value: object) -> list[Values] | None:
 # --- HotpotQA: supporting_facts (titles and sentence numbers) and context (titles and sentences) ---
 
 
-def _hotpot_pairs(value: object, column: str, second: str) -> list[tuple[Any, Any]]:
+def _hotpot_pairs(values: Values, column: str, second: str) -> list[tuple[Any, Any]]:
     """Pairs of title and what belongs to it, from the hub's form (objects) or the published file's (lists)."""
-    value = parse_text_cell(value)
+    value = _cell(values, column)
     rows = _inner_rows(value)
     pairs = None
     if rows is not None and all(row.keys() >= {"title", second} for row in rows):
@@ -86,12 +100,12 @@ def _hotpot_pairs(value: object, column: str, second: str) -> list[tuple[Any, An
 
 
 def _hotpot_questions(values: Values) -> Iterator[Values]:
-    pairs = _hotpot_pairs(values["supporting_facts"] or [], "supporting_facts", "sent_id")
+    pairs = _hotpot_pairs(values, "supporting_facts", "sent_id") if values["supporting_facts"] else []
     yield {**values, "supporting_facts": list(dict.fromkeys(title for title, _ in pairs)), "jointly": True}
 
 
 def _hotpot_passages(values: Values) -> Iterator[Values | None]:
-    for title, sentences in _hotpot_pairs(values["context"], "context", "sentences"):
+    for title, sentences in _hotpot_pairs(values, "context", "sentences"):
         if not isinstance(sentences, list) or not all(isinstance(sentence, str) for sentence in sentences):
             raise _unusable("context", sentences, "a list of sentences for each title")
         text = "".join(sentences)
@@ -102,11 +116,11 @@ def _hotpot_passages(values: Values) -> Iterator[Values | None]:
 
 
 def _is_ambiguous(values: Values) -> bool:
-    return any("qaPairs" in note for note in _inner_rows(values.get("annotations")) or ())
+    return any("qaPairs" in note for note in _inner_rows(_cell(values, "annotations")) or ())
 
 
 def _ambiguous_questions(values: Values) -> Iterator[Values]:
-    for note in _inner_rows(values["annotations"]) or ():
+    for note in _inner_rows(_cell(values, "annotations")) or ():
         pairs = _inner_rows(note.get("qaPairs"))
         if note.get("type") == "singleAnswer":
             yield {"question": values.get("question"), "answers": note.get("answer")}
@@ -123,9 +137,16 @@ def _mmlu_questions(values: Values) -> Iterator[Values]:
     yield {**_without(values, "answer"), "answer_idx": values["answer"]}
 
 
+def _is_trivia(values: Values) -> bool:
+    answer = values.get("answer")
+    if isinstance(answer, str) and "aliases" in answer:
+        answer = _cell(values, "answer")
+    return isinstance(answer, Mapping) and _has("value", "aliases")(answer)
+
+
 def _trivia_questions(values: Values) -> Iterator[Values]:
     """TriviaQA: a question stands once for each of its documents, and "<unk>" is an answer that is not told."""
-    answer = values["answer"]
+    answer = _cell(values, "answer")
     kept = _without(values, "question_id", "answer")
     if answer["value"] != "<unk>":
         aliases = answer["aliases"]
@@ -145,18 +166,26 @@ def _medquad(values: Values, kind: Kind) -> Iterator[Values | None]:
 
 
 def _judged_questions(values: Values) -> Iterator[Values]:
-    grades = parse_text_cell(values["judged"])
+    grades = _cell(values, "judged")
     if not isinstance(grades, Mapping) or not all(is_whole(grade) and grade in LIVEQA for grade in grades.values()):
         raise _unusable("judged", grades, "an object of passage id and grade, 1 to 4")
     yield {**values, "evidence": {key: LIVEQA[grade] for key, grade in grades.items()}}
 
 
 def _autorag_questions(values: Values) -> Iterator[Values]:
-    """AutoRAG: a list of lists, each of which is satisfied by any of its passages; also a flat list or one id."""
-    found = parse_text_cell(values["retrieval_gt"])
-    groups = found if isinstance(found, list) else [found]
-    ids = [item for group in groups for item in (group if isinstance(group, list) else [group])]
-    yield {**values, "retrieval_gt": [item for item in ids if item not in (None, "")]}
+    """AutoRAG: a list of lists, which takes any one passage of each of them; also a flat list or one id."""
+    found = _cell(values, "retrieval_gt")
+    if not isinstance(found, list) and found not in (None, ""):
+        yield values
+        return
+    listed = found or []
+    groups = [[id for id in (one if isinstance(one, list) else [one]) if id not in (None, "")] for one in listed]
+    groups = [[id for place, id in enumerate(group) if id not in group[:place]] for group in groups if group]
+    given = {
+        "jointly": len(groups) > 1 and any(isinstance(one, list) for one in listed),
+        "alternatives": [group for group in groups if len(group) > 1],
+    }
+    yield {**given, **values, "retrieval_gt": [id for group in groups for id in group]}
 
 
 def _text_id(text: object) -> str:
@@ -166,8 +195,10 @@ def _text_id(text: object) -> str:
 def _ragas_questions(values: Values) -> Iterator[Values]:
     """Ragas: ``answer`` and ``response`` are what a system said, and contexts are texts, whose hash is their id."""
     kept = _without(values, "answer", "response")
-    contexts = parse_text_cell(values.get("reference_contexts"))
-    if values.get("reference_context_ids") is None and isinstance(contexts, list):
+    contexts = _cell(values, "reference_contexts")
+    if not isinstance(contexts, list | None):
+        raise _unusable("reference_contexts", contexts, "a list of texts")
+    if values.get("reference_context_ids") is None and contexts is not None:
         kept["reference_context_ids"] = [_text_id(text) for text in contexts]
     yield kept
 
@@ -181,10 +212,10 @@ def _ragas_passages(values: Values) -> Iterator[Values]:
     if not columns.keys() & values.keys():
         raise DataError(f"no column of contexts to take passages from; the columns are {list(values)}")
     for column, ids in columns.items():
-        texts = parse_text_cell(values.get(column)) or []
+        texts = _cell(values, column) or []
         if not isinstance(texts, list):
             raise _unusable(column, texts, "a list of texts")
-        names = parse_text_cell(values.get(ids)) or [_text_id(text) for text in texts]
+        names = _cell(values, ids) or [_text_id(text) for text in texts]
         if not isinstance(names, list) or len(names) != len(texts):
             raise _unusable(ids, names, f"a list of {len(texts)} ids, as many as {column}")
         yield from ({"id": name, "text": text} for name, text in zip(names, texts, strict=True))
@@ -218,7 +249,7 @@ FORMS = (
         _mmlu_questions,
     ),
     Form(
-        lambda values: isinstance(values.get("answer"), Mapping) and _has("value", "aliases")(values["answer"]),
+        _is_trivia,
         _trivia_questions,
     ),
     Form(
@@ -227,7 +258,7 @@ FORMS = (
         lambda values: _medquad(values, "passages"),
     ),
     Form(_has("question", "judged"), _judged_questions),
-    Form(_has("query", "retrieval_gt"), _autorag_questions),
+    Form(_has("retrieval_gt"), _autorag_questions),
     Form(
         lambda values: any(column in values for column in ("user_input", "ground_truth", "ground_truths")),
         _ragas_questions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from querywright.data.tables import Kind, Row
@@ -51,7 +52,10 @@ def names_of(kind: Kind) -> str:
 
 
 def dataset_rows(name: str, config: str | None, *, kind: Kind, split: str | None) -> Iterator[Row]:
-    """The rows of a dataset of :data:`RECIPES`, of the hub, or in a folder; its only configuration or split."""
+    """The rows of a dataset of :data:`RECIPES`, of the hub, or in a folder; its only configuration or split.
+
+    A folder may be what ``save_to_disk`` wrote, of all splits or of one.
+    """
     recipe = RECIPES.get(name)
     if recipe is None:
         yield from _config_rows(name, config, split)
@@ -69,9 +73,13 @@ def _config_rows(name: str, config: str | None, split: str | None) -> Iterator[R
     import datasets
     from datasets.exceptions import DatasetsError
 
+    is_saved_split = (Path(name) / "state.json").is_file()
     try:
-        found: Any = datasets.load_dataset(name, config, split=split)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        if is_saved_split:
+            found: Any = datasets.load_from_disk(name).with_format(None)
+        else:
+            found = datasets.load_dataset(name, config, split=split)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, DatasetsError) as error:
         raise DataError(
             f"dataset {name!r} (config {config!r}, split {split!r}) cannot be loaded: {error}. {_remedy(error)}"
         ) from error
@@ -79,9 +87,12 @@ def _config_rows(name: str, config: str | None, split: str | None) -> Iterator[R
         if len(found) != 1:
             raise DataError(f"dataset {name!r} has the splits {sorted(found)}; name one with split=")
         ((_, found),) = found.items()
+    if is_saved_split and split not in (None, str(found.split)):
+        raise DataError(f"split={split!r}: {name} holds one split ({found.split or 'without a name'}); leave split out")
     shown = name if config is None else f"{name}:{config}"
+    shown += "" if found.split is None else f" ({found.split})"
     for number, values in enumerate(found, start=1):
-        yield Row(f"{shown} ({found.split}) row {number}", values)
+        yield Row(f"{shown} row {number}", values)
 
 
 def _remedy(error: Exception) -> str:

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from querywright.data.rows import Record, Table, read_options, short
+from querywright.data.cells import short
+from querywright.data.rows import Record, Table, read_options
 from querywright.data.sources import Source, iterate_rows, name_of
 from querywright.data.tables import Row
 from querywright.data.types import PERSON, Label, Question
@@ -183,8 +184,11 @@ def assessors_of(questions: Iterable[Question]) -> dict[str, int]:
 
 def evidence_by(questions: Iterable[Question]) -> str:
     """What usefulness rests on, in words, with who labelled where that is said."""
+    questions = list(questions)
     by = ", ".join(f"{name} ({count})" for name, count in assessors_of(questions).items())
-    return "usefulness from labelled evidence" + (f", by {by}" if by else "")
+    several = sum(bool(question.alternatives) for question in questions)
+    either = f" ({several} questions have alternative passages, of which any one is enough)" if several else ""
+    return "usefulness from labelled evidence" + either + (f", by {by}" if by else "")
 
 
 def _united(question: Question, labels: Iterable[PassageLabel]) -> Question:

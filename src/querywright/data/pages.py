@@ -81,4 +81,5 @@ def about_pages(question: Question, pages: Mapping[str, str]) -> Question:
         evidence[page] = max(evidence.get(page, label), label, key=GRADES.index)
         assessors[page] = tuple(dict.fromkeys((*assessors[page], *question.assessors.get(id, ()))))
     kept = {page: who for page, who in assessors.items() if who}
-    return replace(question, evidence=evidence, assessors=kept)
+    groups = (tuple(dict.fromkeys(pages.get(id) or id for id in group)) for group in question.alternatives)
+    return replace(question, evidence=evidence, assessors=kept, alternatives=tuple(groups))

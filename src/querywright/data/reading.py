@@ -13,15 +13,16 @@ value:
   and has to agree with it; ``answers`` is a list of the answer and its aliases.
 * ``evidence``: an object of passage id and label, or a list of passage ids (or one id), each of which counts as
   ENTAILED; in multi-hop sets that means that each of them is needed. ``assessors``: by passage id who gave the label.
+  ``alternatives``: lists of passage ids of the evidence; any one passage of a list is enough.
 * ``history``: the conversation before the question: a list of turns, each a text or an object of ``role`` and
   ``content``; or a text, whose lines are the turns.
 * ``metadata`` of a passage: an object of text, numbers, truth values and dates; a mapping may name columns that hold
   such values, as ``"topic,year"``.
 
-Text cells (CSV, TSV) hold lists and objects as JSON, and an empty cell is a missing value. Further columns
-are ignored; of passages it is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a
-form that needs more than names (HotpotQA, Ragas, ...) is put under these names first, see
-:mod:`querywright.data.forms`.
+Text cells (CSV, TSV) hold lists and objects as JSON, or as pandas and NumPy print them
+(:mod:`querywright.data.cells`), and an empty cell is a missing value. Further columns are ignored; of passages it
+is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a form that needs more than
+names (HotpotQA, Ragas, ...) is put under these names first, see :mod:`querywright.data.forms`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from querywright.data.cells import short
 from querywright.data.documents import names_documents, read_documents
 from querywright.data.forms import shaped
 from querywright.data.labels import read_labels, with_labels
@@ -43,6 +45,7 @@ from querywright.data.rows import (
     Record,
     Table,
     distinct,
+    read_alternatives,
     read_answer,
     read_assessors,
     read_evidence,
@@ -50,7 +53,6 @@ from querywright.data.rows import (
     read_jointly,
     read_metadata,
     read_options,
-    short,
     split_names,
 )
 from querywright.data.sources import Source, iterate_rows, name_of
@@ -60,7 +62,9 @@ from querywright.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors", "history")
+QUESTION_NAMES = (
+    *("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors", "history", "alternatives"),
+)
 PASSAGE_NAMES = ("id", "text", "title", "metadata")
 SHOWN_UNREAD = 3
 QUESTION_COLUMNS = {
@@ -80,6 +84,7 @@ QUESTION_COLUMNS = {
     "jointly": ("jointly",),
     "assessors": ("assessors",),
     "history": ("history", "chat_history"),
+    "alternatives": ("alternatives",),
 }
 PASSAGE_COLUMNS = {
     "id": ("id", "_id", "doc_id", "docid", "pid", "passage_id"),
@@ -109,8 +114,7 @@ def read_questions(
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
             :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``. Behind one that has
             passages too may stand ``?page=COLUMN`` (:mod:`querywright.data.pages`).
-        columns: Our names (id, question, options, answer, aliases, evidence, jointly, assessors, history) to theirs.
-            Default: guessed, see the head of this module.
+        columns: Our names to theirs, see ``QUESTION_NAMES``. Default: guessed, see the head of this module.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
         split: Split of a dataset or folder; needed when it has more than one.
         multiple_choice: Whether a question without options is a problem; or what needs them, which the problem names.
@@ -332,8 +336,10 @@ def _question(record: Record, multiple_choice: bool | str) -> tuple[Question, bo
     evidence = read_evidence(record)
     if multiple_choice and not asked.options and record.ok:
         record.complain(record.cell("options").column, None, f"options, {_needed(multiple_choice)}")
-    assessors = read_assessors(record, evidence)
-    return replace(asked, evidence=evidence, jointly=read_jointly(record), assessors=assessors), named
+    jointly, assessors = read_jointly(record), read_assessors(record, evidence)
+    alternatives = read_alternatives(record, evidence)
+    labelled = replace(asked, evidence=evidence, jointly=jointly, assessors=assessors, alternatives=alternatives)
+    return labelled, named
 
 
 def _needed(multiple_choice: bool | str) -> str:
@@ -382,6 +388,7 @@ def _add_question(
         evidence={**first.evidence, **question.evidence},
         jointly=first.jointly or question.jointly,
         assessors={**first.assessors, **question.assessors},
+        alternatives=tuple(dict.fromkeys((*first.alternatives, *question.alternatives))),
     )
     found[question.id] = (place, named, united)
 

@@ -5,14 +5,13 @@ What is wrong is kept until the source has ended, so that everything is told at 
 
 from __future__ import annotations
 
-import json
 import math
-import reprlib
 from collections.abc import Iterable, Mapping
 from datetime import date
 from string import ascii_uppercase
 from typing import Any, NamedTuple, TypeGuard
 
+from querywright.data.cells import MISSING, parse_cell, short
 from querywright.data.tables import Row
 from querywright.data.types import Label, Scalar, turns_of
 from querywright.errors import DataError
@@ -21,6 +20,7 @@ INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
 SHOWN_COLUMNS = 20
 """Of a source, in a problem."""
 _OPTIONS = "2 to 26 distinct, non-empty texts"
+_QUOTES = frozenset("'\"")
 _OPTION_PARTS = ("label", "key", "letter", "option"), ("text", "value")
 
 
@@ -121,9 +121,22 @@ class Record:
         return Cell(next(iter(self.table.names[field]), field), None)
 
     def parsed(self, field: str) -> Cell:
-        """The same, with what is written as JSON in a text cell."""
+        """The same, with the list or object that a text cell holds; a problem and None if it cannot be read.
+
+        An answer may be a text such as "None", or "(3, 4)".
+        """
         column, value = self.cell(field)
-        return Cell(column, parse_text_cell(value))
+        if isinstance(value, str) and field in ("answer", "answers"):
+            if value.strip()[:1] in ("(", "{") and not _QUOTES & {*value}:
+                return Cell(column, value)
+        elif isinstance(value, str) and value.strip() in MISSING:
+            return Cell(column, None)
+        try:
+            return Cell(column, parse_cell(value))
+        except DataError as error:
+            self.ok = False
+            self.table.problems.append(f'{self.place}, column "{column}": {error}')
+            return Cell(column, None)
 
     def text(self, value: object, column: str, expected: str) -> str:
         """The value as text without outer whitespace; a problem and "" when it is none or empty."""
@@ -227,7 +240,7 @@ def _options_cell(record: Record) -> tuple[str, Any, bool]:
 
 def read_answer(record: Record, options: Options | None) -> Answer:
     """The answer of a row, checked against its options."""
-    index, given, several = record.cell("answer_idx"), record.parsed("answer"), record.parsed("answers")
+    index, given, several = record.cell("answer_idx"), _given(record, options), record.parsed("answers")
     aliases = _texts(record, record.parsed("aliases"))
     if given.value is None:
         given = several
@@ -246,6 +259,13 @@ def read_answer(record: Record, options: Options | None) -> Answer:
     elif index.value is not None:
         record.complain(index.column, index.value, "options that it points to, but the row has none")
     return Answer(text, tuple(alias for alias in distinct(aliases) if alias != text))
+
+
+def _given(record: Record, options: Options | None) -> Cell:
+    """The answer; a text that is an option is no list."""
+    written = record.cell("answer")
+    is_option = options is not None and isinstance(written.value, str) and written.value.strip() in options.texts
+    return written if is_option else record.parsed("answer")
 
 
 def _texts(record: Record, cell: Cell) -> list[str]:
@@ -318,6 +338,9 @@ def read_evidence(record: Record) -> dict[str, Label]:
     column, value = record.parsed("evidence")
     if value is None:
         return {}
+    if isinstance(value, str) and value.strip()[:1] + value.strip()[-1:] in ("[]", "{}"):
+        record.complain(column, value, "a passage id, or a list of them as JSON")
+        return {}
     if not isinstance(value, dict):
         ids = value if isinstance(value, list) else [value]
         return dict.fromkeys((record.name(id, column, "a passage id, or a list of them") for id in ids), Label.ENTAILED)
@@ -325,7 +348,7 @@ def read_evidence(record: Record) -> dict[str, Label]:
     for key, label in value.items():
         name = str(label).strip().upper().replace(" ", "_")
         if name in Label.__members__:
-            evidence[record.text(key, column, "a non-empty passage id")] = Label[name]
+            evidence[record.name(key, column, "a non-empty passage id")] = Label[name]
         elif label is not None:
             record.complain(column, {key: label}, f"a label: {', '.join(Label)}")
     return evidence
@@ -345,6 +368,19 @@ def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, t
             record.complain(column, {key: names}, expected)
         found[str(key)] = tuple(record.name(name, column, expected) for name in listed)
     return found
+
+
+def read_alternatives(record: Record, evidence: Mapping[str, Label]) -> tuple[tuple[str, ...], ...]:
+    """Groups of passage ids of which any one is enough; none where the row does not say."""
+    column, value = record.parsed("alternatives")
+    expected = "a list of lists of passage ids of the evidence"
+    if value is not None and not (isinstance(value, list) and all(isinstance(group, list) for group in value)):
+        record.complain(column, value, expected)
+        return ()
+    groups = tuple(distinct(record.name(id, column, expected) for id in group) for group in value or ())
+    if unknown := [id for group in groups for id in group if id not in evidence]:
+        record.complain(column, unknown, expected)
+    return groups
 
 
 def read_jointly(record: Record) -> bool:
@@ -396,24 +432,6 @@ def read_metadata(record: Record) -> dict[str, Scalar]:
 def is_whole(value: object) -> bool:
     """Whether the value is a whole number; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def short(value: object) -> str:
-    """The value as it is shown in a message, at most about 60 characters a string."""
-    shortener = reprlib.Repr()
-    shortener.maxstring = shortener.maxother = 60
-    shortener.maxlist = shortener.maxdict = 6
-    return shortener.repr(value)
-
-
-def parse_text_cell(value: object) -> Any:
-    """A list or object written as JSON in a text cell (CSV), anything else unchanged."""
-    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
 
 
 def distinct(values: Iterable[str]) -> tuple[str, ...]:

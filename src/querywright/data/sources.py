@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from querywright.data.cells import plain
 from querywright.data.folders import folder_rows, holds_files
 from querywright.data.hub import RECIPES, dataset_rows
 from querywright.data.tables import Kind, Row, file_rows, format_of
@@ -96,22 +96,9 @@ def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
     for number, row in enumerate(rows, start=1):
         values = asdict(row) if isinstance(row, Question | Passage) else row
         if hasattr(values, "items"):
-            yield Row(f"row {number}", {key: _plain(value) for key, value in values.items()})
+            yield Row(f"row {number}", {key: plain(value) for key, value in values.items()})
         else:
             problems.append(f"row {number}: found {type(row).__name__}; expected a row of {ROWS}")
-
-
-def _plain(value: Any) -> Any:
-    """The value as a file would hold it: arrays, tuples and sets as lists, pandas' missing value as None."""
-    if hasattr(value, "tolist"):  # NumPy
-        value = value.tolist()
-    if isinstance(value, set | frozenset):
-        value = sorted(value, key=str)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _dataset_name(source: str) -> tuple[str, str | None] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -34,12 +35,13 @@ def split_questions(
     seed: int = 0,
     sizes: tuple[int, int, int] | None = None,
 ) -> Splits:
-    """Splits questions by a hash of seed and id.
+    """Split questions by a hash of seed and id, the same question always into the same split.
 
     A question's place in [0, 1) is the first 53 bits of the SHA-256 of ``"{seed}:{id}"``: train is below
     ``train``, dev below ``train + dev``, test is the rest. So a question stays in its split, whatever the
     order and the other questions are, and a share p of n questions is met only roughly (standard deviation
-    sqrt(n p (1 - p))).
+    sqrt(n p (1 - p))). Questions that are the same by text, options and history (see ``marks``) share the place of
+    the smallest of their ids.
 
     Args:
         questions: Questions with distinct ids.
@@ -61,15 +63,19 @@ def split_questions(
             raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers give sizes=")
     if train + dev > 1 + 1e-9:
         raise InputError(f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split")
-    placed = sorted(((_place(seed, one.id), one) for one in questions), key=lambda placed: (placed[0], placed[1].id))
-    counts = Counter(question.id for _, question in placed)
+    found = [(asked_of(one), one) for one in questions]
+    counts = Counter(question.id for _, question in found)
     repeated = [
         f"question id {name!r} occurs {count} times; expected once" for name, count in counts.items() if count > 1
     ]
     if repeated:
         raise DataError(sorted(repeated))
+    first: dict[str, str] = {}
+    for asked, question in found:
+        first[asked] = min(first.get(asked, question.id), question.id)
+    placed = [(_place(seed, first[asked]), question) for asked, question in found]
     splits = Splits([], [], [])
-    for place, question in placed:
+    for place, question in sorted(placed, key=lambda placed: (placed[0], placed[1].id)):
         splits[0 if place < train else 1 if place < train + dev else 2].append(question)
     return splits if sizes is None else _cut(splits, sizes)
 
@@ -105,9 +111,25 @@ def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> l
 
 
 def marks(question: Question) -> set[tuple[str, ...]]:
-    """What makes a question the same as another: its id, or its text, options and history."""
-    text = " ".join(question.question.casefold().split())
-    return {("id", question.id), ("text", text, *sorted(question.options), *question.history)}
+    """Return what makes a question the same as another: its id, or its text, options and history.
+
+    Case, spaces, Unicode form and the order of the options make no difference.
+    """
+    text, *history = map(folded, (question.question, *question.history))
+    return {("id", question.id), ("text", text, *sorted(map(folded, question.options)), *history)}
+
+
+def repeated(questions: Iterable[Question]) -> list[list[Question]]:
+    """Return the questions that are the same by text, options and history, two or more in each list."""
+    found: dict[str, list[Question]] = defaultdict(list)
+    for question in questions:
+        found[asked_of(question)].append(question)
+    return [same for same in found.values() if len(same) > 1]
+
+
+def folded(text: str) -> str:
+    """Return the text without the differences in case, spaces and Unicode form."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def asked_of(question: Question) -> str:

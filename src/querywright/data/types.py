@@ -86,6 +86,8 @@ class Question:
             given a passage that ``evidence`` does not name is unjudged. Default empty: a person gave all labels, and
             a passage that is not named is NOT_USEFUL.
         history: The turns of the conversation before the question, the earliest first. Default none.
+        alternatives: Groups of passages of ``evidence`` of which any one is enough; recall, nDCG and ``jointly`` count
+            a group as one passage. Default none.
     """
 
     id: str
@@ -97,6 +99,7 @@ class Question:
     jointly: bool = False
     assessors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     history: tuple[str, ...] = ()
+    alternatives: tuple[tuple[str, ...], ...] = ()
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -121,8 +124,9 @@ class Question:
 
     @property
     def _fields(self) -> dict[str, Any]:
-        """All fields as plain data; a history only where there is one."""
+        """All fields as plain data; history and alternatives only if there are some."""
         history = {"history": list(self.history)} if self.history else {}
+        alternatives = {"alternatives": [list(group) for group in self.alternatives]} if self.alternatives else {}
         return {
             "id": self.id,
             "question": self.question,
@@ -133,6 +137,7 @@ class Question:
             "jointly": self.jointly,
             "assessors": {key: list(names) for key, names in self.assessors.items()},
             **history,
+            **alternatives,
         }
 
 

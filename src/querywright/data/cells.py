@@ -1,0 +1,104 @@
+"""Lists and objects in the text cells of a table: JSON, or what Python, pandas and NumPy print.
+
+A list column that goes through a CSV file comes back as the text that ``str`` made of it: ``['a', 'b']``, NumPy's
+``['a' 'b']``, ``[array(['p1'], dtype=object)]``. Nothing in a cell is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+from querywright.errors import DataError
+
+MISSING = frozenset({"nan", "NaN", "NaT", "None", "<NA>", "null"})
+"""Texts of a missing value."""
+
+_TEXT = r"""(?:'(?:[^'\\]|{0})*'|"(?:[^"\\]|{0})*")""".format(r"\\(?:[\\'\"nrt]|x[\da-f]{2}|u[\da-f]{4}|U[\da-f]{8})")
+_TOKEN = re.compile(
+    rf"""\s*(?:
+        (?P<value>{_TEXT}|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w.])|(?:None|True|False)\b)
+        |<[\w.]+:\s*(?P<member>{_TEXT})>                                  # a member of an enumeration
+        |(?:np\.)?(?P<truth>True|False)_\b
+        |(?P<missing>(?:nan|NaN|NaT)\b|<NA>)
+        |(?P<open>[\[({{]|(?:array|list|tuple|set|frozenset|np\.(?:array|str_|bool_?|u?int\d*|float\d*))\()
+        |(?P<close>[\])}}])
+        |(?P<mark>,\s*(?:dtype=(?:{_TEXT}|[\w.]+)|shape=\([\d, ]*\))|[,:])
+        |(?P<cut>\.\.\.)
+    )""",
+    re.VERBOSE,
+)
+_PRINTED = re.compile(
+    r"\s*[\[{](?:[\[{(\s]|[\w.]+\()*(?:b?['\"]|<\w+\.\w).*(?:[\])}]\s*$|['\"][\s,:]+['\"])", re.DOTALL
+)
+"""A printed list or object of texts, whole or cut off; hardly any other text looks so."""
+
+
+def parse_cell(value: object) -> Any:
+    """Return the list or object that a text cell holds; any other value, and any other text, unchanged.
+
+    Raises:
+        DataError: The cell holds a printed list or object that cannot be read in full.
+    """
+    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{", "("):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return _printed(value)
+
+
+def plain(value: Any) -> Any:
+    """Return the value as a file would hold it: arrays, tuples and sets as lists, pandas' missing value as None."""
+    if hasattr(value, "tolist"):  # NumPy
+        value = value.tolist()
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def short(value: object) -> str:
+    """Return the value as a message shows it, with at most about 60 characters of a string."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxother = 60
+    shortener.maxlist = shortener.maxdict = 6
+    return shortener.repr(value)
+
+
+def _printed(text: str) -> Any:
+    """Return what Python or NumPy printed; the text if neither did."""
+    pieces: list[str] = []
+    place, depth, ended = 0, 0, False
+    while (token := _TOKEN.match(text, place)) and not token["cut"]:
+        kind, found = str(token.lastgroup), str(token[str(token.lastgroup)])
+        if ended and kind not in ("close", "mark"):
+            pieces.append(",")  # NumPy prints none
+        pieces.append(
+            {"missing": "None", "open": found[-1], "mark": found[:1] if len(found) == 1 else ""}.get(kind, found)
+        )
+        place, depth = token.end(), depth + (kind == "open") - (kind == "close")
+        ended = kind not in ("open", "mark")
+        if depth == 0 and text[place:].strip():
+            return text
+    if not text[place:].strip():
+        try:
+            value = ast.literal_eval("".join(pieces))
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            pass
+        else:
+            return plain(value) if isinstance(value, list | tuple | set | dict) else text
+    if _PRINTED.match(text) or (ended and token):
+        raise DataError(
+            f"found {short(text)}; expected a list or object as JSON, or as Python or NumPy prints it in full (a text "
+            'that begins so goes into a JSON list: ["..."])'
+        )
+    return text
