@@ -18,7 +18,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from decimal import Context, Decimal
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -207,7 +207,7 @@ def tokens(text: str, *, inside: bool = False, articles: bool = False, case: boo
         articles: Whether articles in front of a word are kept. Default: dropped.
         case: Whether case matters. Default False.
     """
-    found = []
+    found: list[Token] = []
     for each in _scan(text, case):
         if articles or not each.article:
             found += each.parts if inside else [each.whole]
@@ -256,12 +256,13 @@ def occurs_in(answer: str, text: str) -> bool:
         answer: The answer; one without tokens occurs nowhere.
         text: A sentence or a passage.
     """
-    form = _answer(answer)
-    longest = max((word for word in words(answer) if word.isalpha() and word != "and"), key=len, default="")
+    form, said = _answer(answer), words(answer)
+    longest = max((word for word in said if word.isalpha() and word != "and"), key=len, default="")
     if longest not in _letters(text):  # as of most passages, which need not be cut into tokens
         return False
-    for reading in _READINGS[:2] if form.lower() in _ARTICLES else _READINGS:
-        wanted, given = _texts(form, *reading), _texts(_plain(text), *reading)
+    letter = len(said) == 1 and said[0] in _ARTICLES  # "A" is a letter by its capital
+    for inside, articles in _READINGS[:2] if letter else _READINGS:
+        wanted, given = (_texts(one, inside, articles, letter) for one in (form, _plain(text)))
         if wanted and f" {' '.join(wanted)} " in f" {' '.join(given)} ":
             return True
     return False
@@ -366,12 +367,12 @@ def _verdict(text: str) -> set[str]:
     return {"yes"} if said in _YES else {"no"} if said in _NO else set()
 
 
-_LEVELS: tuple[Callable[[str], set[object]], ...] = (
+_LEVELS: tuple[Callable[[str], Set[object]], ...] = (
     lambda text: {text.strip()} - {""},
     lambda text: {_answer(text)} - {""},
-    lambda text: set(_keys(text, True)),
-    lambda text: set(_keys(text, False)),
-    lambda text: set(_verdict(text)),
+    lambda text: _keys(text, True),
+    lambda text: _keys(text, False),
+    _verdict,
 )
 
 
