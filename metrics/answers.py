@@ -8,21 +8,34 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
+from querywright.answer_text import (
+    ANSWER_WORDS,
+    CJK,
+    Token,
+    closest_tokens,
+    find_choice,
+    mmlu_form,
+    occurs_in,
+    plain,
+    same_answer,
+    squad_form,
+    tokens,
+    words,
+)
 from querywright.errors import DataError
-from querywright.metrics.tokens import answer_tokens
 
 VERDICTS = (["yes"], ["no"], ["noanswer"])
 """Tokens of answers that are right or wrong as a whole."""
 
-_MARKS = re.compile(r"[^\w\s]")
-
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1.0 if the prediction has the tokens of any accepted answer, in the same order, else 0.0.
+    """Return 1.0 if the prediction equals any accepted answer as a careful reader compares them, else 0.0.
 
-    Tokens are those of `answer_tokens`: for English this is SQuAD's exact match.
+    The rule is that of `querywright.answer_text`. It is the default because SQuAD's rule deletes punctuation before it
+    compares: there 25 mg is 2.5 mg, -40 is 40, and C# is C++. `squad_exact_match` is SQuAD's own.
 
     Args:
         prediction: The answer given.
@@ -34,45 +47,66 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
     Raises:
         TypeError: ``answers`` is one text.
     """
-    if not accepted(answers):
-        return math.nan
-    pairs = (answer_tokens(prediction, answer) for answer in answers)
-    return float(any(given == wanted for given, wanted in pairs))
+    return _best(lambda one, other: float(same_answer(one, other)), prediction, answers)
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
-    """F1 of the tokens that prediction and answer share, the largest over the accepted answers.
+    """Return F1 of the tokens that prediction and answer share, the largest over the accepted answers.
 
-    F1 = 2PR / (P + R) with P = shared / tokens of the prediction and R = shared / tokens of the answer,
-    shared counted with repetition, over `answer_tokens`. Where one side has no token it is 1.0 if both
-    have none, else 0.0.
+    F1 = 2PR / (P + R) with P = shared / tokens of the prediction and R = shared / tokens of the answer, shared
+    counted with repetition. A number with its sign, decimals and percent is one token, as is each Chinese, Japanese or
+    Korean character. `squad_f1` is SQuAD's own.
 
     Args:
         prediction: The answer given.
         answers: All accepted answers.
 
     Returns:
-        A value in [0, 1]; NaN if there is no accepted answer.
+        A value in [0, 1]; 1.0 if both sides are empty, 0.0 if one is; NaN if there is no accepted answer.
 
     Raises:
         TypeError: ``answers`` is one text.
+
+    Source: characters for Chinese as in MLQA, Lewis et al. 2019, arXiv:1910.07475, and CMRC, Cui et al. 2018,
+    arXiv:1810.07366; syllables for Korean as in KorQuAD, Lim et al. 2019, arXiv:1909.07005.
     """
-    if not accepted(answers):
-        return math.nan
-    pairs = (answer_tokens(prediction, answer) for answer in answers)
-    return max(1.0 if given == wanted else f1(*overlap(given, wanted)) for given, wanted in pairs)
+    return _best(lambda one, other: _token_f1(*closest_tokens(one, other)), prediction, answers)
+
+
+def squad_exact_match(prediction: str, answers: Sequence[str]) -> float:
+    """Return SQuAD's exact match, for figures next to those of papers. See `exact_match`.
+
+    Args:
+        prediction: The answer given.
+        answers: All accepted answers.
+
+    Source: Rajpurkar et al. 2016, arXiv:1606.05250.
+    """
+    return _best(lambda one, other: float(squad_form(one) == squad_form(other)), prediction, answers)
+
+
+def squad_f1(prediction: str, answers: Sequence[str]) -> float:
+    """Return SQuAD's token F1, for figures next to those of papers. See `token_f1`.
+
+    Args:
+        prediction: The answer given.
+        answers: All accepted answers.
+
+    Source: Rajpurkar et al. 2016, arXiv:1606.05250; for an empty side as in SQuAD 2.0.
+    """
+    return _best(lambda one, other: _token_f1(squad_form(one).split(), squad_form(other).split()), prediction, answers)
 
 
 def contains_answer(prediction: str, answers: Sequence[str]) -> float:
     """1.0 if any accepted answer stands in the prediction, else 0.0: is an answer in a full sentence right?
 
-    An answer stands there if its tokens follow one another, punctuation read as in `hit`; yes, no or noanswer must be
+    An answer occurs there if its tokens follow one another, marks read as in `hit`; yes, no or noanswer must be
     its first token. Negations are not understood, and a sentence that holds several answers is right if one of them
     is: it is more lenient than `exact_match`, and the two are not to be compared with each other.
 
     Args:
         prediction: The answer given.
-        answers: All accepted answers; one that normalises to nothing ("A") is never contained.
+        answers: All accepted answers; an empty one is never contained.
 
     Returns:
         0.0 or 1.0; NaN if there is no accepted answer.
@@ -83,21 +117,19 @@ def contains_answer(prediction: str, answers: Sequence[str]) -> float:
     Source: Mallen et al. 2023, arXiv:2212.10511, and for long answers Gao et al. 2023 (ALCE), arXiv:2305.14627. Both
     look for any substring; whole words, and the rule for yes and no, are our own.
     """
-    if not accepted(answers):
-        return math.nan
-    return float(any(_is_contained(answer, prediction) for answer in answers))
+    return _best(lambda text, answer: float(_is_contained(answer, text)), prediction, answers)
 
 
 def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
     """1.0 if any accepted answer stands in any passage, else 0.0: could the reader have copied it?
 
-    An answer stands in a passage if its tokens (`answer_tokens`) follow one another there. Punctuation is read
-    both ways, deleted (``U.S.`` is ``US``) and as a space (``Curie's`` holds ``Curie``). A short answer that is a
-    common word ("no") still hits by accident.
+    An answer occurs in a passage if its tokens follow one another there. The marks inside a word are read both ways,
+    as nothing (``U.S.`` is ``US``) and as a space (``Curie's`` holds ``Curie``). A number is one token, so ``5 mg``
+    does not occur in ``2.5 mg``. A short answer that is a common word ("no") still hits by accident.
 
     Args:
         passages: Title and text of each passage that the reader was given.
-        answers: All accepted answers; one that normalises to nothing ("A") is left out.
+        answers: All accepted answers; an empty one is left out.
 
     Returns:
         0.0 or 1.0; NaN if there is no accepted answer that could be looked for.
@@ -109,10 +141,10 @@ def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
     counts ("no" in "know"); here only whole words of one passage, as in DrQA, Chen et al. 2017, arXiv:1704.00051.
     """
     accepted(passages, "passages")
-    wanted = [answer for answer in accepted(answers) if answer_tokens(answer) != [[]]]
+    wanted = [answer for answer in accepted(answers) if words(answer)]
     if not wanted:
         return math.nan
-    return float(any(_stands_in(answer, passage) for answer in wanted for passage in passages))
+    return float(any(occurs_in(answer, passage) for answer in wanted for passage in passages))
 
 
 def accepted(texts: Sequence[str], name: str = "answers") -> Sequence[str]:
@@ -133,13 +165,31 @@ def choice_accuracy(answer: str, options: Sequence[str], right: str) -> float:
     Raises:
         DataError: ``right`` is not one of the options.
     """
-    if right not in options:
-        raise DataError(
-            f"the right answer {right!r} is not among the options {list(options)!r}; "
-            "give the text of one option, not its letter"
-        )
+    _check_right(right, options)
     chosen = extract_option(answer, options)
     return float(chosen is not None and options[chosen] == right)
+
+
+def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
+    """Return 1.0 if the first line of the answer is the letter or the text of the right option, as MMLU compares them.
+
+    It is for figures next to those of papers: case, ASCII punctuation and outer white space are deleted, and no letter
+    is looked for in a sentence. `choice_accuracy` is the default because it reads an answer in a sentence, and does
+    not take the option ``2.5`` for ``25``. The text counts because the readers here may answer with it.
+
+    Args:
+        answer: What the reader wrote.
+        options: Option texts in the order shown.
+        right: Text of the right option.
+
+    Raises:
+        DataError: ``right`` is not one of the options.
+
+    Source: see `querywright.answer_text.mmlu_form`.
+    """
+    _check_right(right, options)
+    letter = chr(ord("a") + list(options).index(right))
+    return float(mmlu_form(answer) in {letter, mmlu_form(right)})
 
 
 def is_invalid_choice(answer: str, options: Sequence[str]) -> bool:
@@ -148,34 +198,33 @@ def is_invalid_choice(answer: str, options: Sequence[str]) -> bool:
 
 
 def extract_option(answer: str, options: Sequence[str]) -> int | None:
-    r"""Which option an answer picks.
+    r"""Return the index of the option that an answer picks.
 
     Three steps, the first that finds something decides:
 
-    1. The answer is an option's text. Case, white space, quotes, markdown emphasis and punctuation at the end
-       are ignored, unless two options differ only by these (genotypes ``AA``, ``Aa``).
-    2. A letter given as the final answer: announced ("Answer: B", "the answer is B", ``\boxed{B}``), alone on
-       a line ("B", "(B)", "B."), or in front of a line ("B) text", one letter only). The last one wins. A
-       letter beyond the number of options and a letter whose text is another option's are invalid; "A or B"
-       picks no letter. Neither an article ("a drug") nor a letter inside an option's text or an abbreviated
+    1. The answer is an option's text (`querywright.answer_text.find_choice`): case, marks around it and final
+       punctuation do not matter, unless two options differ only by these (genotypes ``AA``, ``Aa``).
+    2. A letter given as the final answer: announced ("Answer: B", "the answer is B", "option B", "Antwort: B",
+       ``\boxed{B}``), alone on a line ("B", "(B)", "B."), or in front of a line ("B) text", one letter only). The
+       last one wins. A letter beyond the number of options and a letter whose text is another option's are invalid;
+       "A or B" picks no letter. Neither an article ("a drug") nor a letter inside an option's text or an abbreviated
        name ("E. coli") is taken for one.
-    3. The text of one option, and of no other, stands in the answer as whole words. A text inside a longer
-       option's text is not counted. Negations are not understood.
+    3. The text of one option, and of no other, occurs in the answer as whole words. A text inside a longer
+       option's text is not counted, nor inside a hyphenated word. Negations are not understood.
 
     Args:
         answer: What the reader wrote.
         options: Option texts in the order shown; letters are A, B, ... in this order.
 
     Returns:
-        Index of the option, or None if none can be told.
+        Index of the option, or None if it is unclear.
 
     Source: no paper fixes this rule, and published scripts differ; hence it is spelled out.
     """
-    menu = _Menu(options)
-    text = answer.translate(_PLAIN) if menu.loose else answer
-    exact = menu.index(text)
+    exact = find_choice(answer, options)
     if exact is not None:
         return exact
+    text, menu = plain(answer), _Menu(options)
     spans = menu.spans(text)
     letter = _final_letter(text, menu, spans)
     if letter is not None:
@@ -184,16 +233,26 @@ def extract_option(answer: str, options: Sequence[str]) -> int | None:
     return named.pop() if len(named) == 1 else None
 
 
+def _best(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
+    """The largest score over the accepted answers; NaN if there is none."""
+    return max((score(prediction, answer) for answer in accepted(answers)), default=math.nan)
+
+
+def _token_f1(given: list[str], wanted: list[str]) -> float:
+    return 1.0 if given == wanted else f1(*overlap(given, wanted))
+
+
+def _check_right(right: str, options: Sequence[str]) -> None:
+    if right not in options:
+        raise DataError(
+            f"the right answer {right!r} is not among the options {list(options)!r}; "
+            "give the text of one option, not its letter"
+        )
+
+
 def _is_contained(answer: str, prediction: str) -> bool:
-    given, wanted = answer_tokens(prediction, answer)
-    return given[:1] == wanted if wanted in VERDICTS else _stands_in(answer, prediction)
-
-
-def _stands_in(answer: str, passage: str) -> bool:
-    """Whether the answer's tokens are a run of the passage's, with punctuation deleted or as a space."""
-    deleted = answer_tokens(passage, answer)
-    spaced = answer_tokens(_MARKS.sub(" ", passage), _MARKS.sub(" ", answer))
-    return any(wanted and f" {' '.join(wanted)} " in f" {' '.join(text)} " for text, wanted in (deleted, spaced))
+    wanted = words(answer)
+    return words(prediction)[:1] == wanted if wanted in VERDICTS else occurs_in(answer, prediction)
 
 
 def overlap(given: Sequence[str], wanted: Sequence[str]) -> tuple[float, float]:
@@ -208,28 +267,24 @@ def f1(precision: float, recall: float) -> float:
 
 
 _INVALID = -1
-# Typographic quotes, dashes and the minus sign as ASCII; markdown emphasis and code marks dropped.
-_PLAIN = str.maketrans(
-    {
-        **dict.fromkeys("\u2018\u2019", "'"),
-        **dict.fromkeys("\u201c\u201d", '"'),
-        **dict.fromkeys("\u2010\u2011\u2013\u2014\u2212", "-"),
-        **dict.fromkeys("*`", ""),
-    }
+_PART = f"[^\\W{CJK}]"  # of a word that has spaces around it
+_LETTER = rf"[(\[{{\"'*]*(?P<letter>[A-Za-z])(?!{_PART})"
+_CORRECT = (
+    "(?:correct|right|best|richtig|korrekt|correct[aeo]|correctement|exacte|juste|corrett[ao]|giusta|corret[ao]|certa"
+    "|juist|yang benar|đúng)"
 )
-_QUOTES = "\"'"
-_ENDING = " .,;:!?" + _QUOTES
-
-_LETTER = r"[(\[{\"'*]*(?P<letter>[A-Za-z])(?!\w)"
-_ANNOUNCED = (
-    r"(?:\b(?:answer|choice|option)\b[\"']?(?:\s+(?:is|would\s+be|should\s+be|must\s+be)\b|\s*[:=])\s*[:=]?\s*"
-    r"(?:(?:option|choice|letter)\s+)?|\\boxed\s*\{\s*(?:\\text\s*\{)?)" + _LETTER
+_IS = (
+    rf"(?:\s+(?:{_CORRECT}\s+)?(?:is|would\s+be|should\s+be|must\s+be|ist|lautet|wäre|est|es|sería|é|è|to|jest|adalah|là"
+    r"|هي|هو)\b|\s*(?:[:=]|是|为|為|は|が|은|는)|\s+-(?=\s))\s*[:=]?\s*"
 )
-_JUDGED = r"(?:^\s*|\b(?:option|choice|answer)\s+)" + _LETTER + r"[)\]\"']*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
-# What may follow a letter: closing marks, the end of the line, a stop, a dash, a reason; no other word.
+_NAMED = rf"(?<!{_PART})(?:{ANSWER_WORDS})[\"']?"
+_ANNOUNCED = rf"{_NAMED}{_IS}(?:(?:the|la)\s+)?(?:(?:{ANSWER_WORDS})\s*)?{_LETTER}"
+_BARE = rf"(?:^\W*(?:(?!not\b)[^\s\d!-@]+\s+){{0,2}}?{_NAMED}\s+|{_NAMED}(?<=[{CJK}])\s*){_LETTER}"
+_JUDGED = rf"(?:^\s*|{_NAMED}\s+){_LETTER}[)\]\"']*\s+(?:is|ist|est|es|é|è)\s+(?:the\s+|die\s+|la\s+|a\s+)?{_CORRECT}\b"
+# What may follow a letter: closing marks, the end of the line, a stop, a dash, a reason, an ending; no other word.
 _STOP = (
-    r"(?:[)\]}][)\]}\"'.:,]*|[\"'*]+[.:,]?(?!\w)|[.](?![.\w])|[:;!,](?!\w)|[ \t]+-(?=\s)"
-    r"|(?=[ \t\r]*$)|(?=\s+(?:because|since|as)\b))"
+    r"(?:[)\]}][)\]}\"'.:,]*|'[dt][i\u0131uü]r\b|[\"'*]+[.:,]?(?!\w)|[.](?![.\w])|[:;!,](?!\w)|[ \t]+-(?=\s)"
+    rf"|(?=[ \t\r]*$)|(?=\s+(?:because|since|as)\b)|(?=\s*[{CJK}])|(?=\s+है))"
 )
 
 
@@ -237,24 +292,24 @@ class _Menu:
     """The options of one question, ready to be looked up in an answer."""
 
     def __init__(self, options: Sequence[str]) -> None:
-        keys = [_key(option) for option in options]
-        self.loose = len(set(keys)) == len(keys)
-        self.keys = keys if self.loose else [option.strip() for option in options]
-        self.size = len(keys)
+        self.options = options
+        forms = [plain(option).strip() for option in options]
+        self.case = len({tuple(words(form)) for form in forms}) < len(forms)
+        self.wanted = [None if re.fullmatch("[A-Za-z]?", form) else form for form in forms]
+        self.size = len(forms)
 
     def index(self, text: str) -> int | None:
         """The option that the whole text is."""
-        key = _key(text) if self.loose else text.strip()
-        return self.keys.index(key) if key and self.keys.count(key) == 1 else None
+        return find_choice(text, self.options)
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """(option, start, end) of each option text in the text, without those inside a longer one."""
-        found = [
-            (index, match.start(), match.end())
-            for index, key in enumerate(self.keys)
-            if key and not re.fullmatch("[A-Za-z]", key)
-            for match in re.finditer(_whole_words(key), text, re.IGNORECASE if self.loose else 0)
-        ]
+        found = set()
+        for inside in (False, True):
+            given = tokens(text, inside=inside, case=self.case)
+            for index, form in enumerate(self.wanted):
+                wanted = [] if form is None else [one.text for one in tokens(form, inside=inside, case=self.case)]
+                found |= {(index, start, end) for start, end in _runs(given, wanted) if _is_whole(text, start, end)}
         return [
             (index, start, end)
             for index, start, end in found
@@ -262,15 +317,20 @@ class _Menu:
         ]
 
 
-def _key(text: str) -> str:
-    plain = " ".join(text.translate(_PLAIN).split())
-    return plain.rstrip(_ENDING).lstrip(_QUOTES).lower()
+def _runs(given: Sequence[Token], wanted: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the tokens follow one another."""
+    size = len(wanted)
+    places = range(len(given) - size + 1) if size else ()
+    return [
+        (given[at].start, given[at + size - 1].end)
+        for at in places
+        if given[at].text == wanted[0] and [one.text for one in given[at : at + size]] == wanted
+    ]
 
 
-def _whole_words(key: str) -> str:
-    """Pattern of the key between word ends; no part of a hyphenated word or of a decimal number."""
-    words = r"\s+".join(re.escape(word) for word in key.split())
-    return rf"(?<!\w)(?<!\w-)(?<!\d[.,]){words}(?!\w)(?!-\w)(?![.,]\d)"
+def _is_whole(text: str, start: int, end: int) -> bool:
+    """Whether it is no part of a hyphenated word."""
+    return not re.search(r"\w-\Z", text[max(0, start - 2) : start]) and not re.match(r"-\w", text[end : end + 2])
 
 
 def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> int | None:
@@ -305,14 +365,17 @@ def _index_of_letter(letter: str, menu: _Menu) -> int:
     return index if index < menu.size else _INVALID
 
 
+@cache
 def _letter_patterns(size: int) -> list[tuple[re.Pattern[str], bool]]:
     """Patterns of a final letter, each with whether it is announced as the answer."""
     last = chr(ord("A") + min(max(size, 1), 26) - 1)
     others = f"(?:(?-i:A)|[B-{last}])" if last > "A" else "(?-i:A)"  # a small "a" may be an article
-    alone = rf"(?![)\]}}\"'.]*\s*(?:[,;/&+]|and\b|or\b)\s*(?:(?:and|or)\s+)?[(\[\"']?{others}(?![\w-]))"
+    more = "(?:and|or|und|oder|et|ou|y|o|e|и|или)"
+    alone = rf"(?![)\]}}\"'.]*\s*(?:[,;/&+]|{more}\b|[或和と])\s*(?:{more}\s+)?[(\[\"']?{others}(?![\w-]))"
     flags = re.IGNORECASE | re.MULTILINE
     return [
         (re.compile(_ANNOUNCED + alone + _STOP, flags), True),
         (re.compile(_JUDGED, flags), True),
+        (re.compile(_BARE + alone + _STOP, flags), False),
         (re.compile(r"^[ \t]*" + _LETTER + alone + _STOP, flags), False),
     ]

@@ -88,7 +88,7 @@ def accuracy(example: Any, prediction: Any) -> float:
 
 @_metric("answer", "reader")
 def exact_match(example: Any, prediction: Any) -> float:
-    """1.0 if the answer equals an accepted one after normalisation."""
+    """1.0 if the answer equals an accepted one as a careful reader compares them: numbers as numbers, signs kept."""
     return _compare(answers.exact_match, example, prediction)
 
 
@@ -102,6 +102,25 @@ def token_f1(example: Any, prediction: Any) -> float:
 def contains_answer(example: Any, prediction: Any) -> float:
     """1.0 if an accepted answer stands in the answer, as whole words; yes and no must be its first word."""
     return _compare(answers.contains_answer, example, prediction)
+
+
+@_metric("answer", "reader")
+def squad_exact_match(example: Any, prediction: Any) -> float:
+    """SQuAD's exact match, for figures next to those of papers; it deletes punctuation, so 2.5 is 25."""
+    return _compare(answers.squad_exact_match, example, prediction)
+
+
+@_metric("answer", "reader")
+def squad_f1(example: Any, prediction: Any) -> float:
+    """SQuAD's token F1, for figures next to those of papers."""
+    return _compare(answers.squad_f1, example, prediction)
+
+
+@_metric("answer", "options", "reader")
+def mmlu_accuracy(example: Any, prediction: Any) -> float:
+    """1.0 if the answer's first line is the right option's letter or text, as MMLU compares; for figures of papers."""
+    options, right = getattr(example, "options", None), getattr(example, "answer", None)
+    return answers.mmlu_accuracy(_given(prediction), options, right) if options and right is not None else math.nan
 
 
 @_metric("answer", "evidence", "reader", "support")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from querywright.answer_text import closest_tokens
 from querywright.metrics.answers import VERDICTS, accepted, contains_answer, f1, overlap
 from querywright.metrics.retrieval import Groups, recall_at_k
-from querywright.metrics.tokens import answer_tokens
 
 
 def joint_passage_score(
@@ -20,7 +20,7 @@ def joint_passage_score(
     """Answer and supporting passages as one: HotpotQA's formula for a reader that writes a sentence and names passages.
 
     Joint precision = P(answer) * P(support), joint recall likewise, joint F1 their harmonic mean. P and R of the answer
-    are over shared tokens (`answer_tokens`); where the prediction or the answer is yes, no or noanswer they are 0
+    are over shared tokens, as in `token_f1`; where the prediction or the answer is yes, no or noanswer they are 0
     unless both are the same.
 
     It departs from HotpotQA's score, and is higher, in two ways. The support is whole passages, of which a right one
@@ -79,7 +79,7 @@ def _overlap(support: Collection[str], gold: Collection[str], alternatives: Grou
 
 def _of_answer(prediction: str, answer: str) -> tuple[float, float]:
     """Precision and recall of the answer's tokens."""
-    given, wanted = answer_tokens(prediction, answer)
+    given, wanted = closest_tokens(prediction, answer)
     if given != wanted and (given in VERDICTS or wanted in VERDICTS):
         return 0.0, 0.0
     return overlap(given, wanted)

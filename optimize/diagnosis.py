@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from querywright.answer_text import same_answer
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.metrics.answers import extract_option
@@ -21,7 +22,6 @@ from querywright.metrics.decisions import (
     label_shares,
 )
 from querywright.metrics.retrieval import groups_of
-from querywright.metrics.tokens import answer_tokens
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 
@@ -198,8 +198,7 @@ def _same_answer(one: str | None, other: str | None, question: Question) -> bool
     if question.options:
         picked = extract_option(one, question.options)
         return picked is not None and picked == extract_option(other, question.options)
-    first, second = answer_tokens(one, other)
-    return first == second
+    return same_answer(one, other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import dspy
 
+from querywright.answer_text import words
 from querywright.errors import TechniqueError
 from querywright.programs.rag import RAG, telling
 from querywright.programs.steps import Together, Use
@@ -69,6 +70,6 @@ class Ensemble(RAG):
 
 def _majority(answers: Sequence[Any]) -> int:
     """Which member's answer most members gave."""
-    plain = [None if answer is None else " ".join(str(answer).split()).rstrip(".").casefold() for answer in answers]
+    plain = [None if answer is None else tuple(words(str(answer))) for answer in answers]
     counts = Counter(plain)
     return max(range(len(plain)), key=lambda place: (counts[plain[place]], -place))

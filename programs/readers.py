@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from querywright.answer_text import find_choice
 from querywright.data.declined import DECLINED, says_declined
 from querywright.data.types import History, Passage, Question, turns_of
 from querywright.errors import TechniqueError, unknown
@@ -270,8 +271,9 @@ class GroundedReader(Reader):
         ]
         fields, fallbacks = await self._ask(signature, asked._replace(passages=shown))
         answer = _answer(fields)
-        held = str(fields.get("passages_hold_the_answer")).strip(" .").casefold()
-        if held == "no" or (answer and says_declined(answer)):
+        if find_choice(fields.get("passages_hold_the_answer"), ["yes", "no"]) == 1 or (
+            answer and says_declined(answer)
+        ):
             return dspy.Prediction(answer=DECLINED, support=[], fallbacks=fallbacks)
         named = fields.get("passage_numbers")
         listed = named if answer and isinstance(named, list) else []

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
+from querywright.answer_text import occurs_in, words
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import Metric
-from querywright.metrics.tokens import normalize_answer
 from querywright.metrics.usefulness import usefulness
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
@@ -116,16 +116,16 @@ def guards_of(episodes: Sequence[Episode]) -> dict[str, float]:
         Besides the number of ``episodes``, and the ``words`` of an episode's queries in the mean.
     """
     through = [one for one in episodes if one.prediction is not None]
-    known = [one for one in through if any(map(normalize_answer, one.question.answers))]
-    searched = [frozenset(map(normalize_answer, one.queries)) for one in through]
+    known = [one for one in through if any(map(words, one.question.answers))]
+    searched = [frozenset(tuple(words(query)) for query in one.queries) for one in through]
     both = list(zip(searched, through, strict=True))
     askers = Counter(queries for queries, _ in {(queries, one.question.id) for queries, one in both})
-    texts = [normalize_answer(query).split() for one in through for query in one.queries]
+    texts = [words(query) for one in through for query in one.queries]
     pairs = [pair for text in texts for pair in itertools.pairwise(text)]
     return {
         "episodes": len(through),
         "empty": _share(not one.queries for one in through),
-        "copied": _share(queries == {normalize_answer(one.question.question)} for queries, one in both),
+        "copied": _share(queries == {tuple(words(one.question.question))} for queries, one in both),
         "over_long": _share(any(len(query) > LONGEST_QUERY for query in one.queries) for one in through),
         "leaking": _share(map(_leaks, known)),
         "unreadable": _share(text is None for one in episodes for text in one.read),
@@ -160,13 +160,9 @@ def _leaks(episode: Episode) -> bool:
     does so as well, and this tells that it should be looked at.
     """
     question = episode.question
-    given = _spaced(" ".join([question.question, *question.options]))
-    answers = [spaced for spaced in map(_spaced, question.answers) if spaced.strip() and spaced not in given]
-    return any(answer in _spaced(query) for answer in answers for query in episode.queries)
-
-
-def _spaced(text: str) -> str:
-    return f" {normalize_answer(text)} "
+    given = " ".join([question.question, *question.options])
+    answers = [answer for answer in question.answers if not occurs_in(answer, given)]
+    return any(occurs_in(answer, query) for answer in answers for query in episode.queries)
 
 
 def _share(values: Iterable[float]) -> float:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from querywright.answer_text import squad_form
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import METRICS, metric_named
-from querywright.metrics.tokens import normalize_answer
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.rewriter.episodes import Episode
@@ -136,8 +136,8 @@ def _substring_hit(passages: Sequence[str], answers: Sequence[str]) -> float:
     Both are compared as SQuAD normalises them, and any run of letters counts ("no" in "know"), as in the code of Ma et
     al. 2023. An answer that normalises to nothing, which would stand everywhere, is left out.
     """
-    wanted = [text for text in map(normalize_answer, answers) if text]
+    wanted = [text for text in map(squad_form, answers) if text]
     if not wanted:
         return math.nan
-    text = normalize_answer(" ".join(passages))
+    text = squad_form(" ".join(passages))
     return 1.0 if any(answer in text for answer in wanted) else -1.0

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querywright.errors import DataError
-from querywright.metrics.answers import choice_accuracy, extract_option, is_invalid_choice
+from querywright.metrics.answers import choice_accuracy, extract_option, is_invalid_choice, mmlu_accuracy
 
 DRUGS = ["Aspirin", "A beta blocker", "Insulin", "Aspirin with insulin"]
 GERMS = ["C. difficile", "Staphylococcus aureus", "E. coli", "Vibrio cholerae", "Giardia"]
@@ -55,7 +55,55 @@ def test_final_letter(answer):
 @pytest.mark.parametrize(
     "answer",
     [
+        "Option B",
+        "Option B: a beta blocker",
+        "I choose **option B**.",
+        "**Answer: B**",
+        "<answer>B</answer>",
+        "__B__",
+        "`B`",
+        "- B",
+        r"$\boxed{\text{B}}$",
+        r"Thus \boxed{B} follows.",
+        r"\(\mathbf{B}\)",
+        "\uff08\uff22\uff09",
+        "B\u3002",
+        "\u300cB\u300d",
+        "Antwort: B",
+        "Die richtige Antwort ist B.",
+        "La bonne réponse est la B",
+        "La respuesta correcta es B.",
+        "A resposta correta é B.",
+        "La risposta corretta è B",
+        "Het antwoord is B.",
+        "Правильный ответ \u2014 B",
+        "Poprawna odpowiedź to B",
+        "Doğru cevap B'dir.",
+        "Jawaban: B",
+        "Đáp án: B",
+        "答案\uff1aB",
+        "正确答案是B。",
+        "正解はBです。",
+        "정답은 B입니다.",
+        "الإجابة: B",
+        "الإجابة هي B",
+        "सही उत्तर B है।",
+        "คำตอบ: B",
+    ],
+)
+def test_final_letter_inside_marks_and_in_other_languages(answer):
+    assert extract_option(answer, DRUGS) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
         "   ",
+        "Not option B.",
+        "A resposta é um remédio",
+        "Option A or option B",
+        "A oder B",
+        "答案是A或B",
         "The answer is a drug that slows the heart",
         "I do not know.",
         "The answer is A or B",
@@ -108,10 +156,25 @@ def test_letters_inside_names(answer, index):
         ("Crohn\u2019s disease", ["Crohn's disease", "Colitis"], 0),
         ("The answer is B", ["C", "A", "B"], 2),  # options that are letters are meant by their text
         ("the drug", ["drug", "drug"], None),
+        ("C++", ["C", "C++", "C#"], 1),
+        ("It is C#.", ["C", "C++", "C#"], 2),
+        ("The grade is A-.", ["A+", "A-", "B"], 1),
+        ("It is \u221240 °C", ["40", "-40"], 1),
+        ("2.50 mg", ["25 mg", "2.5 mg"], 1),
+        ("10%", ["10", "10%"], 1),
+        ("beta-blocker", ["beta blocker", "insulin"], 0),
     ],
 )
 def test_option_text_inside_an_answer(answer, options, index):
     assert extract_option(answer, options) == index
+
+
+def test_mmlus_form_takes_the_letter_or_the_text_in_the_first_line_alone():
+    said = ["B", "(b)", " B.\nIt is.", "a beta-blocker", "A beta blocker.", "The answer is B", "C"]
+    assert [mmlu_accuracy(one, DRUGS, "A beta blocker") for one in said] == [1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+    assert mmlu_accuracy("25", ["25", "2.5"], "2.5") == 1.0  # punctuation is deleted
+    with pytest.raises(DataError, match="'B' is not among the options"):
+        mmlu_accuracy("B", DRUGS, "B")
 
 
 def test_accuracy_counts_invalid_as_wrong_and_needs_an_option_that_is_right():

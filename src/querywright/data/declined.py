@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from querywright.answer_text import words
 
 DECLINED = "The passages do not say."
 """What a reader is to answer when the passages do not hold the answer."""
@@ -19,7 +19,6 @@ _OTHERS = {
     "unanswerable",
     "unknown",
 }
-_MARKS = re.compile(r"[^\w\s]")
 
 
 def says_declined(answer: str) -> bool:
@@ -31,9 +30,5 @@ def says_declined(answer: str) -> bool:
     Args:
         answer: The answer given; case, punctuation and spaces do not matter.
     """
-    plain = _bare(answer)
-    return not plain or plain == _bare(DECLINED) or plain in _OTHERS
-
-
-def _bare(text: str) -> str:
-    return " ".join(_MARKS.sub("", text).casefold().split())
+    said = words(answer)
+    return not said or any(said == words(phrase) for phrase in (DECLINED, *_OTHERS))

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from querywright.answer_text import find_choice
 from querywright.data.labels import GRADES
 from querywright.data.reading import QUESTION_COLUMNS, asked_in, check_limit, read_passages
 from querywright.data.rows import Cell, Record, Table
@@ -221,9 +222,8 @@ def _of_corpus(record: Record, column: str, ids: Sequence[str], corpus: Mapping[
 
 
 def _label(record: Record, column: str, given: object, labels: Mapping[str, str]) -> str:
-    if isinstance(given, float) and given.is_integer():
-        given = int(given)
-    name = str(given).strip().upper().replace(" ", "_").replace("-", "_")
-    if name not in labels:
+    place = find_choice(given, list(labels))
+    if place is None:
         record.complain(column, given, f"a label: {', '.join(labels)}")
-    return labels.get(name, "")
+        return ""
+    return [*labels.values()][place]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from querywright.answer_text import find_choice
 from querywright.data.cells import short
 from querywright.data.rows import Record, Table, read_options
 from querywright.data.sources import Source, iterate_rows, name_of
@@ -251,9 +252,7 @@ def _label(record: Record) -> PassageLabel:
 
 def _read_label(record: Record, field: str) -> Label | None:
     column, value = record.cell(field)
-    name = str("" if value is None else value).strip().upper().replace(" ", "_").removesuffix(".0")
-    grades = {str(grade): label for grade, label in enumerate(GRADES)}
-    if name and name not in {*Label.__members__, *grades}:
+    place = find_choice(value, (*GRADES, *range(len(GRADES))))
+    if place is None and str("" if value is None else value).strip():
         record.complain(column, value, f"a label: {', '.join(GRADES)}, or its grade 0, 1 or 2")
-        return None
-    return grades.get(name) or Label[name] if name else None
+    return None if place is None else GRADES[place % len(GRADES)]

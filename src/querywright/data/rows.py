@@ -11,6 +11,7 @@ from datetime import date
 from string import ascii_uppercase
 from typing import Any, NamedTuple, TypeGuard
 
+from querywright.answer_text import bare_label, find_choice, fold
 from querywright.data.cells import MISSING, parse_cell, short
 from querywright.data.tables import Row
 from querywright.data.types import Label, Scalar, turns_of
@@ -309,26 +310,20 @@ def _by_label(options: Options, value: object) -> int | None:
     """The position that a letter, another label or a position from 0 stands for."""
     if not isinstance(value, str) and not is_whole(value):
         return None
-    name = str(value).strip().strip("().:").casefold()
-    labels = [label.casefold() for label in options.labels]
+    name, *labels = (fold(bare_label(str(one))) for one in (value, *options.labels))
     if labels.count(name) == 1:
         return labels.index(name)
     return int(name) if name.isdecimal() and len(name) < 3 and int(name) < len(labels) else None
 
 
 def _by_value(options: Options, value: object) -> list[int]:
-    """The positions that an answer may mean: by its text, then without regard to case, then by its letter.
+    """The positions that an answer may mean: by its text, then by its letter.
 
     In a plain list, where the data names no letters, a text that is an option is nothing else.
     """
-    text = str(value).strip()
-    folded = [option.casefold() for option in options.texts]
-    found: list[int | None] = []
-    if text in options.texts:
-        found.append(options.texts.index(text))
-    elif folded.count(text.casefold()) == 1:
-        found.append(folded.index(text.casefold()))
-    if len(text) <= 3 and (not found or options.lettered or is_whole(value)):
+    by_text = find_choice(value, options.texts)
+    found = [by_text]
+    if len(bare_label(str(value))) <= 3 and (by_text is None or options.lettered or is_whole(value)):
         found.append(_by_label(options, value))
     return [place for place in dict.fromkeys(found) if place is not None]
 
@@ -344,11 +339,11 @@ def read_evidence(record: Record) -> dict[str, Label]:
     if not isinstance(value, dict):
         ids = value if isinstance(value, list) else [value]
         return dict.fromkeys((record.name(id, column, "a passage id, or a list of them") for id in ids), Label.ENTAILED)
-    evidence = {}
+    evidence, labels = {}, list(Label)
     for key, label in value.items():
-        name = str(label).strip().upper().replace(" ", "_")
-        if name in Label.__members__:
-            evidence[record.name(key, column, "a non-empty passage id")] = Label[name]
+        place = find_choice(label, labels)
+        if place is not None:
+            evidence[record.name(key, column, "a non-empty passage id")] = labels[place]
         elif label is not None:
             record.complain(column, {key: label}, f"a label: {', '.join(Label)}")
     return evidence

@@ -21,6 +21,7 @@ from dspy.adapters.json_adapter import JSONAdapter
 from dspy.adapters.utils import apply_output_field_defaults, parse_value
 from dspy.utils.exceptions import AdapterParseError
 
+from querywright.answer_text import find_choice
 from querywright.data.types import Passage
 from querywright.models.constrained_decoding import apostrophes
 from querywright.models.engine import LMEngine
@@ -280,21 +281,17 @@ def _parsed(signature: Any, completion: str, given: dict[str, Any]) -> dict[str,
 
 
 def _read(name: str, value: Any, annotation: Any) -> Any:
-    """A value of the field's type; a choice may differ in case, spaces and a final full stop."""
+    """A value of the field's type; a choice may be spelled otherwise, as `find_choice` has it."""
     if annotation is str and value is None:
         return ""
     if annotation is str and not isinstance(value, (str, int, float)):
         raise ValueError(f"The field {name} is no text.")
     if annotation == list[str] and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return value  # the usual field; pydantic would make a validator anew
-    if get_origin(annotation) is Literal and isinstance(value, str):
-        alike = [choice for choice in get_args(annotation) if _plain(str(choice)) == _plain(value)]
-        value = alike[0] if len(alike) == 1 and value not in get_args(annotation) else value
+    choices = get_args(annotation) if get_origin(annotation) is Literal else (True, False) if annotation is bool else ()
+    if (place := find_choice(value, choices)) is not None:
+        value = choices[place]
     try:
         return parse_value(value, annotation)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The field {name} has a value that is not allowed there.") from error
-
-
-def _plain(text: str) -> str:
-    return _one_line(text).rstrip(".").casefold()

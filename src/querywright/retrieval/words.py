@@ -1,17 +1,18 @@
 """The words of a text, for search by words.
 
-Words are runs of letters, digits and marks, without regard to case or width. Scripts that put no space between
-words (Chinese, Japanese, Korean, where endings cling to words, and those of South East Asia) are cut into pairs of
-neighbouring characters.
+Words are runs of letters, digits and marks in one Unicode form, without regard to case. Scripts that put no space
+between words (Chinese, Japanese, Korean, where endings cling to words, and those of South East Asia) are cut into pairs
+of neighbouring characters.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import cache
 
-TOKENISER = "words-1"
+from querywright.answer_text import fold, marks, unicode_form
+
+TOKENISER = "words-2"
 """Names what this module does; another cut of words needs another name, so that old indexes are built again."""
 
 # Kana with their long mark, CJK ideographs with their iteration marks, Hangul, Thai, Lao, Myanmar, Khmer.
@@ -21,8 +22,6 @@ _SPACELESS = (
     "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3"
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u103f\u1050-\u108f\u1780-\u17d3"
 )
-_INSIDE = dict.fromkeys(map(ord, "\u00ad\u200c\u200d\u2060"), None) | {ord("_"): " "}
-"""Characters that are not seen and part no word, and the underscore, which does."""
 
 
 def terms(text: str) -> list[str]:
@@ -44,8 +43,7 @@ def _terms(text: str, *, singles: bool) -> list[str]:
     if text.isascii():
         return re.findall("[a-z0-9]+", text.lower())
     found: list[str] = []
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text.translate(_INSIDE)).casefold())
-    for run in word.findall(plain):
+    for run in word.findall(fold(unicode_form(text)).replace("_", " ")):
         if run.isascii():
             found.append(run)
             continue
@@ -62,5 +60,4 @@ def _terms(text: str, *, singles: bool) -> list[str]:
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What finds words, and what parts a word into pieces with (group 1) and without scripts that have no spaces."""
-    marks = "".join(char for char in map(chr, range(0x300, 0x20000)) if unicodedata.category(char)[0] == "M")
-    return re.compile(rf"\w[\w{marks}]*"), re.compile(f"([{_SPACELESS}]+)|[^{_SPACELESS}]+")
+    return re.compile(rf"\w[\w{marks()}]*"), re.compile(f"([{_SPACELESS}]+)|[^{_SPACELESS}]+")

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from querywright.answer_text import words
 from querywright.data.reading import QUESTION_COLUMNS, derived_id
 from querywright.data.rows import Record, Table, read_answer, read_evidence, read_options
 from querywright.data.tables import Row, file_rows, format_of
@@ -73,7 +74,7 @@ class _Gathered:
         if feedback is not None and one.answer is not None:
             said.append((one.answer, self.right if feedback else self.wrong))
         for answer, known in said:
-            known.setdefault(" ".join(answer.casefold().split()), (answer, one.id))
+            known.setdefault(" ".join(words(answer)) or answer, (answer, one.id))
         for passage, label in evidence.items():
             if self.evidence.setdefault(passage, label) != label:
                 self.conflicts.append(f"the passage {passage!r} is {self.evidence[passage]} and {label} ({one.id})")

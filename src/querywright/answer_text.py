@@ -1,0 +1,564 @@
+r"""The rule by which two answer texts are compared, for metrics, judges' labels, options and gold answers alike.
+
+It compares as a careful reader would. Numbers are compared as numbers: ``1.50`` is ``1.5`` and ``1,000`` is ``1000``,
+but ``-40`` is not ``40``, ``<5`` is not ``>5``, and ``5`` does not occur in ``2.5``. A sign that carries meaning counts
+(``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode form, quotes, brackets, final punctuation, articles, and
+marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do not.
+
+The marks inside a word (``U.S.``, ``Curie's``, ``follow-up``) can be read as nothing or as a space; two texts are equal
+if they agree in either reading.
+
+`squad_form` and `mmlu_form` are the rules of papers, for figures that are shown next to theirs.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from decimal import Context, Decimal
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+# Jamo; radicals, kana, Bopomofo and ideographs; Hangul; compatibility and rare forms.
+CJK = (
+    "\u1100-\u11ff\u2e80-\u2fff\u3005-\u3007\u3021-\u302f\u3031-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+"""Characters that are each a token, inside the brackets of a regular expression."""
+
+ANSWER_WORDS = unicodedata.normalize(
+    "NFKC",
+    r"answer|choice|option|letter|variante?|Antwort|Lösung|Auswahl|réponse|choix|respuesta|opción|resposta|opção|risposta|opzione"
+    r"|scelta|antwoord|optie|keuze|ответ|вариант|відповідь|odpowiedź|opcja|odpověď|cevap|yan\u0131t|seçenek|svar|vastaus"
+    r"|válasz|răspuns|απάντηση|jawaban|đáp án|câu trả lời|تשובה|תשובה|الإجابة|إجابة|الجواب|جواب|الخيار|پاسخ"
+    r"|उत्तर|जवाब|विकल्प|উত্তর|คำตอบ|答案|选项|選項|选择|選擇|回答|答え|正解|選択肢|정답|답변|답|선택지",
+)
+"""The words for "answer" and "option" in many languages, as alternatives of a regular expression."""
+
+_UNSEEN = {
+    **dict.fromkeys(map(ord, "\u00ad\u061c\u180e\u200c-\u200f\u2060\ufeff\u0640\u2122\u2120\u00ae\u00a9"), None),
+    **dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070)], None),
+    **dict.fromkeys(range(0xFE00, 0xFE10), None),
+    0x2D: "-",
+    0x200B: " ",
+    0x02DA: "°",
+}
+_ALIKE = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u02bc\u02b9\u00b4\u05f3", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb\u05f4", '"'),
+        **dict.fromkeys("\u300c\u300d\u300e\u300f\u300a\u300b\u3008\u3009", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\u02d7", "-"),
+        **dict.fromkeys("\u2014\u2015", " - "),
+        **dict.fromkeys("\u3010\u3014\u3016", "["),
+        **dict.fromkeys("\u3011\u3015\u3017", "]"),
+        **dict.fromkeys("\u3002\u06d4\u0964\u0965\u1362\u104b\u17d4", ". "),
+        **dict.fromkeys("\u3001\u060c\u1363\u104a\u055d", ", "),
+        **dict.fromkeys("\u00bf\u00a1", " "),
+        "\u061b": "; ",
+        "\u061f": "? ",
+        "\u066b": ".",
+        "\u066c": ",",
+        "\u2044": "/",
+        "\u2215": "/",
+        "\u266f": "#",
+        "\u2264": "≤",
+        "\u2265": "≥",
+        "\u2a7d": "≤",
+        "\u2a7e": "≥",
+    }
+)
+_POWER = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u207b])")
+_VULGAR = re.compile("(?<=[0-9])(?=[\u00bc-\u00be\u2150-\u215e\u2189])")
+_GROUPED = re.compile("(?<=[0-9])[\u00a0\u2007\u2009\u202f](?=[0-9]{3}(?![0-9]))")
+_SMALL_O = re.compile("(?<=[0-9])\\s?\u00ba(?=\\s?[CF]\\b)")
+_MINUS = re.compile(r"(?<![\w)\]])\u2212\s+(?=[0-9])")
+_DOT = re.compile("(?<=[0-9])\u00b7(?=[0-9])")
+
+_BLOCK = re.compile(r"</?(?:p|br|hr|div|li|ul|ol|td|th|tr|table|h[1-6])(?:\s[^<>]*)?/?>", re.IGNORECASE)
+_INLINE = re.compile(
+    r"</?(?:b|i|u|s|em|strong|sub|sup|span|code|pre|mark|small|big|font|center|a|answer|final|final_answer)"
+    r"(?:\s[^<>]*)?/?>",
+    re.IGNORECASE,
+)
+_ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z]+\d*);", re.IGNORECASE)
+_BOXED = re.compile(r"\\f?boxed\s*\{([^{}]*)\}")
+_WRAPPED = re.compile(r"\\(?:text\w*|math\w+|emph|operatorname|mbox|underline)\s*\{([^{}]*)\}")
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
+_RAISED = re.compile(r"\^\{([^{}]*)\}")
+_COMMANDS = {
+    "times": "\u00d7", "pm": "±", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "lt": "<", "gt": ">",
+    "mu": "μ", "degree": "°", "left": "", "right": "", "quad": " ",
+}  # fmt: skip
+_COMMAND = re.compile(rf"\\(?:({'|'.join(_COMMANDS)})(?![A-Za-z])|([%$#&_{{}}])|[,;:! ]|[()\[\]])")
+_MATH = re.compile(r"\$\$?(?=[^\s$])([^$\n]*[^\s$])\$\$?(?!\d)")
+_MARKDOWN = [
+    (re.compile(r"^[ \t]*(?:#{1,6}|>(?=\s+\D)|[-*+\u2022](?=\s))[ \t]+", re.MULTILINE), ""),
+    (re.compile(r"!?\[([^\[\]]+)\]\([^()\s]+\)"), r"\1"),
+    (re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*"), r"\1"),
+    (re.compile(r"(?<![\w*])\*(?=[^\s*])(.+?)(?<=[^\s*])\*(?![\w*])"), r"\1"),
+    (re.compile(r"(?<!\w)\*+(?=\S)|(?<=\S)\*{2,}(?!\w)"), ""),
+    (re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])(.+?)(?<=[^\s_])\1(?!\w)"), r"\2"),
+    (re.compile(r"~~(?=\S)(.+?)(?<=\S)~~"), r"\1"),
+    (re.compile("`+"), ""),
+]
+_LEAD_IN = re.compile(
+    rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|judge?ment)"
+    r"['\"]?\s*(?:[:=]|是|は|은|는)\s*(?=\S)",
+    re.IGNORECASE,
+)
+
+_NUMBER = r"""
+    (?P<compared>(?:[<>≤≥±]|\+/-)\s{0,2})?
+    (?P<sign>(?<![\w%)\].])[-+])?
+    (?P<number>
+        (?<![\d.])[0-9]{1,3}(?:\ [0-9]{3})*\ 000(?![\d.,])
+        | [0-9]+(?:(?:[.,:/'-]|\ -\ )[0-9]+)*
+        | (?<![\w.])\.[0-9]+
+    )
+    (?:
+        [eE](?P<exponent>[+-]?[0-9]{1,4})(?!\w)
+        | \s?[x\u00d7*·]\s?10\^(?P<ten>[+-]?[0-9]{1,3})
+        | \^(?P<power>[+-]?[0-9]{1,3})
+    )?
+    (?P<suffix>\s?[%‰] | \s[Pp]er\ ?cent\b | (?:st|nd|rd|th|s)\b)?
+"""
+_MARK = r"[!-/:-@\[-`{-~·]"
+_INNER = re.compile(rf"(?<=\d)[.,:/](?=\d)|({_MARK})")
+_RATE = re.compile(r"[a-zμ]{1,4}\d?(?:/[a-zμ]{1,4}\d?)+")
+_GROUPS = re.compile(
+    r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?|[1-9]\d{0,2}(?:['\ ]\d{3})+"
+)
+_GROUPS_BY_DOTS = re.compile(r"[1-9]\d{0,2}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")
+_DECIMAL = re.compile(r"\d*\.?\d+|\d+,(?!\d{3}\Z)\d+|0,\d+")
+_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})")
+_EXACT = Context(prec=200, traps=[])
+_ARTICLES = {"a", "an", "the"}
+_NO_NOUN = {"and", "or", "to", "vs", "versus", "plus", "is", "was", "are"}
+_KEPT = {"Sm", "Sc"}
+_YES, _NO = {"yes", "y", "true"}, {"no", "n", "false"}
+
+
+class Token(NamedTuple):
+    """A token of a text.
+
+    Args:
+        text: What is compared.
+        start: Its place in the plain text.
+        end: The place after it.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+def plain(text: str) -> str:
+    """Return a text in one Unicode form, without Markdown, LaTeX, HTML tags; letters keep their case.
+
+    Args:
+        text: Any text.
+    """
+    return unicode_form(_unmarked(text))
+
+
+def unicode_form(text: str) -> str:
+    """Return a text in one Unicode form, with letters in their case.
+
+    The form is the compatibility form (NFKC: composed, no full width). Digits of all scripts become ASCII, as do
+    quotation marks, dashes, the minus sign, and the stops and commas of other scripts; unseen characters are removed.
+
+    Args:
+        text: Any text.
+    """
+    if text.isascii():
+        return text
+    text = _MINUS.sub("-", _DOT.sub(".", _SMALL_O.sub("°", _GROUPED.sub(",", text))))
+    text = _VULGAR.sub(" ", _POWER.sub("^", text)).translate(_UNSEEN)
+    text = unicodedata.normalize("NFKC", text).translate(_ALIKE)
+    return re.sub(r"[^\D0-9]", lambda digit: str(unicodedata.decimal(digit[0])), text)
+
+
+def fold(text: str) -> str:
+    """Return a text without regard to case: ``ß`` is ``ss``, and Turkish letters i are ``i``, with and without a dot.
+
+    Args:
+        text: A text in one Unicode form.
+    """
+    if text.isascii():
+        return text.lower()
+    folded = unicodedata.normalize("NFKC", text.casefold())
+    return folded.replace("i\u0307", "i").replace("\u0131", "i")
+
+
+def tokens(text: str, *, inside: bool = False, articles: bool = False, case: bool = False) -> list[Token]:
+    """Return the tokens of a text in its plain form.
+
+    A number, a word and a Chinese, Japanese or Korean character is each a token.
+
+    Args:
+        text: A text in its `plain` form.
+        inside: Whether marks inside a word split it (``Curie's``) or are removed (``U.S.``). Default: removed.
+        articles: Whether articles in front of a word are kept. Default: dropped.
+        case: Whether case matters. Default False.
+    """
+    found: list[Token] = []
+    for each in _scan(text, case):
+        if articles or not each.article:
+            found += each.parts if inside else [each.whole]
+    return found
+
+
+def words(text: str) -> list[str]:
+    """Return the tokens of an answer as texts; equal lists are equal answers.
+
+    Args:
+        text: An answer, or another short text.
+    """
+    return [token.text for token in tokens(_answer(text))]
+
+
+def closest_tokens(one: str, other: str) -> tuple[list[str], list[str]]:
+    """Return the tokens of two answers in the reading in which they share most; equal lists are equal answers.
+
+    Args:
+        one: An answer.
+        other: The answer to compare it with.
+    """
+    pairs = [(_texts(_answer(one), *reading), _texts(_answer(other), *reading)) for reading in _READINGS]
+    for given, wanted in pairs:
+        if given == wanted:
+            return list(given), list(wanted)
+    given, wanted = max(pairs[:2], key=lambda pair: _shared(*pair))
+    return list(given), list(wanted)
+
+
+def same_answer(one: str, other: str) -> bool:
+    """Return whether two answers are equal.
+
+    Args:
+        one: An answer.
+        other: The answer to compare it with.
+    """
+    given, wanted = closest_tokens(one, other)
+    return given == wanted
+
+
+def occurs_in(answer: str, text: str) -> bool:
+    """Return whether the tokens of an answer follow one another in a text.
+
+    Args:
+        answer: The answer; one without tokens occurs nowhere.
+        text: A sentence or a passage.
+    """
+    form, said = _answer(answer), words(answer)
+    longest = max((word for word in said if word.isalpha() and word != "and"), key=len, default="")
+    if longest not in _letters(text):  # as of most passages, which need not be cut into tokens
+        return False
+    letter = len(said) == 1 and said[0] in _ARTICLES  # "A" is a letter by its capital
+    for inside, articles in _READINGS[:2] if letter else _READINGS:
+        wanted, given = (_texts(one, inside, articles, letter) for one in (form, _plain(text)))
+        if wanted and f" {' '.join(wanted)} " in f" {' '.join(given)} ":
+            return True
+    return False
+
+
+def find_choice(value: object, choices: Sequence[object]) -> int | None:
+    """Return the index of the choice that a value is, or None if it is none of them or several.
+
+    Spelling does not matter as long as it tells the choices apart: ``not-useful``, ``**NOT_USEFUL**`` and
+    ``["NOT USEFUL"]`` are ``NOT_USEFUL``; ``true`` and ``Y`` are ``yes``.
+
+    Args:
+        value: A text, a truth value, or a list with one of them.
+        choices: What it may be.
+    """
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is None or isinstance(value, list | dict):
+        return None
+    text, texts = str(value), [str(choice) for choice in choices]
+    for level in _LEVELS:
+        wanted = level(text)
+        found = [index for index, one in enumerate(texts) if wanted & level(one)]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def bare_label(text: str) -> str:
+    """Return the letter or number of an option without what is written around it: ``(B)``, ``**B.**``, ``option B``.
+
+    Args:
+        text: What names an option.
+    """
+    bare = _answer(text).strip(" ().:[]\"'")
+    return re.sub(rf"^(?:{ANSWER_WORDS})\s+(?=\w$)", "", bare, flags=re.IGNORECASE)
+
+
+def squad_form(text: str) -> str:
+    """Return a text as SQuAD compares it.
+
+    In this order: lower case, delete ASCII punctuation (``2.5`` becomes ``25``), put a space for the articles a, an
+    and the, collapse white space.
+
+    Args:
+        text: An answer.
+
+    Source: Rajpurkar et al. 2016, arXiv:1606.05250.
+    """
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def mmlu_form(text: str) -> str:
+    """Return the first line of a text in lower case and without ASCII punctuation and outer white space.
+
+    Args:
+        text: An answer to a multiple-choice question.
+
+    Source: the task ``mmlu_generative`` of EleutherAI's lm-evaluation-harness, after Hendrycks et al. 2021,
+    arXiv:2009.03300, who compare the likelihood of the letters.
+    """
+    return text.strip().partition("\n")[0].lower().translate(_PUNCTUATION).strip()
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_READINGS = ((False, False), (True, False), (False, True), (True, True))  # marks inside split words, articles are kept
+
+
+class _Scanned(NamedTuple):
+    whole: Token
+    parts: tuple[Token, ...]
+    article: bool
+
+
+@lru_cache(maxsize=4096)
+def _plain(text: str) -> str:
+    return plain(text)
+
+
+@lru_cache(maxsize=4096)
+def _letters(text: str) -> str:
+    return re.sub(r"[\W\d_]+", "", fold(_plain(text)))
+
+
+@lru_cache(maxsize=4096)
+def _answer(text: str) -> str:
+    """The plain form of an answer, without "Answer:" in front."""
+    return _LEAD_IN.sub("", plain(text).strip())
+
+
+@lru_cache(maxsize=4096)
+def _texts(text: str, inside: bool, articles: bool, case: bool = False) -> tuple[str, ...]:
+    return tuple(token.text for token in tokens(text, inside=inside, articles=articles, case=case))
+
+
+def _keys(text: str, case: bool) -> set[tuple[str, ...]]:
+    return {found for reading in _READINGS if (found := _texts(_answer(text), *reading, case))}
+
+
+def _verdict(text: str) -> set[str]:
+    said = " ".join(_texts(_answer(text), False, False))
+    return {"yes"} if said in _YES else {"no"} if said in _NO else set()
+
+
+_LEVELS: tuple[Callable[[str], Set[object]], ...] = (
+    lambda text: {text.strip()} - {""},
+    lambda text: {_answer(text)} - {""},
+    lambda text: _keys(text, True),
+    lambda text: _keys(text, False),
+    _verdict,
+)
+
+
+def _shared(given: Sequence[str], wanted: Sequence[str]) -> float:
+    shared = (Counter(given) & Counter(wanted)).total()
+    return 2 * shared / (len(given) + len(wanted)) if shared else 0.0
+
+
+def _unmarked(text: str) -> str:
+    if "<" in text:
+        text = _INLINE.sub(lambda tag: "^" if tag[0].lower() == "<sup>" else "", _BLOCK.sub("\n", text))
+    if "&" in text:
+        text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    if "\\" in text:
+        text = _DEGREES.sub("°", _MATH.sub(r"\1", text))
+        for _ in range(4):  # innermost braces first
+            text = _FRACTION.sub(r"\1/\2", _RAISED.sub(r"^\1", _WRAPPED.sub(r"\1", text)))
+            text = _BOXED.sub(r" answer: (\1)", text)
+        text = _COMMAND.sub(lambda found: _COMMANDS[found[1]] if found[1] else found[2] or " ", text)
+    elif "$" in text:
+        text = _MATH.sub(r"\1", text)
+    for pattern, by in _MARKDOWN:
+        text = pattern.sub(by, text)
+    return text
+
+
+@cache
+def marks() -> str:
+    r"""Return the combining marks, such as vowel signs, which ``\w`` does not match."""
+    return "".join(char for char in map(chr, range(0x300, 0x20000)) if unicodedata.category(char)[0] == "M")
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    letter, character = (f"(?:[^\\W{others}_{CJK}][{marks()}]*)" for others in (r"\d", ""))
+    return re.compile(
+        rf"""
+        {_NUMBER}
+        | (?P<word>(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
+          (?P<after>\+\+|[+#*](?!\w)|-(?!\w)|\s[+-](?=[\s.]*\Z))?
+        | (?P<cjk>[{CJK}])
+        | (?P<degree>°\s?[CFKcfk]\b)
+        | (?P<arrow>--?>|=>)
+        | (?P<symbol>[^\s\w])
+        """,
+        re.VERBOSE,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
+    folded: Callable[[str], str] = str if case else fold
+    text = text.replace("<=", "≤ ").replace(">=", "≥ ").replace("!=", "≠ ")
+    found: list[_Scanned] = []
+    for match in _pattern().finditer(text):
+        start, end = match.span()
+        kind = match.lastgroup
+        if kind == "word" and match[0].isalpha():
+            token = Token(folded(match[0]), start, end)
+            found.append(_Scanned(token, (token,), False))
+            continue
+        if match["number"]:
+            pieces = _numbers(match)
+            found += [_Scanned(Token(one, start, end), (Token(one, start, end),), False) for one in pieces]
+            continue
+        if match["word"]:
+            word, after = match["word"], (match["after"] or "").strip()
+            if after == "-" and not _is_sign(word, text[end:], match["after"]):
+                after, end = "", match.end("word")
+            after_number = found and found[-1].whole.text[-1:].isdigit()
+            whole, parts = _read_word(word, after, start, bool(after_number))
+            form = folded(whole)
+            shown = tuple(Token(folded(part), at, at + len(part)) for part, at in parts)
+            found.append(_Scanned(Token(form, start, end), shown, False))
+            continue
+        if kind == "symbol":
+            symbol = match["symbol"]
+            if symbol == "&":
+                symbol = "and"
+            elif (symbol not in "%‰°#♯" and unicodedata.category(symbol) not in _KEPT) or symbol in "|~^≈#♯":
+                continue
+        else:
+            symbol = "→" if kind == "arrow" else "".join(match[0].split())
+        token = Token(folded(symbol), start, end)
+        found.append(_Scanned(token, (token,), False))
+    if not found and (rest := text.strip()):  # nothing but signs: they are all that there is to compare
+        token = Token(rest, text.index(rest), text.index(rest) + len(rest))
+        return (_Scanned(token, (token,), False),)
+    return tuple(
+        each._replace(article=_is_article(text, found, place)) if each.whole.text.lower() in _ARTICLES else each
+        for place, each in enumerate(found)
+    )
+
+
+def _is_sign(word: str, rest: str, after: str) -> bool:
+    """Whether a minus after a word is part of it (``A-``, ``HBsAg-``), and not a dash or an open hyphen (``pre-``)."""
+    short = len(word) <= 2 or (len(word) <= 6 and any(char.isupper() or char.isdigit() for char in word[1:]))
+    return not re.search(r"\w", rest) or (short and after == "-")
+
+
+def _read_word(word: str, after: str, start: int, after_number: bool) -> tuple[str, list[tuple[str, int]]]:
+    """A word with its marks removed, and its parts with their places; of a unit such as mg/kg there is one."""
+    if after_number and _RATE.fullmatch(word):
+        return word, [(word, start)]
+    lead = "." if word.startswith(".") else ""
+    parts, at = [], len(lead)
+    for mark in [*(mark for mark in _INNER.finditer(word, at) if mark[1]), None]:
+        stop = mark.start() if mark else len(word)
+        if stop > at:
+            parts.append((word[at:stop], start + at))
+        at = mark.end() if mark else stop
+    whole = lead + "".join(part for part, _ in parts) + after
+    parts[0] = (lead + parts[0][0], start)
+    parts[-1] = (parts[-1][0] + after, parts[-1][1])
+    return whole, [(_canonical(part) or part, place) for part, place in parts]
+
+
+def _is_article(text: str, found: Sequence[_Scanned], place: int) -> bool:
+    """Whether an article stands in front of a word; a capital A inside a sentence is a letter (vitamin A)."""
+    if place + 1 == len(found):
+        return False
+    this, after = found[place].whole, found[place + 1].whole
+    gap = text[this.end : after.start]
+    if not gap[:1].isspace() or gap.strip(" \n\t\"'([") or after.text in _NO_NOUN or not _STARTS_WORD.match(after.text):
+        return False
+    written = text[this.start : this.end]
+    return written != "A" or _opens(text[: this.start])
+
+
+_STARTS_WORD = re.compile(f"[^\\W{CJK}]|[$<>±.]")
+
+
+def _opens(before: str) -> bool:
+    bare = before.rstrip(" \t\"'([")
+    return not bare or bare[-1] in ".!?:;\n-"
+
+
+def _numbers(match: re.Match[str]) -> list[str]:
+    """The tokens of a number; a range of years and the year of a date are tokens of their own."""
+    raw, ahead = match["number"], (match["compared"] or "").strip().replace("+/-", "±")
+    sign = "-" if match["sign"] == "-" else ""
+    suffix = (match["suffix"] or "").strip().lower()
+    suffix = "%" if suffix.startswith("per") else suffix
+    pieces = _pieces(raw.replace(" - ", "-"))
+    exponent = match["exponent"] or match["ten"]
+    if match["power"] and pieces[-1] == "10":
+        exponent, pieces[-1] = match["power"], "1"
+    elif match["power"]:
+        pieces[-1] += f"^{match['power'].removeprefix('+')}"
+    if exponent and (scaled := _canonical(f"{pieces[-1]}e{exponent}")):
+        pieces[-1] = scaled
+    if sign and pieces[0] != "0":
+        pieces[0] = sign + pieces[0]
+    pieces[0] = ahead + pieces[0]
+    pieces[-1] += suffix
+    return pieces
+
+
+def _pieces(raw: str) -> list[str]:
+    one = _canonical(raw)
+    if one:
+        return [one]
+    if date := _DATE.fullmatch(raw):
+        return [date[1], f"{int(date[3])}-{int(date[4])}"]
+    ends = [_canonical(end) for end in raw.split("-")]
+    if len(ends) == 2 and all(ends):
+        low, high = (str(end) for end in ends)
+        years = re.fullmatch(r"\d{4}-\d{4}", raw)
+        return [low, "-", high] if years else [f"{low}-{high}"]
+    if "," in raw:
+        return [piece for part in raw.split(",") for piece in _pieces(part)]
+    return [raw]
+
+
+def _canonical(raw: str) -> str | None:
+    """One text for each value of a number; None for what is not one number."""
+    mantissa, _, exponent = raw.partition("e")
+    if len(raw) > 100:
+        return None
+    if _GROUPS.fullmatch(mantissa):
+        mantissa = re.sub("[,' ]", "", mantissa)
+    elif _GROUPS_BY_DOTS.fullmatch(mantissa):
+        mantissa = mantissa.replace(".", "").replace(",", ".")
+    elif _DECIMAL.fullmatch(mantissa):
+        mantissa = mantissa.replace(",", ".")
+    else:
+        return None
+    value = Decimal(f"{mantissa}e{exponent or 0}").normalize(_EXACT)
+    return str(value) if abs(value.adjusted()) > 30 else f"{value:f}"
