@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from querywright.optimize.evaluate import (
 )
 from querywright.optimize.failures import Failures
 from querywright.optimize.judging import judge_notes
-from querywright.optimize.live import Control, Rounds, stands
+from querywright.optimize.live import Rounds, stands
 from querywright.optimize.results import Comparison
 from querywright.optimize.significance import against, verdict_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class
@@ -161,12 +161,10 @@ def compare(
     deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-    control: Control[RAG] | None = None,
 ) -> Compared:
     """Evaluate every arm on the same questions, each held against the baseline.
 
-    The arms advance together, a block of questions for each in turn, so that they can be held against each other at any
-    time; one that was stopped meanwhile stands among the references, and is tested against nothing.
+    The arms advance together, a block of questions for each in turn, so that they can be compared at any time.
     Nothing is kept but what the store of the LM keeps: a run that was ended, whichever way, is started again and finds
     its answers there; an arm or a question more costs no more than itself.
 
@@ -182,7 +180,6 @@ def compare(
         deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         progress: Called after each question with the arm, and how much of all of them is done.
-        control: What may be asked of it meanwhile. Default None, nothing.
 
     Raises:
         InputError: There is no arm, or no such baseline.
@@ -199,9 +196,9 @@ def compare(
     if twice:
         raise InputError(f"{twice[0]!r} is an arm and the name of a reference; give the arm another name")
 
-    asked, control = questions, control or Control(None, arms.__getitem__)
-    rounds = Rounds(dict(arms), len(asked), metrics, baseline, control)
-    stands(progress, rounds.standing, notes=control.said)
+    asked = questions
+    rounds = Rounds(dict(arms), len(asked), metrics)
+    stands(progress, rounds.standing)
     failures: dict[str, Failures] = {}
     given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
     after = len(asked) * len(References.of(arms, asked).programs if references else ())
@@ -215,14 +212,8 @@ def compare(
             progress=part(progress, done, total + after),
             transcripts=len(asked) * len(rounds.arms) <= TRANSCRIBED,
         ))  # fmt: skip
-    arms = {name: one for name, one in rounds.arms.items() if rounds.met(name) == len(asked)}
     found = rounds.found
     rivals = tuple(found[name] for name in arms)
-    stopped = [
-        replace(one, name=f"{one.name}, stopped after {len(one.rows)} of {len(asked)} questions")
-        for one in found.values()
-        if one.name not in arms
-    ]
     questions = [
         judged_question(question, [said for row in rows for said in row.judgements])
         for question, *rows in zip(asked, *(one.rows for one in rivals), strict=True)
@@ -232,7 +223,6 @@ def compare(
     for number, (name, program) in enumerate(beside.programs.items(), len(arms)):
         own = part(progress, number * len(asked), whole)
         found[name] = evaluate(program, asked, name=name, **given, max_failures=max_failures, progress=own)
-    control.end()
     retrievers = {name: one.technique.retriever for name, one in arms.items() if one.technique.retriever is not None}
     diagnosis, decided = None, tuple[Decisions, ...]()
     labelled = {key for question in questions for key in question.evidence}
@@ -251,12 +241,12 @@ def compare(
         rivals,
         baseline,
         tuple(against(rivals, baseline)),
-        (*(found[name] for name in beside.programs), *stopped),
+        tuple(found[name] for name in beside.programs),
         tuple(questions),
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
-        (*unequal_budgets(arms), *judge_notes(metrics, lm), *(f"{one.name}: held against nothing" for one in stopped)),
+        (*unequal_budgets(arms), *judge_notes(metrics, lm)),
     )
 
 
