@@ -202,11 +202,11 @@ class Worker:
             assert lock is not None
             return trial, lock
 
-    def _met(self, trial: Any, record: TrialRecord, rows: Sequence[Row], done: int) -> None:
-        """Report how a trial stands after so many questions, with these results."""
+    def _met(self, trial: Any, record: TrialRecord, rows: Sequence[Row]) -> None:
+        """Report how a trial stands with these results."""
         from optuna.exceptions import UpdateFinishedTrialError
 
-        total, now = len(self.bench.splits.dev), time.monotonic()
+        done, total, now = len(rows), len(self.bench.splits.dev), time.monotonic()
         self._tell(f"{record.name} of {self.bench.spec.trials}, {record.arm.technique}", done)
         if done % max(1, total // LOOKS) or now - self._last < LOOK_SECONDS:
             return
@@ -226,14 +226,15 @@ class Worker:
         looked_at = rivals or bench.spec.budget.minutes is not None
         size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if looked_at else max(1, len(questions))
         dev, rows = Evaluation(name, (), 0.0), list[Row]()
+
+        def told(row: Row) -> None:
+            rows.append(row)
+            self._met(trial, record, rows)
+
         for start in range(0, len(questions), size):
             self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
-
-            def told(_: str, done: int, __: int, at: int = start) -> None:
-                self._met(trial, record, rows, at + done)
-
-            met = bench.evaluated(program, block, name, failures=failures, progress=told, met=rows.append)
+            met = bench.evaluated(program, block, name, failures=failures, progress=None, met=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)
             better = worse_than(dev, rivals, bench.objectives) if len(dev.rows) < len(questions) else None
             if better is not None:

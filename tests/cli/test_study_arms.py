@@ -10,8 +10,8 @@ def test_how_a_trial_stands_is_told_while_it_runs(ok, study_file, tmp_path, monk
     seen = []
     real = module.Worker._met
 
-    def met(worker, trial, record, rows, done):
-        real(worker, trial, record, rows, done)
+    def met(worker, trial, record, rows):
+        real(worker, trial, record, rows)
         seen.append(next(one for one in worker.records() if one.number == record.number).met)
 
     monkeypatch.setattr(module.Worker, "_met", met)
