@@ -48,7 +48,7 @@ class Row:
         found: Ids of all that its searches gave, before fusion and cut, in the order in which they first came.
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
-        seconds: From question to answer; the loading of models is left out.
+        seconds: From question to answer, waits for a turn at the LM included; the loading of models is left out.
         cost: LM calls and tokens of the program for this question, also when it failed; of a question that ran
             into its deadline, those until then.
         failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric`` or ``bug``; None when it
@@ -317,9 +317,8 @@ def evaluate(
     """
     given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
     counts = failures or Failures(name, len(questions), max_failures)
-    return _evaluated({name: program}, questions, [counts], **given, progress=progress, met=lambda _, row: met(row))[
-        name
-    ]
+    found = _evaluated({name: program}, questions, [counts], **given, progress=progress, met=lambda _, row: met(row))
+    return found[name]
 
 
 def evaluate_all(
