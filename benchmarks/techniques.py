@@ -13,6 +13,9 @@ processor and for others included, summed over the threads and divided by their 
 querywright's, DSPy's and the client's own work; it can fall below 0, because a thread that has no question in the
 last round can have waited longer before.
 
+The part ``comparison`` compares four arms with a reader, beside closed book and oracle evidence, ``--concurrency``
+questions at a time; its path is calls x latency / concurrency (aim: 1.3 at 2 s, 20 questions, 64 at a time).
+
 ``--judged`` has the same LM label each passage that a technique found, side by side, and its path is that of all calls,
 as many at a time as there are questions.
 
@@ -45,13 +48,15 @@ from querywright.metrics.dspy_metrics import metric_named
 from querywright.models.circuit_breaker import Limits
 from querywright.models.embedder import EMBEDDED_PACKAGE, Embedder, TextEmbedder, resolve_embedder
 from querywright.models.lm import resolve_lm
+from querywright.optimize.comparison import compare
 from querywright.optimize.evaluate import evaluate
 from querywright.pool import bounded_map
 from querywright.programs import RAG, TECHNIQUES, make_program
 from querywright.retrieval.index import build_collection
 
 HOTPOTQA = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotpotqa"
-PARTS = ("techniques", "libraries", "embedding")
+PARTS = ("techniques", "comparison", "libraries", "embedding")
+ARMS = ("plain", "hyde", "multi_query", "hcqr")
 NAMES = [name for name, kind in TECHNIQUES.items() if kind.ENGINE is None]
 """Techniques that search passages; what searches a question index is in questions.py."""
 
@@ -226,6 +231,27 @@ def run_library(bench: Bench, name: str, embedder: TimedEmbedder) -> Result:
     return _result(bench, name, [2] * len(bench.questions), cold, cached)
 
 
+def run_comparison(bench: Bench, *, judged: bool = False) -> str:
+    """A line on a comparison of arms, with the vectors of a first run."""
+    programs = {name: make_program(name, bench.retriever, reader="short_answer") for name in ARMS}
+    metrics = {name: metric_named(name) for name in ("exact_match", *(["judged_useful"] if judged else []))}
+    asked = [replace(one, evidence={}) for one in bench.questions] if judged else bench.questions
+
+    def run() -> int:
+        compare(programs, asked, lm=bench.lm, metrics=metrics, threads=bench.concurrency)
+        return 0
+
+    run()
+    found = _timed(bench, bench.embedder, run, cached=True)
+    calls = bench.server.counts().calls
+    path = calls * bench.server.latency / bench.concurrency
+    return (
+        f"{len(ARMS)} arms x {len(asked)} questions, {bench.concurrency} threads: {calls} calls of "
+        f"{bench.server.latency:g} s, {found.wall:.2f} s, {found.wall / path:.2f} times the path of {path:.2f} s "
+        f"(at most {bench.server.counts().most} calls under way; {found.cpu:.1f} s of CPU)"
+    )
+
+
 def _timed(bench: Bench, embedder: TimedEmbedder, work: Callable[[], int], *, cached: bool = False) -> Run:
     bench.server.forget()
     embedder.cached = cached
@@ -367,6 +393,9 @@ def main() -> None:
                 result = run_technique(ready, name, reader=options.reader, judged=options.judged)
                 report["techniques"].append(result.to_json())
                 show(line(result, len(ready.questions)))
+        if "comparison" in parts:
+            report["comparison"] = run_comparison(ready, judged=options.judged)
+            show(f"\nComparison\n{report['comparison']}")
         if "libraries" in parts:
             show(f"\nThe same work, {WORDINGS + 1} queries and a short answer\n{HEAD}")
             found: list[Result] = []

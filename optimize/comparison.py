@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,19 @@ from querywright.data.types import PERSON, Passage, Question
 from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.metrics.dspy_metrics import Metric
+from querywright.metrics.judge import JudgedMetric
 from querywright.optimize.diagnosis import Decisions, Diagnosis, decisions, diagnose
 from querywright.optimize.evaluate import (
     DEFAULT_METRICS,
     Evaluation,
     Progress,
     Results,
-    evaluate,
+    Row,
+    evaluate_all,
     judged_question,
 )
-from querywright.optimize.failures import Failures
 from querywright.optimize.judging import judge_notes
-from querywright.optimize.live import Control, Rounds, stands
+from querywright.optimize.live import standing, stands
 from querywright.optimize.results import Comparison
 from querywright.optimize.significance import against, verdict_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class
@@ -33,9 +35,6 @@ from querywright.programs.readers import Reader
 from querywright.progress import part
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
-
-BLOCK = 8
-"""Questions that an arm meets in its turn, or twice as many as threads."""
 
 TRANSCRIBED = 20_000
 """Questions times arms up to which prompts are kept in memory, some kilobytes a call."""
@@ -161,12 +160,11 @@ def compare(
     deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-    control: Control[RAG] | None = None,
 ) -> Compared:
     """Evaluate every arm on the same questions, each held against the baseline.
 
-    The arms advance together, a block of questions for each in turn, so that they can be held against each other at any
-    time; one that was stopped meanwhile stands among the references, and is tested against nothing.
+    The questions of all arms, and of the references, share the threads, so that a server is kept busy however few
+    questions there are; the results do not depend on their order.
     Nothing is kept but what the store of the LM keeps: a run that was ended, whichever way, is started again and finds
     its answers there; an arm or a question more costs no more than itself.
 
@@ -182,7 +180,6 @@ def compare(
         deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         progress: Called after each question with the arm, and how much of all of them is done.
-        control: What may be asked of it meanwhile. Default None, nothing.
 
     Raises:
         InputError: There is no arm, or no such baseline.
@@ -199,40 +196,32 @@ def compare(
     if twice:
         raise InputError(f"{twice[0]!r} is an arm and the name of a reference; give the arm another name")
 
-    asked, control = questions, control or Control(None, arms.__getitem__)
-    rounds = Rounds(dict(arms), len(asked), metrics, baseline, control)
-    stands(progress, rounds.standing, notes=control.said)
-    failures: dict[str, Failures] = {}
+    asked = questions
+    beside = References.of(arms, asked) if references else References()
+    # What a judge of passages says may become evidence, which the oracle then rests on.
+    judging = any(isinstance(one, JudgedMetric) and "passage" in one.judge.needs() for one in metrics.values())
+    late = judging and any(one.assessors or not one.evidence for one in asked)
+    first = {name: one for name, one in beside.programs.items() if not late or name not in beside.oracle.values()}
+    whole = len(asked) * (len(arms) + len(beside.programs))
     given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
-    after = len(asked) * len(References.of(arms, asked).programs if references else ())
-    size = max(BLOCK, 2 * threads)
-    while (name := rounds.next()) is not None:
-        counts = failures.setdefault(name, Failures(name, len(asked), max_failures))
-        done, total = rounds.whole
-        block = asked[rounds.met(name) : rounds.met(name) + size]
-        rounds.add(evaluate(
-            rounds.arms[name], block, name=name, **given, failures=counts, met=rounds.rows.setdefault(name, []).append,
-            progress=part(progress, done, total + after),
-            transcripts=len(asked) * len(rounds.arms) <= TRANSCRIBED,
-        ))  # fmt: skip
-    arms = {name: one for name, one in rounds.arms.items() if rounds.met(name) == len(asked)}
-    found = rounds.found
+    given["max_failures"] = max_failures
+    rows: dict[str, list[Row]] = {name: [] for name in arms}
+    stands(progress, partial(standing, rows, len(asked), metrics))
+    found = evaluate_all(
+        {**arms, **first}, asked, **given, progress=part(progress, 0, whole),
+        met=lambda name, row: rows[name].append(row) if name in rows else None,
+        transcribed=arms if len(asked) * len(arms) <= TRANSCRIBED else (),
+    )  # fmt: skip
     rivals = tuple(found[name] for name in arms)
-    stopped = [
-        replace(one, name=f"{one.name}, stopped after {len(one.rows)} of {len(asked)} questions")
-        for one in found.values()
-        if one.name not in arms
-    ]
     questions = [
         judged_question(question, [said for row in rows for said in row.judgements])
         for question, *rows in zip(asked, *(one.rows for one in rivals), strict=True)
     ]
-    beside = References.of(arms, questions) if references else References()
-    whole = len(asked) * (len(arms) + len(beside.programs))
-    for number, (name, program) in enumerate(beside.programs.items(), len(arms)):
-        own = part(progress, number * len(asked), whole)
-        found[name] = evaluate(program, asked, name=name, **given, max_failures=max_failures, progress=own)
-    control.end()
+    if late and references:
+        beside = References.of(arms, questions)
+        last = {name: one for name, one in beside.programs.items() if name not in found}
+        done = len(asked) * len(found)
+        found |= evaluate_all(last, asked, **given, progress=part(progress, done, done + len(asked) * len(last)))
     retrievers = {name: one.technique.retriever for name, one in arms.items() if one.technique.retriever is not None}
     diagnosis, decided = None, tuple[Decisions, ...]()
     labelled = {key for question in questions for key in question.evidence}
@@ -251,12 +240,12 @@ def compare(
         rivals,
         baseline,
         tuple(against(rivals, baseline)),
-        (*(found[name] for name in beside.programs), *stopped),
+        tuple(found[name] for name in beside.programs),
         tuple(questions),
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
-        (*unequal_budgets(arms), *judge_notes(metrics, lm), *(f"{one.name}: held against nothing" for one in stopped)),
+        (*unequal_budgets(arms), *judge_notes(metrics, lm)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from querywright.metrics.usefulness import usefulness
 from querywright.models.transcript import Exchange, Transcript
 from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.dspy_context import asking as asking
-from querywright.optimize.failures import Failures, MetricError, failure_kind
+from querywright.optimize.failures import Failures, MetricError, TooManyFailuresError, failure_kind, map_runs
 from querywright.programs.rag import RAG
 from querywright.progress import Progress as Progress
 
@@ -48,7 +48,7 @@ class Row:
         found: Ids of all that its searches gave, before fusion and cut, in the order in which they first came.
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
-        seconds: From question to answer; the loading of models is left out.
+        seconds: From question to answer, waits for a turn at the LM included; the loading of models is left out.
         cost: LM calls and tokens of the program for this question, also when it failed; of a question that ran
             into its deadline, those until then.
         failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric`` or ``bug``; None when it
@@ -153,7 +153,8 @@ class Evaluation(Results):
     Args:
         name: The arm.
         rows: One a question, in their order.
-        seconds: Wall time of this run.
+        seconds: Wall time of the run. Arms that shared the threads have a part of it each, in proportion to the seconds
+            that their questions were under way, and these parts add up to the whole.
     """
 
     name: str
@@ -286,8 +287,7 @@ def evaluate(
     max_failures: float = 0.05,
     progress: Progress | None = None,
     failures: Failures | None = None,
-    met: Callable[[Row], object] | None = None,
-    transcripts: bool = False,
+    met: Callable[[Row], object] = lambda _: None,
 ) -> Evaluation:
     """Run a program on questions and score it.
 
@@ -307,8 +307,7 @@ def evaluate(
         progress: Called after each question.
         failures: Counts failed questions across several evaluations, such as one a block of questions; then
             ``max_failures`` is not looked at. Default None: this evaluation counts its own.
-        met: Called with the row of each question that went well, from the thread that asked it. Default None.
-        transcripts: Whether rows keep prompts and answers of LM calls, some kilobytes a call. Default False.
+        met: Called with the row of each question as it ends.
 
     Raises:
         OutageError: The LM is out of reach; nothing is scored.
@@ -316,50 +315,125 @@ def evaluate(
         TooManyFailuresError: More questions failed than allowed.
         InputError: A question does not fit the program, or a value is out of range.
     """
-    chosen = {n: m for n, m in metrics.items() if program.reader is not None or "reader" not in needs(n)}
-    failures = failures or Failures(name, len(questions), max_failures)
-    meters: dict[str, Ledger] = {}
-    heard = {question.id: Transcript() for question in questions}
-    took: dict[str, float] = {}
+    given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
+    counts = failures or Failures(name, len(questions), max_failures)
+    found = _evaluated({name: program}, questions, [counts], **given, progress=progress, met=lambda _, row: met(row))
+    return found[name]
 
-    def ask(question: Question) -> Row:
-        with metered() as meter:
-            began = time.monotonic()
-            meters[question.id] = meter
-            try:
-                row = _ask(program, question, chosen, meter, heard[question.id] if transcripts else None)
-                if met is not None:
-                    met(row)
-                return row
-            finally:
-                took[question.id] = time.monotonic() - began
+
+def evaluate_all(
+    programs: Mapping[str, RAG],
+    questions: Sequence[Question],
+    *,
+    max_failures: float = 0.05,
+    on_out: Callable[[str, TooManyFailuresError], object] | None = None,
+    **given: Any,
+) -> dict[str, Evaluation]:
+    """Run programs on the same questions, all in one pool of threads, and score them.
+
+    The questions of all programs share the threads, so that an LM is kept busy however few questions there are. What
+    each program answers does not depend on the others.
+
+    Args:
+        programs: By the names of their arms.
+        questions: What each is asked, in order.
+        max_failures: Share of a program's questions that may fail, as ``evaluate`` has it. Default 0.05.
+        on_out: Called with an arm on which more questions failed, and the error; its other questions are left out,
+            and it has no results. Default None: the error is raised.
+        given: As of ``evaluate``; ``met`` is called with the arm and the row, and ``transcribed`` names the arms whose
+            rows keep prompts and answers of LM calls, some kilobytes a call.
+
+    It raises what ``evaluate`` raises.
+    """
+    counts = [Failures(name, len(questions), max_failures) for name in programs]
+    return _evaluated(programs, questions, counts, on_out=on_out, **given)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One question of one arm: what it cost, was heard and took so far."""
+
+    arm: str
+    place: int
+    meter: Ledger = field(default_factory=Ledger)
+    transcript: Transcript = field(default_factory=Transcript)
+    seconds: float | None = None
+
+
+def _evaluated(
+    programs: Mapping[str, RAG],
+    questions: Sequence[Question],
+    counts: Sequence[Failures],
+    *,
+    lm: dspy.LM,
+    metrics: Mapping[str, Metric] = DEFAULT_METRICS,
+    threads: int = 4,
+    deadline: float | None = None,
+    progress: Progress | None = None,
+    met: Callable[[str, Row], object] = lambda *_: None,
+    on_out: Callable[[str, TooManyFailuresError], object] | None = None,
+    transcribed: Collection[str] = (),
+) -> dict[str, Evaluation]:
+    """Evaluate programs in one pool, the failures of each counted by the one of ``counts`` in its place."""
+    chosen = {
+        name: {n: m for n, m in metrics.items() if one.reader is not None or "reader" not in needs(n)}
+        for name, one in programs.items()
+    }
+    queue = [_Asked(*one) for one in in_order(programs, len(questions), threads)]
+    runs = dict(zip(programs, counts, strict=True))
+    rows: dict[str, dict[int, Row]] = {name: {} for name in programs}
+    busy = dict.fromkeys(programs, 0.0)
+
+    def ask(one: _Asked) -> Row:
+        began = time.monotonic()
+        try:
+            with metered(one.meter):
+                heard = one.transcript if one.arm in transcribed else None
+                return _ask(programs[one.arm], questions[one.place], chosen[one.arm], one.meter, heard)
+        finally:
+            one.seconds = time.monotonic() - began
+
+    def ended(position: int, result: Row | Exception) -> None:
+        one = queue[position]
+        seconds = (deadline or 0.0) if one.seconds is None else one.seconds
+        row = result if isinstance(result, Row) else Row(
+            id=questions[one.place].id, scores=dict.fromkeys(chosen[one.arm], math.nan), seconds=seconds,
+            cost=one.meter.total, failure=failure_kind(result), message=str(result)[:500],
+            exchanges=one.transcript.exchanges,
+        )  # fmt: skip
+        rows[one.arm][one.place] = row
+        busy[one.arm] += seconds
+        met(one.arm, row)
+
+    def out(run: Failures, error: TooManyFailuresError) -> None:
+        del rows[run.name]
+        assert on_out is not None
+        on_out(run.name, error)
 
     began = time.monotonic()
     with asking(lm):  # the threads work in copies of this context
-        found = failures.map(
-            ask,
-            questions,
-            id_of=lambda question: question.id,
-            threads=threads,
-            deadline=deadline,
-            progress=progress,
-            name=name,
-        )
-    rows = tuple(
-        one
-        if isinstance(one, Row)
-        else Row(
-            id=question.id,
-            scores=dict.fromkeys(chosen, math.nan),
-            seconds=took.get(question.id, deadline or 0.0),
-            cost=meters[question.id].total,
-            failure=failure_kind(one),
-            message=str(one)[:500],
-            exchanges=heard[question.id].exchanges,
-        )
-        for question, one in zip(questions, found, strict=True)
-    )
-    return Evaluation(name, rows, time.monotonic() - began)
+        map_runs(
+            ask, queue, [runs[one.arm] for one in queue], id_of=lambda one: questions[one.place].id, threads=threads,
+            deadline=deadline, progress=progress, on_done=ended, on_out=on_out and out,
+        )  # fmt: skip
+    share = (time.monotonic() - began) / (sum(busy[name] for name in rows) or 1.0)
+    return {
+        name: Evaluation(name, tuple(found[place] for place in range(len(questions))), busy[name] * share)
+        for name, found in rows.items()
+    }
+
+
+def in_order(programs: Mapping[str, RAG], count: int, threads: int) -> list[tuple[str, int]]:
+    """Return arm and place of each of so many questions, in the order in which they begin.
+
+    Arms take turns, and one whose LM calls follow each other leads by the questions that the threads answer meanwhile:
+    otherwise its last questions would still be under way when the threads have nothing else to do.
+    """
+    pairs = [(name, place) for place in range(count) for name in programs]
+    if len(programs) == 1:
+        return pairs
+    in_turn = {name: one.technique.LM_STAGES + (one.reader is not None) for name, one in programs.items()}
+    return sorted(pairs, key=lambda pair: pair[1] - in_turn[pair[0]] * threads / len(programs))
 
 
 def _ask(

@@ -59,7 +59,7 @@ class Failures:
     def __init__(self, name: str, total: int, share: float, what: str = "questions") -> None:
         if not 0 <= share <= 1:
             raise InputError(f"max_failures is a share from 0 to 1, but got {share}")
-        self._name, self._total, self._what = name, total, what
+        self.name, self._total, self._what = name, total, what
         self.allowed = max(1, math.floor(share * total)) if share else 0
         self.kinds: Counter[str] = Counter()
         self._messages: list[str] = []
@@ -81,7 +81,7 @@ class Failures:
         failed = len(self._messages)
         if failed > self.allowed:
             raise TooManyFailuresError(
-                f"{failed} of {self._total} {self._what} failed in {self._name!r}, more than the {self.allowed} "
+                f"{failed} of {self._total} {self._what} failed in {self.name!r}, more than the {self.allowed} "
                 "allowed (max_failures); mend this and run again, what was answered is kept. The last ones:\n"
                 + "\n".join(self._messages[-3:]),
                 self.kinds,
@@ -97,30 +97,21 @@ class Failures:
         threads: int,
         deadline: float | None = None,
         progress: Progress | None = None,
-        name: str = "",
     ) -> list[R | Exception]:
-        """Apply ``work`` to every item as ``bounded_map`` does, each failure counted; it raises what ``add`` raises.
+        """Apply ``work`` to every item as ``map_runs`` does, all of them items of this run."""
+        runs = [self] * len(items)
+        return map_runs(work, items, runs, id_of=id_of, threads=threads, deadline=deadline, progress=progress)
 
-        It also ends where the LM's answers cannot be read: early where this is more than the share of 20 answers, at
-        the end where it is more than the share of all, and always where none could be read. ``progress`` is told
-        ``name``, by default that of the run.
+    def ended(self, item_id: str, result: object, *, last: bool) -> None:
+        """Count the result of an item, an error or not, the last one of a call of ``map_runs`` or not.
+
+        It raises what ``add`` raises, and also ends a run whose LM answers cannot be read: early if this is more than
+        the share of 20 answers, at the end if it is more than the share of all, and always if none could be read.
         """
-        done, spent = 0, self._spent
-
-        def on_done(position: int, result: R | Exception) -> None:
-            nonlocal done
-            done += 1
-            if isinstance(result, Exception):
-                self.add(id_of(items[position]), result)
-            self.check_read(spent, ENOUGH)
-            if progress is not None:
-                progress(name or self._name, done, len(items))
-
-        with metered(spent):  # the threads work in copies of this context
-            results = bounded_map(work, items, threads=threads, deadline=deadline, on_done=on_done)
-        self._met += len(items)
-        self.check_read(spent, 1 if self._met >= self._total else ENOUGH)
-        return results
+        self._met += 1
+        if isinstance(result, Exception):
+            self.add(item_id, result)
+        self.check_read(self._spent, 1 if last and self._met >= self._total else ENOUGH)
 
     def check_read(self, spent: Ledger, least: int = 1) -> None:
         """Raise where more answers of the LM could not be read than the share that it is allowed; one at least may.
@@ -131,11 +122,66 @@ class Failures:
         some = 1 if share and total.answers > 1 else 0
         if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
             raise TooManyFailuresError(
-                f"{total.unreadable} of {total.answers} answers of the LM in {self._name!r} could not be read, also "
+                f"{total.unreadable} of {total.answers} answers of the LM in {self.name!r} could not be read, also "
                 f"when asked for again; {share:.0%} may (--max-unreadable, or max_unreadable of Limits). The last one: "
                 f"{said}. Nothing was decided from them: name an LM that answers in the form asked for",
                 Counter(unreadable=total.unreadable),
             )
+
+
+def map_runs(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    runs: Sequence[Failures],
+    *,
+    id_of: Callable[[T], str],
+    threads: int,
+    deadline: float | None = None,
+    progress: Progress | None = None,
+    on_done: Callable[[int, R | Exception], object] = lambda *_: None,
+    on_out: Callable[[Failures, TooManyFailuresError], object] | None = None,
+) -> list[R | Exception]:
+    """Apply ``work`` to the items of several runs in one pool of threads, as ``bounded_map`` does.
+
+    Args:
+        work: Called once an item.
+        items: In the order in which they begin.
+        runs: The run of each item, which counts its failures and the LM answers that could not be read.
+        id_of: Names an item in a message.
+        threads: Items under way at a time, 1 or more.
+        deadline: Seconds that one item may take. Default None, any number.
+        progress: Called after each item with the name of its run.
+        on_done: Called with position and result of each item that was counted.
+        on_out: Called with a run that has too many failures, and the error; its other items are left out, and the
+            other runs go on. Default None: the error is raised.
+
+    It raises what ``Failures.ended`` raises.
+    """
+    left, out = Counter(runs), dict[Failures, TooManyFailuresError]()
+
+    def ask(position: int) -> R:
+        run = runs[position]
+        if run in out:
+            raise out[run]
+        with metered(run._spent):
+            return work(items[position])
+
+    def ended(position: int, result: R | Exception) -> None:
+        run = runs[position]
+        left[run] -= 1
+        if run not in out:
+            try:
+                run.ended(id_of(items[position]), result, last=not left[run])
+                on_done(position, result)
+            except TooManyFailuresError as error:
+                if on_out is None:
+                    raise
+                out[run] = error
+                on_out(run, error)
+        if progress is not None:
+            progress(run.name, len(items) - left.total(), len(items))
+
+    return bounded_map(ask, range(len(items)), threads=threads, deadline=deadline, on_done=ended)
 
 
 def failure_kind(error: Exception) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dspy
 
@@ -24,7 +25,7 @@ from querywright.metrics.judges import JUDGED, CoverageJudge
 from querywright.models.lm import lm_digest
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.failures import Failures, TooManyFailuresError
+from querywright.optimize.failures import Failures, TooManyFailuresError, map_runs
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 
 TRAIN, DEV = 0.25, 0.25
@@ -148,15 +149,50 @@ def judge_cases(
         TooManyFailuresError: More cases failed than allowed.
         DataError: A case lacks what the judge needs.
     """
+    name = name or judge.NAME
+    given: dict[str, Any] = {"lm": lm, "threads": threads, "max_failures": max_failures, "progress": progress}
+    return _judged_by({name: judge}, cases, **given)[name]
 
-    def ask(case: Case) -> str | None:
+
+def _judged_by(
+    arms: Mapping[str, Judge],
+    cases: Sequence[Case],
+    *,
+    lm: dspy.LM,
+    threads: int,
+    max_failures: float,
+    progress: Progress | None,
+    may_fail: Collection[str] = (),
+) -> dict[str, Judgements]:
+    """Return the labels that several judges give, all in one pool of threads.
+
+    One that ``may_fail``, and fails on too many cases, gives no labels; for another one the error is raised.
+    """
+    runs = {name: Failures(name, len(cases), max_failures, what="judgements") for name in arms}
+    queue = [(name, place) for place in range(len(cases)) for name in arms]
+    found: dict[str, list[str | None]] = {name: [None] * len(cases) for name in arms}
+
+    def ask(one: tuple[str, int]) -> str | None:
+        name, place = one
         with asking(lm):
-            return judge.label_of(case)
+            return arms[name].label_of(cases[place])
 
-    failures = Failures(name or judge.NAME, len(cases), max_failures, what="judgements")
-    found = failures.map(ask, cases, id_of=lambda case: case.question.id, threads=threads, progress=progress)
-    labels = tuple(None if isinstance(one, Exception) else one for one in found)
-    return Judgements(labels, sum(isinstance(one, Exception) for one in found))
+    def done(position: int, result: str | Exception | None) -> None:
+        name, place = queue[position]
+        found[name][place] = None if isinstance(result, Exception) else result
+
+    def out(run: Failures, error: TooManyFailuresError) -> None:
+        if run.name not in may_fail:
+            raise error
+        del found[run.name]
+
+    map_runs(
+        ask, queue, [runs[name] for name, _ in queue], id_of=lambda one: cases[one[1]].question.id, threads=threads,
+        progress=progress, on_done=done, on_out=out,
+    )  # fmt: skip
+    failed = {name: sum(run.kinds.values()) for name, run in runs.items()}
+    nothing = Judgements((), len(cases))
+    return {name: Judgements(tuple(found[name]), failed[name]) if name in found else nothing for name in arms}
 
 
 def calibrate(
@@ -287,22 +323,23 @@ def compile_judge(
             "label; give more cases, or shorter passages"
         )
 
-    def judged_by(arm: Judge, part: Sequence[Judged], name: str) -> Judgements:
-        cases = [one.case for one in part]
-        return judge_cases(arm, cases, lm=lm, threads=threads, max_failures=max_failures, name=name, progress=progress)
+    given: dict[str, Any] = {"lm": lm, "threads": threads, "max_failures": max_failures, "progress": progress}
 
-    as_it_is = judged_by(judge, dev, f"dev, {AS_IT_IS}")
-    scores = {AS_IT_IS: calibration_of(judge, dev, as_it_is, lm, seed).figures["kappa"].value}
-    for name, arm in list(arms.items())[1:]:
-        try:
-            found = judged_by(arm, dev, f"dev, {name}")
-        except TooManyFailuresError:
-            found = Judgements((), len(dev))
-        # An arm that reads fewer cases than the judge as it is would be scored on easier ones.
-        fewer = _read(found) < _read(as_it_is)
-        scores[name] = math.nan if fewer else calibration_of(arm, dev, found, lm, seed).figures["kappa"].value
+    def judged_by(names: Iterable[str], part: Sequence[Judged], where: str, may_fail: Sequence[str] = ()) -> Any:
+        called = {f"{where}, {name}": arms[name] for name in names}
+        out = [f"{where}, {name}" for name in may_fail]
+        met = _judged_by(called, [one.case for one in part], **given, may_fail=out)
+        return dict(zip(names, met.values(), strict=True))
+
+    met = judged_by(arms, dev, "dev", [name for name in arms if name != AS_IT_IS])
+    # An arm that reads fewer cases than the judge as it is would be scored on easier ones.
+    scores = {
+        name: math.nan if _read(found) < _read(met[AS_IT_IS])
+        else calibration_of(arms[name], dev, found, lm, seed).figures["kappa"].value
+        for name, found in met.items()
+    }  # fmt: skip
     chosen = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
-    ends = {name: judged_by(arms[name], test, f"test, {name}") for name in dict.fromkeys((AS_IT_IS, chosen))}
+    ends = judged_by([*dict.fromkeys((AS_IT_IS, chosen))], test, "test")
     people = [one.label for one in test]
     questions = [one.case.question.id for one in test]
     differences, n = paired_difference(

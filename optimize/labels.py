@@ -17,8 +17,8 @@ from querywright.data.types import PERSON, Label, Passage, Question
 from querywright.errors import InputError
 from querywright.metrics.judge import Judge, JudgedMetric
 from querywright.optimize.dspy_context import asking
-from querywright.optimize.evaluate import Progress
-from querywright.optimize.failures import Failures
+from querywright.optimize.evaluate import Progress, in_order
+from querywright.optimize.failures import Failures, map_runs
 from querywright.programs.rag import RAG
 
 if TYPE_CHECKING:
@@ -89,26 +89,31 @@ def pool_passages(
     """
     if depth < 1:
         raise InputError(f"depth must be 1 or more, but got {depth}")
+    bare = {name: RAG(one.technique, None, nearest=one.nearest) for name, one in programs.items()}
+    runs = {name: Failures(name, len(questions), max_failures) for name in programs}
+    queue = in_order(bare, len(questions), threads)
+
+    def search(one: tuple[str, int]) -> Sequence[Passage]:
+        name, place = one
+        with asking(lm):
+            return list(bare[name](**questions[place].inputs).passages[:depth])
+
+    results = map_runs(
+        search, queue, [runs[name] for name, _ in queue], id_of=lambda one: questions[one[1]].id, threads=threads,
+        progress=progress,
+    )  # fmt: skip
+    found = dict(zip(queue, results, strict=True))
     ranked: dict[str, list[Sequence[Passage]]] = {question.id: [] for question in questions}
-    failed = {}
-    for name, program in programs.items():
-
-        def search(question: Question, program: RAG = program) -> Sequence[Passage]:
-            bare = RAG(program.technique, None, nearest=program.nearest)
-            with asking(lm):
-                return list(bare(**question.inputs).passages[:depth])
-
-        failures = Failures(name, len(questions), max_failures)
-        found = failures.map(search, questions, id_of=lambda question: question.id, threads=threads, progress=progress)
-        failed[name] = sum(failures.kinds.values())
-        for question, passages in zip(questions, found, strict=True):
+    for name in programs:
+        for place, question in enumerate(questions):
+            passages = found[name, place]
             if not isinstance(passages, Exception):
                 ranked[question.id].append(passages)
     pool: dict[str, list[Passage]] = {}
     for key, arms in ranked.items():
         by_rank = [arm[rank] for rank in range(depth) for arm in arms if rank < len(arm)]
         pool[key] = list({passage.id: passage for passage in by_rank}.values())
-    return pool, {name: count for name, count in failed.items() if count}
+    return pool, {name: count for name, run in runs.items() if (count := sum(run.kinds.values()))}
 
 
 def check_judge(judge: Judge | None) -> None:

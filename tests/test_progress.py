@@ -1,10 +1,9 @@
-"""How far work is: in a terminal, in a notebook, where nothing can be drawn, and in the file of a run."""
+"""How far work is: in a terminal, in a notebook, and where nothing can be drawn."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import time
 
 import pytest
@@ -57,7 +56,7 @@ def test_where_nothing_can_be_drawn_work_says_now_and_then_what_is_under_way(pla
 def test_a_terminal_shows_every_arm_within_its_width_and_nothing_is_left(terminal):
     with Bar("opening", console=terminal) as bar:
         bar.stand(lambda: ("decision_useful", [arm("plain"), arm("a" * 90, "waiting", 0, None)]))
-        bar._write("running")
+        bar._look()
         bar("[red]plain, of a name that is long" + " and longer" * 9, 1, 3)
         bar._draw()
     text = terminal.file.getvalue()
@@ -71,27 +70,21 @@ def test_a_terminal_shows_every_arm_within_its_width_and_nothing_is_left(termina
     assert bar._page()["text/plain"].splitlines()[0].split() == ["arm", "questions", "decision_useful", "state"]
 
 
-def test_of_work_that_is_ended_the_arms_so_far_are_printed_and_the_file_says_so(plain, tmp_path):
-    bar = Bar("x", console=plain, command="compare", folder=tmp_path / "run")
+def test_of_work_that_is_ended_the_arms_so_far_are_printed(plain):
+    bar = Bar("x", console=plain)
     with contextlib.suppress(KeyboardInterrupt), bar:
         standing = "recall", [arm("plain"), arm("hyde", "waiting", 0, None)]
-        bar.stand(lambda: standing, notes=["hyde cannot be stopped"])
+        bar.stand(lambda: standing)
         bar("plain", 3, 12)
         raise KeyboardInterrupt
     assert "so far, recall in per cent:" in plain.file.getvalue()
     assert "plain" in plain.file.getvalue()
-    told = json.loads((tmp_path / "run" / "live.json").read_text("utf-8"))
-    assert told.pop("started") <= told.pop("updated")
-    assert told == {
-        "command": "compare", "state": "stopped", "metric": "recall", "done": 3, "total": 12, "calls": 0, "usd": None,
-        "arms": [arm("plain"), arm("hyde", "waiting", 0, None)], "notes": ["hyde cannot be stopped"],
-    }  # fmt: skip
 
 
 def test_of_many_arms_those_under_way_and_the_best_are_drawn(plain):
     with Bar("x", console=plain) as bar:
         bar.stand(lambda: ("m", [arm(f"arm {n}", "done", mean=n / 30) for n in range(20)] + [arm("now", mean=None)]))
-        bar._write("running")
+        bar._look()
     plain.print(bar.table())
     names = [line[:7].strip() for line in plain.file.getvalue().splitlines()[2:]]
     assert names == [*(f"arm {n}" for n in range(19, 8, -1)), "now"]

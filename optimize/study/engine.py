@@ -20,7 +20,7 @@ from querywright.data.splits import data_hash
 from querywright.errors import BudgetError, InputError
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.writers import ref_of
-from querywright.optimize.live import Control, stands
+from querywright.optimize.live import stands
 from querywright.optimize.objectives import objectives_of
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
@@ -38,7 +38,7 @@ from querywright.optimize.study.storage import (
     storage_kind,
 )
 from querywright.optimize.study.trial import SPEC, Worker
-from querywright.optimize.study.types import ARM, ASKED, Snapshot, Spent, TrialRecord
+from querywright.optimize.study.types import ARM, Snapshot, Spent, TrialRecord
 from querywright.progress import Progress
 
 SPEC_FILE = "study.yaml"
@@ -119,7 +119,6 @@ def run_study(
                 bench.progress, bench.tell = progress, tell
                 _settle_data(store, bench)
                 worker = Worker(bench, store, secrets.token_hex(2))
-                worker.control = Control(folder, worker.clone, tell)
                 worker.looked = looked = _looker(worker)
                 try:
                     worker.work()
@@ -245,7 +244,6 @@ def _conclude(worker: Worker, folder: Path, command: str) -> None:
         lost = 0 if bench.budget is None else max(0, bench.budget.spent.calls - told)
         outcome["costs"]["interrupted"] = Cost(calls=lost).to_json()
         store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
-        worker.control.end()
 
 
 def _looker(worker: Worker) -> Callable[..., None]:
@@ -264,7 +262,7 @@ def _looker(worker: Worker) -> Callable[..., None]:
             store.set_attribute(SPENT, spent)
         if bench.progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
             told = partial(standing, worker.records(), spec, len(bench.splits.dev))
-            stands(bench.progress, told, spent=calls, notes=worker.control.said)
+            stands(bench.progress, told, calls)
             last = time.monotonic()
 
     return look
@@ -295,8 +293,7 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
             before = read_spec(known)
             _same_study(before, spec, "the storage")
             late = late_trials_of(before)
-            own = [one for one in study.get_trials(deepcopy=False) if ASKED not in one.user_attrs]
-            begun = late and len(own) > before.trials - late
+            begun = late and len(study.get_trials(deepcopy=False)) > before.trials - late
             if before.trials != spec.trials and (begun or store.attribute(TEST) is not None):
                 raise InputError(
                     "the late trials of this study, or its test, which is met once, have begun with "

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from querywright.data.types import Question
 from querywright.models.usage import Cost
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
 from querywright.optimize.evaluate import Evaluation, finite
@@ -22,7 +21,6 @@ from querywright.optimize.study.select import Chosen, beats, best_of, choose, pa
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG, Ensemble, make_reader
-from querywright.progress import part
 
 FRONT = 4
 """Programs of the front that meet test and are saved, besides the best one, at most."""
@@ -112,23 +110,16 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     as_read = {} if prompts.variant is None else {f"{recommended}, reader as written": written[recommended]}
     failed: dict[str, str] = {}
 
-    def met(programs: Mapping[str, RAG], questions: Sequence[Question]) -> dict[str, Evaluation]:
-        found = {}
-        for number, (name, program) in enumerate(programs.items()):
-            whole = part(bench.progress, number * len(questions), len(programs) * len(questions))
-            try:
-                found[name] = bench.evaluated(program, questions, name, progress=whole)
-            except TooManyFailuresError as error:
-                if name in {NO_REWRITING, recommended}:
-                    raise
-                failed[name] = str(error)[:500]
-        return found
+    def out(name: str, error: TooManyFailuresError) -> None:
+        if name in {NO_REWRITING, recommended}:
+            raise error
+        failed[name] = str(error)[:500]
 
     references = {name: prompts.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
     start = bench.total
-    rows = met({**programs, **as_read}, bench.splits.test)
+    rows = bench.evaluated_all({**programs, **as_read}, bench.splits.test, out)
     tested, middle = bench.spent_since(start), bench.total
-    rows |= met(references, [*bench.splits.test, *bench.reader_check])
+    rows |= bench.evaluated_all(references, [*bench.splits.test, *bench.reader_check], out)
     costs |= {"reader check": bench.spent_since(middle), "test": tested}
     comparisons = _planned(rows, bench.objectives[0], arms, best, recommended)
     verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
@@ -161,25 +152,36 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
         return chosen
     program = bench.program(arm, reads=True)
     single = bench.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
-    read: list[Arm] = []
-    variants: dict[str, Variant | None] = {}
-    for name in (AS_WRITTEN, *bench.spec.last_prompts):
+    variants: dict[str, Variant | None] = {AS_WRITTEN: None}
+
+    def met(programs: Mapping[str, RAG]) -> dict[str, Evaluation]:
+        called = {f"the reader {name if name == AS_WRITTEN else f'with {name}'}": name for name in programs}
+
+        def out(arm: str, error: TooManyFailuresError) -> None:
+            chosen.failed[called[arm]] = str(error)[:500]
+
+        found = bench.evaluated_all({arm: programs[name] for arm, name in called.items()}, bench.splits.dev, out)
+        return {called[arm]: one for arm, one in found.items()}
+
+    found = met({AS_WRITTEN: program})
+    if any(math.isnan(accuracy.value(one)) for one in found.values()):
+        return ReaderPrompts()
+    tried: dict[str, RAG] = {}
+    for name in bench.spec.last_prompts:
+        prompt = bench.spec.prompt_of(name)
+        assert prompt is not None
         try:
-            prompt, variant, tried = bench.spec.prompt_of(name), None, program
-            if prompt is not None:
-                variant = bench.compiled(prompt, f"reader, {name}", single)
-                if any(one is not None and one.predictors == variant.predictors for one in variants.values()):
-                    continue
-                tried = with_reader_prompts(program, variant)
-            variants[name] = variant
-            called = "the reader as written" if prompt is None else f"the reader with {name}"
-            read.append(Arm(name, {}, name, bench.evaluated(tried, bench.splits.dev, called)))
+            variant = bench.compiled(prompt, f"reader, {name}", single)
         except OptimizerError as error:
             chosen.nothing[name] = str(error)[:500]
         except TooManyFailuresError as error:
             chosen.failed[name] = str(error)[:500]
-        if name == AS_WRITTEN and read and math.isnan(accuracy.value(read[0].dev)):
-            return ReaderPrompts()
+        else:
+            if not any(one is not None and one.predictors == variant.predictors for one in variants.values()):
+                variants[name] = variant
+                tried[name] = with_reader_prompts(program, variant)
+    found |= met(tried)
+    read = [Arm(name, {}, name, one) for name, one in found.items()]
     if read:
         best, first = best_of(read, accuracy), read[0]
         chosen.name = AS_WRITTEN

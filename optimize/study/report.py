@@ -90,7 +90,7 @@ def study_html(snapshot: Snapshot) -> str:
     stages |= {name: Cost.from_json(cost) for name, cost in outcome.get("costs", {}).items()}
     counts = {state: len(ended(trials, state)) for state in STATES}
     how_far = (
-        f"{len(ended(trials))} of {snapshot.planned} trials have ended, {counts['running']} under way or broken off; "
+        f"{len(ended(trials))} of {spec.trials} trials have ended, {counts['running']} under way or broken off; "
         "nothing was chosen and tested yet"
     )
     best_arm = (outcome.get("best") or {}).get("arm") or {}
@@ -107,7 +107,7 @@ def study_html(snapshot: Snapshot) -> str:
             "Reader": spec.reader,
             "Objectives": ", ".join(spec.objectives),
             **({"Judges": "; ".join(one["standing"] for one in outcome["judges"])} if outcome.get("judges") else {}),
-            "Trials": f"{snapshot.planned} planned; {', '.join(f'{n} {state}' for state, n in counts.items() if n)}",
+            "Trials": f"{spec.trials} planned; {', '.join(f'{n} {state}' for state, n in counts.items() if n)}",
             "querywright": __version__,
         },
         notes=[

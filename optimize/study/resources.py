@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from querywright.models.rewriters import rewriter_of
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.artifacts.writers import keep_rewriter
-from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, metric_value
+from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, evaluate_all, metric_value
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.judging import judged_metrics
@@ -239,9 +239,21 @@ class Bench:
 
     def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
         """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""
+        return evaluate(program, questions, name=name, **{**self._given, **options})
+
+    def evaluated_all(
+        self,
+        programs: Mapping[str, RAG],
+        questions: Sequence[Question],
+        on_out: Callable[[str, TooManyFailuresError], object],
+    ) -> dict[str, Evaluation]:
+        """Return the results of several programs, as ``evaluate_all`` does, with the study's metrics and threads."""
+        return evaluate_all(programs, questions, on_out=on_out, **self._given)
+
+    @property
+    def _given(self) -> dict[str, Any]:
         own = {"metrics": self.metrics, "progress": self.progress, "max_failures": self.spec.max_failures}
-        given = {"threads": self.threads, "deadline": self.spec.deadline, **own, **options}
-        return evaluate(program, questions, lm=self.lm, name=name, **given)
+        return {"lm": self.lm, "threads": self.threads, "deadline": self.spec.deadline, **own}
 
     def spent_since(self, before: Cost) -> Cost:
         """What was spent since ``total`` was ``before``."""

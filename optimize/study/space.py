@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,7 +9,7 @@ from typing import Any, TypeAlias
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from querywright.errors import InputError, TechniqueError, unknown
+from querywright.errors import InputError, TechniqueError
 from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, StudySpec
 from querywright.optimize.study.types import ArmConfig
@@ -64,15 +63,6 @@ def nearest(domain: Domain, value: Value) -> Value:
         low, step = Decimal(str(numbers.low)), Decimal(str(numbers.step))
         number = float(low + round((Decimal(str(number)) - low) / step) * step)
     return round(number) if isinstance(domain, IntDistribution) else number
-
-
-def in_words(domain: Domain) -> str:
-    """The values of a domain, for people."""
-    numbers: Any = domain
-    if choices := getattr(domain, "choices", ()):
-        return " | ".join(map(str, choices))
-    steps = "" if numbers.step in (None, 1) else f" in steps of {numbers.step:g}"
-    return f"{numbers.low:g} to {numbers.high:g}{steps}"
 
 
 def largest(domain: Domain) -> Value:
@@ -175,20 +165,12 @@ class Space:
         """Whether the trial of that number is a late one."""
         return number >= max(self.trials - self.late_trials, len(self.openings))
 
-    def suggest(
-        self, trial: Any, number: int, survivors: Sequence[str] = (), added: ArmConfig | None = None
-    ) -> ArmConfig:
-        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked.
-
-        The number is its place among the study's own trials. One that a person added, whose values are queued, gets
-        that arm.
-        """
+    def suggest(self, trial: Any, number: int, survivors: Sequence[str] = ()) -> ArmConfig:
+        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked."""
         openings = self.openings
-        opening, late = added is None and number < len(openings), self.is_late(number)
+        opening, late = number < len(openings), self.is_late(number)
         technique, prompt = openings[number] if opening else (None, AS_WRITTEN)
-        if added is not None:
-            technique, late = added.technique, added.prompt in self[added.technique].late
-        elif late:
+        if late:
             going = [name for name in survivors if name in self.chosen] or survivors
             technique = going[(number - self.trials + self.late_trials) % len(going)]
 
@@ -207,43 +189,6 @@ class Space:
     def as_written(self, technique: str) -> ArmConfig:
         """The arm of a technique whose numbers and prompts nobody chose."""
         return self._walk(lambda name, domain, default: nearest(domain, default), technique)
-
-    def clone(self, arm: ArmConfig, values: Mapping[str, str]) -> tuple[ArmConfig, dict[str, Value]]:
-        """The arm with other values, and Optuna's parameters of it.
-
-        Args:
-            arm: One of the space.
-            values: Texts by the names of knobs, and ``engine``, ``prompt`` and ``writer``.
-
-        Raises:
-            InputError: The space does not hold a value, or there is nothing of a name to choose beside the others.
-        """
-        own, params, names = self[arm.technique], dict[str, Value](), list[str]()
-        knobs = {knob.name: knob for knob in own.knobs}
-        now: dict[str, Any] = {**arm.knobs, "engine": arm.engine, "prompt": arm.prompt, "writer": arm.writer}
-
-        def pick(name: str, domain: Domain, default: Value) -> Value:
-            short = "prompt" if name.endswith(".late_prompt") else name.rpartition(".")[2]
-            value = nearest(domain, default if name == "technique" else now.get(short, default))
-            if name != "technique":
-                names.append(short)
-            if short in values:
-                text, given = values[short], None
-                with contextlib.suppress(TechniqueError):
-                    given = knobs[short].parse(text) if short in knobs else text
-                held = of_choices((*own.early, *own.late)) if short == "prompt" else domain
-                if given is None or nearest(held, given) != given:
-                    raise InputError(f"{short} is {in_words(held)} in this study, but got {text!r}")
-                value = given
-            if not domain.single():
-                params[name] = value
-            return value
-
-        made = self._walk(pick, arm.technique, late=values.get("prompt", arm.prompt) in own.late)
-        for name in values:
-            if name not in names:
-                raise InputError(unknown(f"value of {arm.technique}", name, names))
-        return made, params
 
     def deepest(self, engine: str) -> int:
         """The greatest number of hits that any arm asks of an engine; 0 where none asks it."""

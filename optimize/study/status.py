@@ -135,7 +135,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     trials, spec, spent, outcome = snapshot.trials, snapshot.spec, snapshot.spent, snapshot.outcome or {}
     objectives, budget = aims(spec), snapshot.spec.budget
     first = objectives[0]
-    left = 0 if snapshot.finished else max(0, snapshot.planned - len(ended(trials)))
+    left = 0 if snapshot.finished else max(0, spec.trials - len(ended(trials)))
     speed = pace(trials)
     mine = {name: of_technique(trials, name) for name in techniques(snapshot)}
     made = {"calls": spent.calls, "tokens": spent.tokens, "dollars": round(spent.dollars, 6)}
@@ -143,7 +143,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "name": spec.name,
         "finished": snapshot.finished,
-        "trials": {"planned": snapshot.planned, **_counts(trials), "left": left},
+        "trials": {"planned": spec.trials, **_counts(trials), "left": left},
         "objectives": {aim.name: aim.direction for aim in objectives},
         "techniques": [
             {"technique": name, "trials": len(own), **_counts(own), "best": _trial(best(own, first), first)}
@@ -168,11 +168,9 @@ def standing(trials: Sequence[TrialRecord], spec: StudySpec, total: int) -> tupl
 
     def live(one: TrialRecord) -> LiveArm:
         name = f"{one.name}, {arm_name(replace(one.arm, reader=None))}"
-        state = "stopped" if one.stopped else "done" if one.state == "complete" else one.state
+        state = "done" if one.state == "complete" else one.state
         told = one.met or live_arm(name, state, [*aim.scores(one.dev).values()], total, len(one.dev.rows))
-        values = (f"{key.rpartition('.')[2]}={value}" for key, value in one.params.items() if key != "technique")
-        clone = f"{one.name}:{','.join(values)}".replace("late_prompt=", "prompt=")
-        return {**told, "name": name, "clone": clone}
+        return {**told, "name": name}
 
     return aim.name, [live(one) for one in trials if one.same_as is None]
 

@@ -8,19 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from querywright.errors import BudgetError, DataError, InputError, QuerywrightError
+from querywright.errors import BudgetError, DataError, QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.hints import ceiling, hints, repeats
-from querywright.optimize.live import Control, live_arm
+from querywright.optimize.live import live_arm
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.sampling import make_sampler
 from querywright.optimize.study.select import surviving, worse_than
 from querywright.optimize.study.status import minutes_busy
 from querywright.optimize.study.storage import StudyStorage
-from querywright.optimize.study.types import ARM, ASKED, MET, RESULT, STOPPED, ArmConfig, TrialRecord
-from querywright.programs.hyperparameters import Value
+from querywright.optimize.study.types import ARM, MET, RESULT, ArmConfig, TrialRecord
 
 SPEC = "spec"
 """The attribute of a study that holds what it was begun with."""
@@ -32,10 +31,10 @@ SMALLEST_BLOCK = 8
 """Questions between two looks at least."""
 
 LOOKS = 100
-"""Times within a trial that it is told how it stands, and looked at what a person asks, at most."""
+"""Reports of how a trial stands while it runs, at most."""
 
 LOOK_SECONDS = 1.0
-"""Between two of them at least."""
+"""Between two reports, at least."""
 
 IDLE_SECONDS = 0.2
 """Between two looks of a worker that has nothing to do."""
@@ -49,8 +48,7 @@ class Worker:
     """Runs the trials of a study, beside any number of others.
 
     A trial that is run twice, because its first worker was killed, finds all that was answered, and the same.
-    ``looked`` is called after each trial, now and then within it, and while there is nothing to do. People stop and add
-    trials by ``control``; one that was added comes on top of the study's own.
+    ``looked`` is called after each trial, now and then within it, and while there is nothing to do.
     """
 
     bench: Bench
@@ -58,14 +56,12 @@ class Worker:
     name: str = "1"
     looked: Callable[[], None] = lambda: None
     study: Any = field(init=False)
-    control: Control[tuple[ArmConfig, dict[str, Value]]] = field(init=False)
     _ended: dict[int, TrialRecord] = field(default_factory=dict)
-    _added: int = 0
     _last: float = 0.0
 
     def __post_init__(self) -> None:
         """Open Optuna's study."""
-        spec, self.control = self.bench.spec, Control(None, self.clone)
+        spec = self.bench.spec
         sampler = make_sampler(spec.sampler.name, spec.sampler.arguments, spec.seed)
         self.study = self.storage.study([objective.direction for objective in self.bench.objectives], sampler)
 
@@ -87,7 +83,7 @@ class Worker:
             if len(ended) < spec.trials:
                 self._check_minutes(ended)
             taken = self._take()
-            if taken is None and len(ended) >= self._planned:
+            if taken is None and len(ended) >= spec.trials:
                 return
             if taken is None:
                 self._tell("other workers are at work", 0)
@@ -102,15 +98,11 @@ class Worker:
                     raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {last}")
             self.looked()
 
-    @property
-    def _planned(self) -> int:
-        return self.bench.spec.trials + self._added
-
     def _tell(self, what: str, done: int) -> None:
         """So many questions of a trial are done, beside those of all trials that ended."""
         if self.bench.progress is not None:
             total = len(self.bench.splits.dev)
-            self.bench.progress(what, len(self._ended) * total + done, self._planned * total)
+            self.bench.progress(what, len(self._ended) * total + done, self.bench.spec.trials * total)
 
     def finished(self) -> list[TrialRecord]:
         """The records of all trials that ended, each read once."""
@@ -124,25 +116,6 @@ class Worker:
         under_way = [one for one in self.study.get_trials(deepcopy=False) if not one.state.is_finished()]
         found = [*self.finished(), *(TrialRecord.of(one) for one in under_way if ARM in one.user_attrs)]
         return sorted(found, key=lambda one: one.number)
-
-    def clone(self, text: str) -> tuple[ArmConfig, dict[str, Value]]:
-        """What ``trial N:NAME=VALUE,...`` stands for: the arm of that trial with these values, and its parameters.
-
-        Raises:
-            InputError: There is no such trial yet, or what ``Space.clone`` raises.
-        """
-        name, colon, values = text.partition(":")
-        arms = {one.name: one.arm for one in self.records()}
-        if not colon or name not in arms:
-            raise InputError("give the values in which it differs from a trial, as trial N:NAME=VALUE,...")
-        given = (one.partition("=") for one in values.split(",") if one.strip())
-        return self.bench.space.clone(arms[name], {key.strip(): value.strip() for key, _, value in given})
-
-    def _asked(self, trials: Sequence[Any]) -> tuple[set[str], dict[str, tuple[ArmConfig, dict[str, Value]]]]:
-        """The names of trials that a person stops, and the trials that one adds which are not there yet."""
-        known = [f"trial {one.number}" for one in trials]
-        known += [one.user_attrs[ASKED] for one in trials if ASKED in one.user_attrs]
-        return self.control.read(dict.fromkeys(known), known[0] if known else "")
 
     def see_trials(self) -> None:
         """End this run when another was given more trials: who is late and what is tested follows from their number."""
@@ -158,24 +131,20 @@ class Worker:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        bench, number, finished, asked = self.bench, trial.number, self.finished(), trial.user_attrs.get(ASKED, "")
-        place = sum(ASKED not in one.user_attrs for one in self.study.get_trials(deepcopy=False)[:number])
+        bench, number, finished = self.bench, trial.number, self.finished()
         began, before, judged = time.time(), bench.total, bench.judged
-        late = not asked and bench.space.is_late(place)
+        late = bench.space.is_late(number)
         survivors: list[str] = []
         if late:
             early = [one for one in finished if not one.late]
             survivors = surviving(early, bench.objectives[0], bench.spec.survivors) or list(bench.space.chosen)
-        added = ArmConfig.from_json(trial.user_attrs[ARM]) if asked else None
-        arm = bench.space.suggest(trial, place, survivors, added)
+        arm = bench.space.suggest(trial, number, survivors)
         trial.set_user_attr(ARM, arm.to_json())
-        record = TrialRecord(number, "running", arm, late=late, began=began, worker=self.name, asked=asked)
-        # What a person stopped is tried again where one asks for it, and where nobody does it stays as it is.
-        known = [one for one in finished if one.arm == arm and not (asked and one.stopped)]
-        same = min(known, key=lambda one: one.stopped, default=None)
+        record = TrialRecord(number, "running", arm, late=late, began=began, worker=self.name)
+        same = next((one for one in finished if one.arm == arm), None)
         if same is not None:
             first = same.number if same.same_as is None else same.same_as
-            taken = {name: getattr(same, name) for name in ("state", "values", "dev", "message", "stopped")}
+            taken = {name: getattr(same, name) for name in ("state", "values", "dev", "message")}
             record = replace(record, same_as=first, **taken)
         else:
             self.looked()
@@ -191,8 +160,6 @@ class Worker:
         # Optuna forgets failed trials and would propose them again; pruned ones it counts among the worst.
         state = TrialState.COMPLETE if complete else TrialState.PRUNED
         with contextlib.suppress(UpdateFinishedTrialError):  # another took it up, and came to the same
-            if record.stopped:
-                trial.set_user_attr(STOPPED, True)
             trial.set_user_attr(RESULT, record.to_text())
             self.study.tell(trial, values, state=state, skip_if_finished=True)
         if complete and not finished and self._is_baseline(arm) and (line := ceiling(record.dev, bench.objectives[0])):
@@ -219,50 +186,38 @@ class Worker:
         space, most = self.bench.space, self.bench.spec.trials
         with self.storage.hold("ask"):
             self.see_trials()
-            for text, (arm, params) in self._asked(self.study.get_trials(deepcopy=False))[1].items():
-                self.study.enqueue_trial(params, {ASKED: text, ARM: arm.to_json()})
             trials = self.study.get_trials(deepcopy=False)
             under_way = [one for one in trials if one.state == optuna.trial.TrialState.RUNNING]
-            waits = any(one.state == optuna.trial.TrialState.WAITING for one in trials)
             for one in under_way:
                 lock = self.storage.take(f"trial-{one.number}")
                 if lock is not None:
                     if not self.storage.trials.get_trial(one._trial_id).state.is_finished():
                         return optuna.trial.Trial(self.study, one._trial_id), lock
                     lock.close()  # its worker ended it since
-            own = [one for one in trials if ASKED not in one.user_attrs]
-            self._added, number = len(trials) - len(own), len(own)
-            unfinished = any(not one.state.is_finished() for place, one in enumerate(own) if not space.is_late(place))
-            if not waits and (number >= most or (space.is_late(number) and unfinished)):
+            number = len(trials)
+            unfinished = any(not one.state.is_finished() for one in trials if not space.is_late(one.number))
+            if number >= most or (space.is_late(number) and unfinished):
                 return None  # who survives is known when the first phase has ended
-            trial = self.study.ask()  # the first of those that wait, or a new one
+            trial = self.study.ask()
             lock = self.storage.take(f"trial-{trial.number}")
             assert lock is not None
             return trial, lock
 
-    def _met(self, trial: Any, record: TrialRecord, rows: Sequence[Row], done: int) -> None:
-        """So many questions of a trial are done, with these results: tell it, and see whether a person stops it.
+    def _met(self, trial: Any, record: TrialRecord, rows: Sequence[Row]) -> None:
+        """Report how a trial stands with these results."""
+        from optuna.exceptions import UpdateFinishedTrialError
 
-        Raises:
-            TrialPruned: One does.
-        """
-        from optuna.exceptions import TrialPruned, UpdateFinishedTrialError
-
-        total, now = len(self.bench.splits.dev), time.monotonic()
-        self._tell(f"{record.name} of {self._planned}, {record.arm.technique}", done)
+        done, total, now = len(rows), len(self.bench.splits.dev), time.monotonic()
+        self._tell(f"{record.name} of {self.bench.spec.trials}, {record.arm.technique}", done)
         if done % max(1, total // LOOKS) or now - self._last < LOOK_SECONDS:
             return
         self._last = now
-        if done < total and record.name in self._asked(self.study.get_trials(deepcopy=False))[0]:
-            raise TrialPruned(f"stopped by a person after {done} of {total} questions")
         scores = self.bench.objectives[0].scores(Evaluation(record.name, tuple(rows), 0.0))
         with contextlib.suppress(UpdateFinishedTrialError):  # another took it up
             trial.set_user_attr(MET, live_arm(record.name, "running", [*scores.values()], total, done))
         self.looked()
 
     def _tried(self, record: TrialRecord, arm: ArmConfig, finished: Sequence[TrialRecord], trial: Any) -> TrialRecord:
-        from optuna.exceptions import TrialPruned
-
         bench, before = self.bench, self.bench.total
         program = bench.program(arm)
         record = replace(record, prompt_spent=bench.spent_since(before))
@@ -272,18 +227,15 @@ class Worker:
         looked_at = rivals or bench.spec.budget.minutes is not None
         size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if looked_at else max(1, len(questions))
         dev, rows = Evaluation(name, (), 0.0), list[Row]()
+
+        def told(row: Row) -> None:
+            rows.append(row)
+            self._met(trial, record, rows)
+
         for start in range(0, len(questions), size):
             self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
-
-            def told(_: str, done: int, __: int, at: int = start) -> None:
-                self._met(trial, record, rows, at + done)
-
-            try:
-                met = bench.evaluated(program, block, name, failures=failures, progress=told, met=rows.append)
-            except TrialPruned as stop:
-                dev = Evaluation(name, tuple(rows), time.time() - (record.began or 0.0))
-                return replace(record, state="pruned", stopped=True, dev=dev, message=str(stop))
+            met = bench.evaluated(program, block, name, failures=failures, progress=None, met=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)
             better = worse_than(dev, rivals, bench.objectives) if len(dev.rows) < len(questions) else None
             if better is not None:

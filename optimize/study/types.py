@@ -14,13 +14,13 @@ from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
 from querywright.programs.hyperparameters import Value
 from querywright.progress import LiveArm
 
-TrialState = Literal["waiting", "running", "complete", "pruned", "failed"]
+TrialState = Literal["running", "complete", "pruned", "failed"]
 
 ARM, RESULT = "arm", "result"
 """The attributes of a trial: what is tried, and all that came of it."""
 
-ASKED, STOPPED, MET = "asked", "stopped", "met"
-"""Further ones: what a person asked for who added it, whether one stopped it, and how it stands while it runs."""
+MET = "met"
+"""A further one: how it stands while it runs."""
 
 _KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure", "unjudged")
 _BARE = Row("", {}).to_json()
@@ -75,7 +75,7 @@ class TrialRecord:
 
     Args:
         number: From 0.
-        state: ``waiting`` (a person added it), ``running``, ``complete``, ``pruned`` or ``failed``.
+        state: ``running``, ``complete``, ``pruned`` or ``failed``.
         arm: What was tried.
         late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
@@ -91,8 +91,6 @@ class TrialRecord:
         ended: Unix time, seconds; None while it runs.
         worker: Which worker finished it, by a mark that it drew; never a host's name.
         message: Why it failed or was pruned.
-        asked: What a person asked for who added it; empty for the study's own trials.
-        stopped: Whether a person stopped it, for which it is pruned.
         met: How it stands while it runs, as its worker said last; None before, and after it.
     """
 
@@ -111,8 +109,6 @@ class TrialRecord:
     ended: float | None = None
     worker: str = ""
     message: str = ""
-    asked: str = ""
-    stopped: bool = False
     met: LiveArm | None = None
 
     @property
@@ -150,9 +146,8 @@ class TrialRecord:
         kept = trial.user_attrs
         arm, result = ArmConfig.from_json(kept[ARM]), kept.get(RESULT)
         began = None if trial.datetime_start is None else trial.datetime_start.timestamp()
-        over, asked, stopped = trial.state.is_finished(), kept.get(ASKED, ""), kept.get(STOPPED, False)
-        state: TrialState = "failed" if over else "running" if began is not None else "waiting"
-        record = cls(trial.number, state, arm, params=dict(trial.params), began=began, asked=asked, stopped=stopped)
+        over = trial.state.is_finished()
+        record = cls(trial.number, "failed" if over else "running", arm, params=dict(trial.params), began=began)
         if result is None or not over:
             return record if over else replace(record, met=kept.get(MET))
         data = json.loads(result)
@@ -189,11 +184,6 @@ class Snapshot:
     trials: tuple[TrialRecord, ...] = ()
     spent: Spent = Spent()
     outcome: Mapping[str, Any] | None = None
-
-    @property
-    def planned(self) -> int:
-        """Trials in all: those of the study, and those that people added."""
-        return self.spec.trials + sum(bool(one.asked) for one in self.trials)
 
     @property
     def finished(self) -> bool:

@@ -7,7 +7,7 @@
     made.append(...inside.flat(9).filter((one) => one || one === 0));
     return made;
   };
-  const { token, references, ...given } = JSON.parse($("given").textContent);
+  const { references, ...given } = JSON.parse($("given").textContent);
   let runs = given.runs;
   const marked = [];
   const breaks = (name) => name.split(/(?<=[:,@/])/).flatMap((part) => [part, el("wbr")]);
@@ -50,7 +50,7 @@
         if (marked.length > 2) marked.shift();
         list();
       });
-      const name = one.live ? one.place : el("a", { href: `/open?id=${encodeURIComponent(one.id)}` }, one.place);
+      const name = el("a", { href: `/open?id=${encodeURIComponent(one.id)}` }, one.place);
       return el("tr", {}, el("td", {}, box), el("th", { scope: "row" }, name, el("br"), el("small", {}, one.title, one.verdict && ` · ${one.verdict}`)), el("td", {}, one.kind),
         el("td", {}, new Date(1000 * one.date).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })),
         el("td", {}, `${one.arms.length}`), el("td", {}, best(one)));
@@ -78,62 +78,11 @@
       el("tbody", {}, ...rows))));
   };
 
-  // Runs under way: drawn again every second, their arms stopped, resumed and cloned.
-  const asked = {};
-  const ask = async (id, action, arm, from = arm) => {
-    const answer = await fetch("/control", { method: "POST", headers: { "x-token": token }, body: JSON.stringify({ id, action, arm }) });
-    asked[`${id} ${from}`] = answer.ok ? `asked: ${action} ${arm}` : await answer.text();
-    follow();
-  };
-  const button = (name, done) => {
-    const made = el("button", { type: "button" }, name);
-    made.addEventListener("click", done);
-    return made;
-  };
-  const called = (arm) => arm.clone?.split(":")[0] ?? arm.name;  // of a study, trial N
-  const scale = (arm) => {
-    const bar = el("span", { className: "scale" });
-    if (typeof arm.mean === "number") {
-      const [low, high] = [arm.low ?? arm.mean, arm.high ?? arm.mean].map((end) => 100 * Math.min(1, Math.max(0, end)));
-      const range = el("i");
-      Object.assign(range.style, { left: `${low}%`, width: `${Math.max(1, high - low)}%` });
-      bar.append(range);
-    }
-    return bar;
-  };
-  const underWay = () => {
-    const busy = document.activeElement?.closest("#under-way form");
-    if (busy) return;  // somebody types
-    const found = runs.filter((one) => one.live);
-    $("live").hidden = !found.length;
-    $("under-way").replaceChildren(...found.map(({ id, place, live }) => el("article", {},
-      el("h3", {}, place, " ", el("small", {}, `${live.command}, ${live.state}; ${live.done} of ${live.total}; LM calls ${live.calls ?? 0}` +
-        (typeof live.usd === "number" ? `; $${live.usd.toFixed(2)}` : ""))),
-      el("progress", { max: live.total || 1, value: live.done, ariaLabel: "Done" }),
-      (live.notes || []).map((note) => el("p", { className: "worse", role: "status" }, note)),
-      el("div", { className: "box", tabIndex: 0, role: "region", ariaLabel: `Arms of ${place}` }, el("table", {}, el("thead", {}, el("tr", {},
-        ...["arm", "state", "questions", live.metric, "0 to 100 %", ""].map((name) => el("th", { scope: "col" }, name)))),
-        el("tbody", {}, ...live.arms.map((arm) => el("tr", {}, el("th", { scope: "row" }, breaks(arm.name), arm.clone && [el("br"), el("small", {}, breaks(arm.clone.split(/:(.*)/)[1]))]), el("td", {}, live.state !== "running" && ["waiting", "running"].includes(arm.state) ? "stopped" : arm.state),
-          el("td", {}, `${arm.done} of ${arm.total}`), el("td", {}, percent(arm.mean), el("small", {}, spread(arm))), el("td", {}, scale(arm)),
-          el("td", {}, live.state !== "running" || !["compare", "study"].includes(live.command) ? "" : [
-            arm.state === "stopped" ? button("Resume", () => ask(id, "resume", called(arm)))
-              : ["waiting", "running"].includes(arm.state) ? button("Stop", () => ask(id, "stop", called(arm))) : "", " ",
-            button("Clone", () => clone(id, arm)), " ", el("small", {}, asked[`${id} ${called(arm)}`])])))))),
-      )));
-  };
-  const clone = (id, arm) => {
-    const field = el("input", { value: arm.clone ?? (arm.name.includes(":") ? arm.name : `${arm.name}:`), required: true, ariaLabel: "The clone, such as hyde:n_documents=2", size: 40 });
-    const form = el("form", { className: "tools" }, el("label", {}, "The clone: ", field), el("button", {}, "Add"), button("Cancel", () => (form.remove(), follow())));
-    form.addEventListener("submit", (event) => (event.preventDefault(), form.remove(), ask(id, "add", field.value.trim(), called(arm))));
-    $("under-way").prepend(form);
-    field.focus();
-  };
   const follow = async () => {
     try {
       const before = JSON.stringify(runs);
       runs = await (await fetch("/runs")).json();
       if (JSON.stringify(runs) !== before) list();
-      underWay();
     } catch {
       $("count").textContent = "the viewer has ended";
     }
@@ -141,6 +90,5 @@
   $("search").addEventListener("input", list);
   $("kind").addEventListener("input", list);
   list();
-  underWay();
-  setInterval(() => document.hidden || follow(), runs.some((one) => one.live) ? 1000 : 2000);
+  setInterval(() => document.hidden || follow(), 2000);
 })();

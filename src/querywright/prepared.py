@@ -81,7 +81,6 @@ class Prepared:
         retrievers: By engine.
         opens: Opens what was given to be searched, by an engine; None where nothing was.
         programs: By the names of their arms.
-        make: The program of a further arm, as one of these was named; it raises an ``InputError``.
     """
 
     workspace: Workspace
@@ -94,7 +93,6 @@ class Prepared:
     retrievers: dict[str, Any] = field(default_factory=dict)
     opens: Callable[[str], Any] | None = None
     programs: dict[str, RAG] = field(default_factory=dict)
-    make: Callable[[str], RAG] = dict[str, RAG]().__getitem__
     _writers: dict[Any, Any] = field(default_factory=dict)
 
     def writer(self, given: Any) -> Any:
@@ -274,17 +272,6 @@ def prepare(
         program = arm.program(name, ready)
         return RAG(program.technique, None) if silent and type(program) is RAG else program
 
-    def make(text: str) -> RAG:
-        arm = _arm(text, engine, shared, writer_lm)
-        if arm.needs_options and not all(question.options for question in asked):
-            raise InputError(f"{text} compares options, and not every question has some")
-        if arm.searches and ready.opens is None:
-            raise InputError(f"{text} searches, and nothing here is searched")
-        if arm.searches:
-            ready.searched_by(arm.engine)
-        return made(text, arm)
-
-    ready.make = make
     ready.programs |= {name: made(name, arm) for name, arm in named.items()}
     tell_searched(asked, ready.retriever, tell)
     asked_by: dict[Any, list[str]] = {}

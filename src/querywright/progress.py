@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from querywright.errors import QuerywrightError
-from querywright.files import write_file
 from querywright.models.usage import Ledger, metered
 
 if TYPE_CHECKING:
@@ -23,9 +20,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of the whole is done, and how much there is."""
-
-LIVE, CONTROL = "live.json", "control.json"
-"""How far a run is, in its folder, for whoever watches it; and what that person asks of it."""
 
 TICK_SECONDS = 0.25
 FIRST_SECONDS, EVERY_SECONDS = 2.0, 15.0
@@ -50,8 +44,7 @@ MOST_DRAWN = 12
 class LiveArm(TypedDict):
     """An arm under way: questions met of those there are, and its score so far (0 to 1) with its interval, or None.
 
-    Its state is ``waiting``, ``running``, ``stopped`` by a person or ``done``; a trial's also ``pruned`` or ``failed``.
-    ``clone`` is what a person changes to add a trial like this one.
+    Its state is ``waiting``, ``running`` or ``done``; a trial's also ``pruned`` or ``failed``.
     """
 
     name: str
@@ -61,7 +54,6 @@ class LiveArm(TypedDict):
     mean: float | None
     low: float | None
     high: float | None
-    clone: NotRequired[str]
 
 
 def part(progress: Progress | None, before: int, total: int) -> Progress | None:
@@ -87,23 +79,18 @@ class Bar:
     Args:
         what: What is done first.
         console: Where to. Default: standard error.
-        command: Named in ``live.json``.
-        folder: Where ``live.json`` is written, once a second. Default None, nowhere.
     """
 
-    def __init__(
-        self, what: str, *, console: Console | None = None, command: str = "", folder: Path | None = None
-    ) -> None:
+    def __init__(self, what: str, *, console: Console | None = None) -> None:
         from rich.console import Console
 
-        self.console, self._command, self._folder = console or Console(stderr=True), command, folder
+        self.console = console or Console(stderr=True)
         self.what, self.done, self.total, self.said = what, 0, 0, ""
         self.metric, self.arms = "", list[LiveArm]()
         self._standing: Callable[[], tuple[str, list[LiveArm]]] = lambda: (self.metric, self.arms)
         self._spending: Callable[[], str] | None = None
-        self._notes: Sequence[str] = ()
         self.spent = Ledger()
-        self._began, self._told, self._written = time.monotonic(), 0.0, -math.inf
+        self._began, self._told, self._looked = time.monotonic(), 0.0, -math.inf
         self._pace: deque[tuple[float, int]] = deque()
         self._stop, self._opened = threading.Event(), ExitStack()
         self._draw: Callable[[], object] = self._line_now_and_then
@@ -132,7 +119,7 @@ class Bar:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Leave nothing of it; of work that was ended, how its arms stood."""
         self._opened.close()
-        self._write("done" if kind is None else "stopped")
+        self._look(running=False)
         if self.console.is_jupyter:
             self._draw()
         if kind is not None and any(arm["done"] for arm in self.arms):
@@ -152,42 +139,22 @@ class Bar:
         if ends and self._draw == self._line_now_and_then:
             self._line()
 
-    def stand(
-        self,
-        told: Callable[[], tuple[str, list[LiveArm]]],
-        spent: Callable[[], str] | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        """Show how arms stand: the metric and the arms, and what was spent by others too, asked for once a second.
-
-        ``notes`` are for ``live.json`` alone: what of a person's wishes cannot be done.
-        """
-        self._standing, self._spending, self._notes = told, spent, notes
+    def stand(self, told: Callable[[], tuple[str, list[LiveArm]]], spent: Callable[[], str] | None = None) -> None:
+        """Show how arms stand: the metric and the arms, and what was spent by others too, asked for once a second."""
+        self._standing, self._spending = told, spent
 
     def _tick(self) -> None:
         while not self._stop.wait(TICK_SECONDS):
-            if time.monotonic() - self._written >= 1:
-                self._write("running")
+            if time.monotonic() - self._looked >= 1:
+                self._look()
             self._draw()
 
-    def _write(self, state: str) -> None:
+    def _look(self, *, running: bool = True) -> None:
         self.metric, self.arms = self._standing()
-        if self._spending is not None and state == "running":
+        if self._spending is not None and running:
             with contextlib.suppress(QuerywrightError):  # the run itself says what is out of reach
                 self.said = self._spending()
-        self._written = time.monotonic()
-        if self._folder is None or not self.arms:
-            return
-        now, total = time.time(), self.spent.total
-        began = round(now - (time.monotonic() - self._began), 3)
-        told = {
-            "command": self._command, "state": state, "started": began, "updated": round(now, 3),
-            "metric": self.metric, "done": self.done, "total": self.total, "calls": total.calls,
-            "usd": round(total.dollars, 6) or None, "arms": self.arms, "notes": [*self._notes],
-        }  # fmt: skip
-        with contextlib.suppress(OSError):  # the run says so where it writes its results
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(self._folder / LIVE, json.dumps(told, ensure_ascii=False) + "\n")
+        self._looked = time.monotonic()
 
     def _line_now_and_then(self) -> None:
         since, wait = (self._told, EVERY_SECONDS) if self._told else (self._began, FIRST_SECONDS)

@@ -17,7 +17,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from querywright.progress import LIVE
 from querywright.retrieval.collection import collection_folder, list_collections, published_passages, read_manifest
 from querywright.retrieval.generated_questions import questions_folder, read_records
 
@@ -181,8 +180,8 @@ def scrub(value: Any) -> Any:
 def made(path: Path) -> Any:
     """What a folder or a file holds, by name, so that two can be compared."""
     if path.is_dir():
-        told = (".md", ".html", ".log")  # for people, as is live.json, which says when a run stood where
-        names = sorted(one for one in path.rglob("*") if one.is_file() and one.suffix not in told and one.name != LIVE)
+        told = (".md", ".html", ".log")  # for people
+        names = sorted(one for one in path.rglob("*") if one.is_file() and one.suffix not in told)
         return {str(one.relative_to(path)): made(one) for one in names}
     if path.suffix == ".json":
         return scrub(json.loads(path.read_text()))

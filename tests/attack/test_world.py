@@ -277,16 +277,12 @@ def test_hostile_texts_in_reports_and_in_the_viewer(
         server.reply = real
     spoilt = {"technique": texts[0], "made": {"objective": texts[1], "verdict_sentence": " ".join(texts), "test": [
         {"arm": one, "metrics": {one: {"value": 0.5, "low": 0.1, "high": 0.9}}} for one in texts]}}  # fmt: skip
-    arms = [{"name": one, "state": one, "done": 1, "total": 2, "mean": 0.5, "low": 0.1, "high": 0.9} for one in texts]
-    live = {"command": texts[0], "state": texts[2], "metric": texts[3], "done": 1, "total": 2, "arms": arms,
-            "calls": 1, "usd": None, "started": 1.0, "updated": 2.0}  # fmt: skip
-    for name, data in (("manifest.json", spoilt), ("live.json", live)):
-        (folder / f"{texts[0][:8]}{name}").mkdir()
-        (folder / f"{texts[0][:8]}{name}" / name).write_text(json.dumps(data))
+    (folder / texts[0][:8]).mkdir()
+    (folder / texts[0][:8] / "manifest.json").write_text(json.dumps(spoilt))
     pages = [one.as_uri() for one in sorted(folder.rglob("*.html"))]
     assert pages
     viewer = served(Viewer(folder))
-    opened = [f"{viewer.url}/open?id={quote(one['id'])}" for one in runs_under(folder) if "live" not in one]
+    opened = [f"{viewer.url}/open?id={quote(one['id'])}" for one in runs_under(folder)]
     for page in [*pages, f"{viewer.url}/", *opened]:
         seen = chromium(page, budget)
         attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page, canary.asked))

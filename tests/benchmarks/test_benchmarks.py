@@ -46,6 +46,8 @@ def test_a_technique_runs_through_the_benchmark(bench: Callable[[str], Any], has
     size = {"latency": 0.01, "questions": 4, "concurrency": 3, "passages": 12, "data": None}
     with techniques.bench(**size, embedder=hashed()) as ready:
         result = techniques.run_technique(ready, "multi_query", reader="short_answer")
+        compared = techniques.run_comparison(ready)
+    assert compared.startswith("4 arms x 4 questions, 3 threads: ")
     assert (result.stages, result.path) == (2, pytest.approx(2 * 4 / 3 * 0.01))
     for run in (result.cold, result.cached):
         assert (run.failures, run.calls, run.embedded, run.searched) == (0, 2, 4, 4)

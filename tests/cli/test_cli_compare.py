@@ -186,12 +186,3 @@ def test_where_no_metric_needs_an_answer_nothing_is_read_and_no_lm_is_named(cli,
     assert "LM calls" not in done.out
     cli("evaluate", "plain", *given, "--metric", "recall", "--reader", "multiple_choice", width=80)
     assert len(server.requests) == 6
-
-
-def test_what_a_run_that_was_ended_left_is_no_folder_of_somebody_else(compared):
-    Path("results").mkdir()
-    Path("results/live.json").write_text("{}")
-    assert compared("plain", "--limit", "6").status == 0
-    live = json.loads(Path("results/live.json").read_text())
-    assert (live["command"], live["state"], live["done"], live["total"]) == ("compare", "done", 18, 18)
-    assert [(arm["name"], arm["state"], arm["done"]) for arm in live["arms"]] == [("plain", "done", 6)]

@@ -177,7 +177,7 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     command = ("compare", "plain", "hcqr", "--data", questions, "--out", "made", "--collection", collection)
     done = cli(*command, *server.lm)
     assert (done.status, done.out) == (3, ""), done.err
-    assert [one.name for one in Path("made").glob("*") if one.name != "live.json"] == []
+    assert not Path("made").exists()
     said = " ".join(done.err.split())
     for part in ("could not be read", "'As an AI, I cannot.'", 'JSON object with "answer" was', "--max-unreadable"):
         assert part in said

@@ -20,7 +20,6 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
         assert said in done.out
     for said in ("oracle evidence: ", f"report: {out / 'report.html'}"):
         assert said in done.err
-    assert json.loads((out / "live.json").read_text("utf-8"))["state"] == "done"
     assert {one.state for one in found.trials} <= {"complete", "pruned"}
     assert len(found.trials) == 9
     assert [one.arm.technique for one in found.trials[:3]] == ["plain", "rag_fusion", "step_back"]

@@ -11,6 +11,7 @@ from querywright.errors import InputError
 from querywright.models.circuit_breaker import Limits
 from querywright.models.flow import MOST, Flow
 from querywright.models.lm import engine_of
+from querywright.models.usage import Ledger, metered
 from querywright.pool import bounded_map
 
 
@@ -58,6 +59,25 @@ def test_threads_that_are_told_stay(remote):
     assert 1 <= server.most <= 3
     with pytest.raises(InputError, match="at_once must be 1 or more, or None, but got 0"):
         Limits(at_once=0)
+
+
+def test_of_the_calls_that_wait_that_of_the_oldest_question_is_next():
+    flow, order, threads = Flow(1), list[str](), list[threading.Thread]()
+    old, new = Ledger(began=1.0), Ledger(began=2.0)
+
+    def call(name, question):
+        with metered(question), flow.turn():
+            order.append(name)
+
+    with flow.turn():
+        for name, question in (("new", new), ("old", old), ("new, second", new)):
+            threads.append(threading.Thread(target=call, args=(name, question)))
+            threads[-1].start()
+            while len(flow._waiting) < len(threads):
+                threads[-1].join(0.001)
+    for thread in threads:
+        thread.join(30)
+    assert order == ["old", "new", "new, second"]
 
 
 @pytest.mark.parametrize("takes", [2, 10, 40])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,8 @@ from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.optimize.comparison import References, compare
 from querywright.optimize.diagnosis import Stage
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.judging import judged_metrics
 from querywright.optimize.report import prompt_lines
 from querywright.programs import make_program
 from querywright.retrieval.callable import CallableRetriever
@@ -52,6 +56,54 @@ def test_closed_book_and_oracle_evidence_stand_beside_the_arms_and_tell_where_an
     alone = compare(arms(world), world.questions, lm=make_lm(), references=False)
     assert alone.references == ()
     assert alone.diagnosis.counts("plain") == {Stage.NOT_FOUND: 18}
+
+
+def test_the_questions_of_all_arms_and_references_are_asked_side_by_side(world, make_lm, make_engine):
+    together = threading.Barrier(8, timeout=30)  # passes once eight calls are under way at a time
+    programs = {"plain": world.program("plain"), "plain:max_passages=1": world.program("plain", max_passages=1)}
+    lm = make_lm(make_engine(before=lambda n, asked: together.wait()), at_once=8)
+    compared = compare(programs, world.questions[:2], lm=lm, threads=8)
+    assert [len(one.rows) for one in (*compared.arms, *compared.references)] == [2, 2, 2, 2]
+
+
+def test_results_do_not_depend_on_how_many_are_asked_side_by_side(world, make_lm):
+    def results(threads):
+        compared = compare(arms(world), world.questions, lm=make_lm(), threads=threads)
+        rows = [(one.name, row) for one in (*compared.arms, *compared.references) for row in one.rows]
+        return [(name, row.id, row.scores, row.answer, row.passages, row.queries, row.cost.asked) for name, row in rows]
+
+    assert results(1) == results(64)
+
+
+def test_each_arm_has_failures_and_seconds_of_its_own(world, make_lm, make_engine):
+    def refused(*what):
+        def before(n, asked):
+            if asked.number in what or asked.step in what:
+                raise LMInvalidRequestError("refused")
+
+        return make_lm(make_engine(before))
+
+    began = time.monotonic()
+    compared = compare(arms(world), world.questions, lm=refused(3), threads=8)  # one of 18 may fail in each arm
+    wall, found = time.monotonic() - began, (*compared.arms, *compared.references)
+    assert [dict(one.failures) for one in found] == [{"lm": 1}] * 4
+    assert 0 < sum(one.seconds for one in found) <= wall
+    with pytest.raises(TooManyFailuresError, match="2 of 18 questions failed in 'hcqr'"):
+        compare(arms(world), world.questions, lm=refused("hypothesis"), threads=8)
+
+
+def test_what_a_judge_says_of_passages_is_evidence_that_the_oracle_shows(world, make_lm, make_engine):
+    questions = [replace(one, evidence={}) for one in world.questions[:3]]
+
+    def write(asked):
+        label = "ENTAILED" if f"Decides {asked.number}." in asked.prompt else "NOT_USEFUL"
+        return json.dumps({"reason": "It says so.", "label": label})
+
+    metrics = judged_metrics(["accuracy", "judged_useful"], lm=make_lm(make_engine(write=write)))
+    compared = compare({"hcqr": world.program()}, questions, lm=make_lm(), metrics=metrics)
+    assert [one.name for one in compared.references] == ["closed book", "oracle evidence"]
+    assert [dict(one.evidence)[f"decides-{n}"] for n, one in enumerate(compared.questions)] == ["ENTAILED"] * 3
+    assert [row.passages for row in compared.reference("oracle evidence").rows] == [(f"decides-{n}",) for n in range(3)]
 
 
 def test_a_retriever_that_cannot_tell_what_it_holds_is_diagnosed_by_what_it_finds(world, make_lm):

@@ -278,7 +278,7 @@ def test_costs_of_the_stages_are_the_ledgers_and_progress_names_what_is_done(wor
     assert ("prompts hcqr, demos_1", 1, 6) in told
     assert "prompts reader, reader_demos_1" in {what for what, _, _ in told}
     assert ("trial 0 of 7, plain", 6, 42) in told
-    assert told[-1] == ("oracle evidence", 12, 12)
+    assert told[-1] in [("closed book", 12, 12), ("oracle evidence", 12, 12)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from querywright.errors import InputError
-from querywright.progress import CONTROL, LIVE
 
 LONGEST_NAME = 200
 """Bytes: what stands beside a file while it is written has a longer one, and 255 is the most."""
@@ -15,7 +14,7 @@ LONGEST_NAME = 200
 def check_folder(target: Path, option: str, mark: str = "manifest.json", what: str = "artifact") -> None:
     """Raise when a folder could not be written there; one that holds anything is ours, which its mark tells."""
     if os.path.isdir(target):
-        if not (target / mark).is_file() and any(one.name not in (LIVE, CONTROL) for one in target.iterdir()):
+        if not (target / mark).is_file() and any(target.iterdir()):
             raise InputError(f"{target.name!r} exists and is no {what}; give another folder with {option}")
     elif os.path.lexists(target):
         raise InputError(f"{target.name!r} is a file, but {what} needs a folder; give another {option}")

@@ -139,10 +139,9 @@ class Bench:
         name = Path(self.given.data.source).name if baseline is None or kept is None else kept.name
         self.logged(compared, name=name, params=self.facts(compared), kept=[files[SUMMARY]] if files else [])
 
-    def compare(self, baseline: str | None, folder: Path | None, update: Progress) -> Compared:
+    def compare(self, baseline: str | None, update: Progress) -> Compared:
         """Run the arms, beside a baseline with closed book and oracle evidence; guidelines are written first."""
         from querywright.optimize.comparison import compare
-        from querywright.optimize.live import Control
 
         ready = self.ready
         if self.guidelines is not None:
@@ -150,7 +149,7 @@ class Bench:
         return compare(
             ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=baseline is not None,
             metrics=ready.metrics, **self.given.run.at(ready.workspace), deadline=self.given.deadline,
-            progress=update, control=Control(folder, ready.make, note),
+            progress=update,
         )  # fmt: skip
 
     def notes(self, compared: Compared, *, diagnosed: bool) -> list[str]:
@@ -198,7 +197,7 @@ class Bench:
 
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         named = dict(zip(self.ready.programs, self.named, strict=True))
-        arms = [named.get(one.name, one.name) for one in compared.arms]  # further ones may have come in meanwhile
+        arms = [named[one.name] for one in compared.arms]
         options = {**opt.chosen(self.given), "baseline": named[compared.baseline]}
         made = {**options, "arms": arms, "questions": data_hash(self.ready.questions)}
         found = {**compared.to_json(), "notes": notes, "made": made}
@@ -267,15 +266,14 @@ def _run(
     from querywright.data.splits import data_hash
 
     folder = None if baseline is None else kept
-    told = {"command": "evaluate" if baseline is None else "compare", "folder": folder}
-    with progress("opening questions, collection and models", **told) as update:
+    with progress("opening questions, collection and models") as update:
         bench = Bench.open(named, given)
         if folder is not None:
             questions = data_hash(bench.ready.questions)
             now = {**opt.chosen(given), "baseline": baseline, "questions": questions}
             _check_same(folder, before or {}, now)
         held = None if baseline is None else dict(zip(named, bench.ready.programs, strict=True))[baseline]
-        compared = bench.compare(held, folder, update)
+        compared = bench.compare(held, update)
     bench.keep(compared, kept, baseline)
 
 

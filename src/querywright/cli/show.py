@@ -238,8 +238,8 @@ def print_json(data: Any) -> None:
     sys.stdout.write(text)
 
 
-def progress(what: str, **given: Any) -> Bar:
-    """The bar of a command, which says what is done first; ``given`` is as ``Bar`` has it."""
+def progress(what: str) -> Bar:
+    """Return the bar of a command, which says what is done first."""
     from querywright.progress import Bar
 
-    return Bar(what, console=err, **given)
+    return Bar(what, console=err)

@@ -266,7 +266,7 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
 
     logged = tracking(output.log)
     command = opt.typed("study", "run", str(file), out=str(folder), workers=run.workers)
-    with _resumable(folder, run.storage), progress("opening", command="study", folder=folder) as update:
+    with _resumable(folder, run.storage), progress("opening") as update:
         found = start(
             workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update, tell=note
         )  # fmt: skip

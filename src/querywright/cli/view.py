@@ -24,7 +24,7 @@ def view(
 ) -> None:
     """Show all comparisons, studies and artifacts under a folder as a page of this machine alone; Ctrl-C ends it.
 
-    Two are held side by side, reports and cards opened, and arms of a run under way stopped, resumed and cloned.
+    Compare two runs side by side; open reports and cards.
 
     Example: querywright view results
 

@@ -4,13 +4,18 @@ Additive increase, multiplicative decrease (Chiu and Jain, 1989), as TCP does it
 answers until the server refuses or slows down, and then grows by one a round, and slowly to where it was refused; a
 refusal takes a third of it away, and answers that take twice as long as they did with fewer calls a fifth. Seconds are
 held against the length of an answer, because long ones take long.
+
+Of the calls that wait, that of the question which began first is next. Otherwise the later calls of a question would
+stand behind the first calls of all others, and those that are left at the end would wait for each other.
 """
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from time import monotonic
 
 from dspy.lm15 import Request, Response
@@ -18,7 +23,7 @@ from dspy.utils.exceptions import LMRateLimitError, LMServerError, LMTimeoutErro
 
 from querywright.models.cached import Ask
 from querywright.models.response_parsing import is_empty
-from querywright.models.usage import waiting
+from querywright.models.usage import age, waiting
 
 FEW, MOST = 4, 64
 """Calls under way at first, below which no slowness leads, and at most."""
@@ -48,36 +53,50 @@ class Flow:
     def __init__(self, fixed: int | None = None) -> None:
         self.limit = float(fixed or FEW)
         self._fixed = fixed is not None
-        self._turn = threading.Condition()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[tuple[float, ...], int, threading.Event]] = []
+        self._count = count()
         self._under_way = self.cuts = 0
         self._wall = self._best = float("inf")
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, 0
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Waits for a turn, which ends with the ``with`` block."""
-        with self._turn:
-            if self._under_way >= int(self.limit):
-                with waiting():
-                    self._turn.wait_for(lambda: self._under_way < int(self.limit))
-            self._under_way += 1
-            self._peak = max(self._peak, self._under_way)
+        """Wait for a turn, which ends with the ``with`` block; the call of the oldest question is next."""
+        granted = threading.Event()
+        with self._lock:
+            heapq.heappush(self._waiting, (age(), next(self._count), granted))
+            self._grant()
         try:
+            if not granted.is_set():
+                with waiting():
+                    granted.wait()
             yield
         finally:
-            with self._turn:
-                self._under_way -= 1
-                self._turn.notify_all()
+            with self._lock:
+                if granted.is_set():
+                    self._under_way -= 1
+                else:
+                    self._waiting = [one for one in self._waiting if one[2] is not granted]
+                    heapq.heapify(self._waiting)
+                self._grant()
+
+    def _grant(self) -> None:
+        """Give turns to those who wait, as long as there are any."""
+        while self._waiting and self._under_way < int(self.limit):
+            heapq.heappop(self._waiting)[2].set()
+            self._under_way += 1
+            self._peak = max(self._peak, self._under_way)
 
     def refused(self, cuts: int) -> None:
         """Take note of a refusal of a call that began after so many decreases; of those of one round, one counts."""
-        with self._turn:
+        with self._lock:
             if not self._fixed and cuts == self.cuts:
                 self._cut(_REFUSED, 1)
 
     def answered(self, seconds: float, tokens: int) -> None:
         """Take note of an answer: the seconds it took, and its tokens."""
-        with self._turn:
+        with self._lock:
             if self._fixed:
                 return
             self._left -= 1
@@ -91,7 +110,7 @@ class Flow:
                 if pace > _SLOW * self._best and self.limit > FEW:
                     self._cut(_SLOWED, FEW)
                 self._best = min(self._best * _DRIFT, pace)
-            self._turn.notify_all()
+            self._grant()
 
     def _cut(self, share: float, least: int) -> None:
         self._wall = int(self.limit)

@@ -107,11 +107,13 @@ class Ledger:
         unread: The last answer that could not be read; None where there was none, or it was one of another process.
         loading: The model that is being loaded; empty where none is.
         loaded: Seconds in which models were loaded, summed over the threads that waited for that.
+        began: When it was made, in seconds of a monotonic clock.
     """
 
     unread: Unread | None = None
     loading: str = ""
     loaded: float = 0.0
+    began: float = field(default_factory=time.monotonic)
     _total: Cost = field(default_factory=Cost)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waits: int = 0
@@ -153,6 +155,11 @@ class Ledger:
 
 
 _meters: ContextVar[tuple[Ledger, ...]] = ContextVar("querywright_meters", default=())
+
+
+def age() -> tuple[float, ...]:
+    """Return when each meter of this context was made, from the outermost in: smaller for work that began earlier."""
+    return tuple(meter.began for meter in _meters.get())
 
 
 @contextlib.contextmanager

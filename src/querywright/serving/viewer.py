@@ -1,28 +1,20 @@
-"""All runs under a folder as one local page: found by what they hold, read again at every look, never written to.
-
-Only what a person asks of a run under way is written, to ``control.json`` in its folder.
-"""
+"""All runs under a folder as one local page: found by what they hold, read again at every look, never written to."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hmac
 import json
 import os
 import re
-import secrets
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from querywright.errors import InputError
-from querywright.files import write_file
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE
 from querywright.optimize.report import POLICY, PROMPTS, render, with_prompts
-from querywright.progress import CONTROL, LIVE
 from querywright.serving.settings import is_loopback
 
 DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 2**19, 2**26
@@ -34,13 +26,13 @@ _SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", 
 
 
 def runs_under(folder: Path) -> list[dict[str, Any]]:
-    """What lies under a folder, the newest first: reports, artifacts and runs under way; links are not followed.
+    """Return the reports and artifacts under a folder, the newest first; links are not followed.
 
     Each has ``id`` (its place in the folder), ``kind``, ``title``, ``date`` (seconds since 1970), ``metric``,
-    ``verdict``, ``baseline`` and ``arms`` (``name`` and ``metrics``), and a run under way ``live``.
+    ``verdict``, ``baseline`` and ``arms`` (``name`` and ``metrics``).
     """
     found: list[dict[str, Any]] = []
-    readers = {"manifest.json": _of_artifact, LIVE: _of_live}
+    readers = {"manifest.json": _of_artifact}
     for seen, (place, folders, files) in enumerate(os.walk(folder)):
         here = Path(place)
         deep = len(here.relative_to(folder).parts) >= DEEPEST or seen >= MOST
@@ -98,46 +90,13 @@ def _of_artifact(file: Path) -> Any:
     return {"kind": "artifact", "title": title, "metric": made.get("objective", ""), "verdict": verdict, "arms": arms}
 
 
-def _of_live(file: Path) -> Any:
-    live = json.loads(_text(file))
-    arms = [{"name": one["name"], "metrics": {live["metric"]: {**one, "value": one["mean"]}}} for one in live["arms"]]
-    told = {
-        "kind": f"{live['command']}, {live['state']}",
-        "title": file.parent.name,
-        "metric": live["metric"],
-    }
-    return live["state"] != "done" and {
-        **told,
-        "verdict": f"{live['done']} of {live['total']}",
-        "arms": arms,
-        "live": live,
-    }
-
-
-def asked_of(control: Any, action: str, arm: str) -> dict[str, list[str]]:
-    """What ``control.json`` says after ``stop``, ``resume`` or ``add`` of an arm; an added arm is as it is typed.
-
-    Raises:
-        InputError: There is no such action, or the name is none.
-    """
-    if action not in ("stop", "resume", "add") or not 0 < len(arm) <= 500 or not arm.isprintable():
-        raise InputError(f"stop, resume or add an arm such as hyde:n_documents=2, but not {action!r} {arm[:80]!r}")
-    control = control if isinstance(control, dict) else {}
-    lists = {name: control[name] if isinstance(control.get(name), list) else [] for name in ("stop", "add")}
-    if action == "resume":
-        lists["stop"] = [one for one in lists["stop"] if one != arm]
-    elif arm not in lists[action]:
-        lists[action] = [*lists[action], arm]
-    return lists
-
-
 class Viewer(ThreadingHTTPServer):
     """Serves the page of a folder on a port of 127.0.0.1, 0 for any that is free; InputError where it is taken."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0) -> None:
-        self.folder, self.token, self.lock = folder.resolve(), secrets.token_urlsafe(24), threading.Lock()
+        self.folder = folder.resolve()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -147,21 +106,6 @@ class Viewer(ThreadingHTTPServer):
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def control(self, id: str, action: str, arm: str) -> dict[str, list[str]]:
-        """Write what is asked of a run under way; gives the whole of it."""
-        kind = next((one["kind"].partition(",")[0] for one in runs_under(self.folder) if one["id"] == id), None)
-        if kind not in ("compare", "study"):
-            raise InputError(f"{id!r} is no comparison or study under way")
-        if (kind, action) == ("study", "resume"):
-            action, arm = "add", f"{arm}:"  # the trial ended, and is tried once more as it is
-        file, before = (self.folder / id).with_name(CONTROL), None
-        with self.lock:
-            with contextlib.suppress(OSError, ValueError):
-                before = json.loads(_text(file))
-            asked = asked_of(before, action, arm)
-            write_file(file, json.dumps(asked, ensure_ascii=False) + "\n")
-        return asked
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -175,33 +119,17 @@ class _Handler(BaseHTTPRequestHandler):
         runs, id = runs_under(folder), parse_qs(at.query).get("id", [""])[0]
         if at.path == "/":
             policy = f"{POLICY}; connect-src 'self'"
-            given = {"token": self.server.token, "runs": runs, "references": (CLOSED_BOOK, ORACLE)}
+            given = {"runs": runs, "references": (CLOSED_BOOK, ORACLE)}
             page = render("view.html", policy=policy, title=folder.name, given=given)
             return self._send(200, page, "text/html", policy)
         if at.path == "/runs":
             return self._send(200, json.dumps(runs), "application/json")
-        if at.path == "/open" and any(one["id"] == id and "live" not in one for one in runs):
+        if at.path == "/open" and any(one["id"] == id for one in runs):
             # In a sandbox, as another one may have made it: it cannot ask this server.
             kind = "text/html" if id.endswith(".html") else "text/plain"
             with contextlib.suppress(FileNotFoundError):
                 return self._send(200, _opened(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
         return self._send(404, "there is nothing here; load the list again")
-
-    def do_POST(self) -> None:
-        sent, size = self.headers.get("x-token", ""), self.headers.get("content-length", "")
-        if not self._let_in():
-            return
-        if not hmac.compare_digest(sent.encode(), self.server.token.encode()):
-            self._send(403, "the page's token is missing or of another start; load it again")
-        elif self.path != "/control" or not size.isdecimal() or int(size) > 4096:
-            self._send(400, "what is asked of a run is sent to /control, in at most 4096 bytes")
-        else:
-            try:
-                asked = json.loads(self.rfile.read(int(size)))
-                done = self.server.control(*(str(asked[name]) for name in ("id", "action", "arm")))
-                self._send(200, json.dumps(done), "application/json")
-            except (InputError, ValueError, LookupError, TypeError) as error:
-                self._send(400, str(error))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is logged."""

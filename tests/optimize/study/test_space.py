@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import optuna
 import pytest
 
@@ -136,35 +134,3 @@ def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob
     assert "n_written" not in space[technique].domains
     for knobs, written in (({knob: 3}, 0), ({knob: [2, 3], "n_written": 5}, 5)):
         assert build_space(study_of({technique: {"knobs": knobs}}), None)[technique].given["n_written"] == written
-
-
-@pytest.mark.parametrize("values", [{}, {"top_k": "3", "engine": "hybrid", "prompt": "few"}, {"prompt": "best"}])
-def test_a_clone_is_tried_with_its_values_whatever_a_sampler_would_say(mixed, values):
-    arm, params = mixed.clone(mixed.as_written("hcqr"), values)
-    now = {**arm.knobs, "engine": arm.engine, "prompt": arm.prompt}
-    assert {name: str(now[name]) for name in values} == values
-    assert ("hcqr.late_prompt" in params, "hcqr.prompt" in params) == (
-        (True, False) if arm.prompt == "best" else (False, True)
-    )
-    study = study_with(mixed)
-    study.enqueue_trial(params)
-    trial = study.ask()
-    assert mixed.suggest(trial, trial.number, added=arm) == arm
-    assert trial.params == params
-    assert mixed.clone(arm, {}) == (arm, params)
-
-
-@pytest.mark.parametrize(
-    ("technique", "values", "said"),
-    [
-        ("hcqr", {"top_k": "4"}, "top_k is 3 | 5 | 10 in this study, but got '4'"),
-        ("rag_fusion", {"n_queries": "3"}, "n_queries is 2 to 8 in steps of 3 in this study, but got '3'"),
-        ("rag_fusion", {"n_queries": "many"}, "but got 'many'"),
-        ("rag_fusion", {"engine": ""}, "engine is dense in this study, but got ''"),
-        ("hcqr", {"prompt": "dear"}, "prompt is as written | few | more | best in this study, but got 'dear'"),
-        ("hcqr", {"max_passages": "3"}, "unknown value of hcqr 'max_passages'"),
-    ],
-)
-def test_a_clone_whose_values_the_space_does_not_hold_is_refused(mixed, technique, values, said):
-    with pytest.raises(InputError, match=re.escape(said)):
-        mixed.clone(mixed.as_written(technique), values)
