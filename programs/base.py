@@ -149,7 +149,7 @@ class Technique(Threaded):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         memo |= {id(shared): shared for shared in (self.retriever, self.reranker, self.writer_lm)}
         other = type(self).__new__(type(self))
-        vars(other).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        other.__dict__.update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
         return other
 
     def __getstate__(self) -> Any:

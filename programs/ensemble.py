@@ -55,7 +55,8 @@ class Ensemble(RAG):
     def answer(self, **given: Any) -> dspy.Prediction:
         """Ask the members side by side and put together what they found and answered."""
         with telling(None):  # what one of several members finds and reads is not yet what all of them do
-            made = parallel([partial(member, **given) for member in self.members])
+            asks: list[Any] = [partial(member.__call__, **given) for member in self.members]
+            made = parallel(asks)
         lists = [[Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, 1)] for one in made]
         chosen = made[_majority([one.answer for one in made])]
         return dspy.Prediction(

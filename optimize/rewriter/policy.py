@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError, ModelError, QuerywrightError
+from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
 from querywright.models.response_parsing import plain_text
 from querywright.models.rewriters import save_weights

@@ -13,6 +13,7 @@ import pytest
 
 from querywright.data.types import Question
 from querywright.errors import InputError
+from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.episodes import Episode, Turn, roll_out, run_episodes
