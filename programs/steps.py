@@ -61,12 +61,14 @@ class Steps:
     """The records of one call of a technique.
 
     Args:
-        technique: Answers the question.
+        technique: Answers the question; None outside of one.
         stage: The stage of every record, for steps side by side. Default None: each record begins a stage.
+        canceled: Set once nobody waits for the result any more. Default: never.
     """
 
-    def __init__(self, technique: Any, stage: int | None = None) -> None:
+    def __init__(self, technique: Any, stage: int | None = None, canceled: threading.Event | None = None) -> None:
         self.technique = technique
+        self.canceled = canceled or threading.Event()
         self.records: list[Record] = []
         self._stage, self._fixed = stage or 0, stage is not None
 
@@ -88,7 +90,8 @@ def current_technique() -> Any:
 @contextlib.contextmanager
 def recording(technique: Any) -> Iterator[list[Record]]:
     """Collect the records of the steps inside the ``with`` block, those of ``parallel`` calls included."""
-    steps = Steps(technique)
+    outer = _current.get()
+    steps = Steps(technique, canceled=outer and outer.canceled)
     token = _current.set(steps)
     try:
         yield steps.records
@@ -108,6 +111,8 @@ def record(kind: str, name: str, given: Mapping[str, Any], made: Any, **more: An
     """
     steps = _current.get()
     if steps is not None:
+        if steps.canceled.is_set():
+            raise asyncio.CancelledError
         steps.records.append(Record(kind, name, steps.next_stage(), given, made, **more))
 
 
@@ -158,7 +163,7 @@ def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
     """
     steps = _current.get()
     stage = 0 if steps is None else steps.next_stage()
-    parts = [Steps(steps and steps.technique, stage) for _ in calls]
+    parts = [Steps(steps and steps.technique, stage, steps and steps.canceled) for _ in calls]
     traces: list[list[Any]] = [[] for _ in calls]
     stops: list[BaseException] = []
     failed, apart = threading.Event(), side_by_side()
@@ -203,9 +208,15 @@ class Threaded(dspy.Module):
     """A module whose ``acall`` is its call in a thread, so that an event loop is not held up."""
 
     async def acall(self, *args: Any, **inputs: Any) -> Any:
-        """Call the module in a thread. A call that is canceled goes on there, and its result is dropped."""
-        call = partial(contextvars.copy_context().run, self.__call__, *args, **inputs)
-        return await asyncio.get_running_loop().run_in_executor(_threads, call)
+        """Call the module in a thread. A call that is canceled ends there after the step under way."""
+        steps, context = Steps(None), contextvars.copy_context()
+        context.run(_current.set, steps)
+        call = partial(context.run, self.__call__, *args, **inputs)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(_threads, call)
+        except asyncio.CancelledError:
+            steps.canceled.set()
+            raise
 
     async def aforward(self, *args: Any, **inputs: Any) -> Any:
         """``acall``."""
