@@ -37,7 +37,7 @@ from querywright.optimize.program_state import predictor_states
 from querywright.pool import bounded_each
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
-from querywright.programs.steps import Call, Together
+from querywright.programs.steps import parallel
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     IMPORTED,
@@ -104,7 +104,7 @@ class RecordMaker:
             written = self.writer(passage=passage)
         dropped = Counter(written.dropped)
         repeated = dropped.pop(REPEATED, 0)
-        questions = Together([Call(partial(self._judged, passage, text)) for text in written.questions]).run()
+        questions = parallel([partial(self._judged, passage, text) for text in written.questions])
         return PassageRecord(
             passage.id, passage.text_digest(), self.settings, tuple(questions), repeated, dict(sorted(dropped.items()))
         )

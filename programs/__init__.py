@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from querywright.errors import TechniqueError, unknown
-from querywright.programs.base import Finding, Found, Plan, Technique
-from querywright.programs.decomposition import Decomposition
+from querywright.programs.base import Finding, Technique
+from querywright.programs.decomposition import Decomposition, QuestionToSubQuestions, SubQuestionToAnswer
 from querywright.programs.ensemble import Ensemble
-from querywright.programs.filter import Filter
-from querywright.programs.hcqr import HCQR
-from querywright.programs.hyde import HyDE
+from querywright.programs.filter import Filter, PassageToRelevance
+from querywright.programs.hcqr import HCQR, HypothesisToQueries, QuestionToHypothesis
+from querywright.programs.hyde import HyDE, QuestionToHypotheticalDocument
 from querywright.programs.hyperparameters import Knob, Knobs
-from querywright.programs.ircot import IRCoT
-from querywright.programs.multi_query import MultiQuery
+from querywright.programs.ircot import IRCoT, PassagesToNextSentence
+from querywright.programs.multi_query import MultiQuery, QuestionToParaphrases
 from querywright.programs.oracle import OracleEvidence
 from querywright.programs.plain import ClosedBook, PlainRetrieval
-from querywright.programs.qa_rag import QARAG
+from querywright.programs.qa_rag import QARAG, QuestionToHypotheticalAnswer
 from querywright.programs.qb_rag import QBRAG
-from querywright.programs.query2doc import Query2Doc
+from querywright.programs.query2doc import Query2Doc, QuestionToPseudoDocument
 from querywright.programs.rag import RAG, check_takes_writer, use_writer
-from querywright.programs.rag_fusion import RAGFusion
+from querywright.programs.rag_fusion import QuestionToRelatedQueries, RAGFusion
 from querywright.programs.readers import (
     READERS,
     GroundedReader,
@@ -32,11 +32,12 @@ from querywright.programs.readers import (
     ShortAnswerReader,
     make_reader,
 )
-from querywright.programs.rerank import Rerank
-from querywright.programs.rewrite_retrieve_read import RewriteRetrieveRead
-from querywright.programs.rewrite_retrieve_select import RewriteRetrieveSelect
-from querywright.programs.step_back import StepBackRetrieval
-from querywright.programs.steps import Record
+from querywright.programs.rerank import PassageToGrade, Rerank
+from querywright.programs.rewrite_retrieve_read import QuestionToQueries, RewriteRetrieveRead
+from querywright.programs.rewrite_retrieve_select import QuestionToSearches, RewriteRetrieveSelect
+from querywright.programs.selection import PassagesToSelection
+from querywright.programs.step_back import QuestionToStepBack, StepBackRetrieval
+from querywright.programs.steps import Predict, Record, parallel
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
@@ -115,18 +116,32 @@ __all__ = [
     "Ensemble",
     "Filter",
     "Finding",
-    "Found",
     "GroundedReader",
     "HyDE",
+    "HypothesisToQueries",
     "IRCoT",
     "Knob",
     "Knobs",
     "MultiQuery",
     "MultipleChoiceReader",
     "OracleEvidence",
+    "PassageToGrade",
+    "PassageToRelevance",
+    "PassagesToNextSentence",
+    "PassagesToSelection",
     "PlainRetrieval",
-    "Plan",
+    "Predict",
     "Query2Doc",
+    "QuestionToHypothesis",
+    "QuestionToHypotheticalAnswer",
+    "QuestionToHypotheticalDocument",
+    "QuestionToParaphrases",
+    "QuestionToPseudoDocument",
+    "QuestionToQueries",
+    "QuestionToRelatedQueries",
+    "QuestionToSearches",
+    "QuestionToStepBack",
+    "QuestionToSubQuestions",
     "RAGFusion",
     "Reader",
     "ReasoningReader",
@@ -136,10 +151,12 @@ __all__ = [
     "RewriteRetrieveSelect",
     "ShortAnswerReader",
     "StepBackRetrieval",
+    "SubQuestionToAnswer",
     "Technique",
     "check_takes_writer",
     "make_program",
     "make_reader",
+    "parallel",
     "technique_class",
     "use_writer",
 ]

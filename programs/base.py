@@ -1,11 +1,13 @@
-"""What every technique has in common: a plan of queries, one search, fusion, a cut, and a gate before it all."""
+"""What every technique has in common: knobs, one search, fusion, a cut; and the gate and the selection around it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Coroutine, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dspy
 from dspy.utils.exceptions import LMError
@@ -16,18 +18,15 @@ from querywright.models.circuit_breaker import INCURABLE
 from querywright.programs.gate import GATE_DEPTH, SHARED_KNOBS, certainty
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
-from querywright.programs.selection import SelectPassages, select
-from querywright.programs.signatures import after_history, tuned_signature
-from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
+from querywright.programs.selection import PassagesToSelection, select
+from querywright.programs.signatures import tuned_signature
+from querywright.programs.steps import Predict, Threaded, current_technique, record, recording
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query, kind_of
-from querywright.shared import Shared
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
-
-T = TypeVar("T")
 
 MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", low=1, high=50, search=False)
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
@@ -54,19 +53,6 @@ QUESTION_WEIGHT = Knob(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The queries of a technique.
-
-    Args:
-        queries: In the order in which fusion sees them. Empty: nothing is searched.
-        fallbacks: Names of the steps that fell back to something plainer.
-    """
-
-    queries: tuple[Query, ...]
-    fallbacks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """A sub-question and what was read in answer to it: the only words of an LM that a reader may be shown.
 
@@ -79,62 +65,20 @@ class Finding:
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a technique found.
+class Technique(Threaded):
+    """A way from a question to passages: a ``dspy.Module`` whose ``forward`` returns a prediction with ``passages``.
 
-    Args:
-        passages: Unique, best first, at most ``max_passages``.
-        queries: What was searched for.
-        fallbacks: Names of the steps that fell back.
-        findings: Sub-answers for the reader.
-    """
+    A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``LM_STAGES``, ``SEARCHES`` and ``KNOBS``, makes its predictors
+    in ``__init__`` and writes ``forward``. There it calls its predictors, ``search``, ``fuse`` (or ``retrieve``, which
+    is both) and, for calls side by side, ``parallel``.
 
-    passages: Sequence[Passage]
-    queries: Sequence[Query]
-    fallbacks: Sequence[str] = ()
-    findings: Sequence[Finding] = ()
-
-
-class _Held(Shared):
-    """Keeps an object out of DSPy's sight, which would tune what it finds inside, and the same in every copy."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self.held, dspy.BaseLM):  # it may hold a key, which no file may
-            raise TechniqueError(
-                "a program with an LM of its own cannot be pickled; set its technique.writer_lm to None for it"
-            )
-        return _Held, (self.held,)
-
-
-class _SharedPart:
-    """An attribute that copies share."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
-
-    def __get__(self, technique: Any, owner: type) -> Any:
-        return self if technique is None else getattr(technique, self._name).held
-
-    def __set__(self, technique: Any, value: Any) -> None:
-        setattr(technique, self._name, _Held(value))
-
-
-class Technique(dspy.Module):
-    """A way from a question to passages.
-
-    A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``PROMPTS``, ``LM_STAGES``, ``SEARCHES`` and ``KNOBS`` and
-    writes ``plan``; searching, fusing and cutting happen here. One that searches more than once writes ``find``
-    instead, one that treats what was found in a way of its own writes ``retrieve``. All three are coroutines that await
-    ``ask``, ``search`` and ``together`` and nothing else, which makes ``forward`` and ``aforward`` the same program.
+    What all techniques share happens around ``forward``: the question and its options are checked; a gate may pass the
+    question through as it is (``gate``); the LM may select from all that was found (``select``); and the result has
+    ``passages``, ``queries``, ``fallbacks``, ``findings`` and ``steps``, the last three empty if ``forward`` leaves
+    them out. ``aforward`` and ``acall`` are the same program in a thread.
 
     ``max_passages`` must be among the knobs of a technique that searches; ``pool`` (else ``top_k``, else
-    ``max_passages``), ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) are read where they are declared. A
+    ``max_passages``), ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) are read if they are declared. A
     technique that asks an LM has ``SHARED_KNOBS`` as well.
 
     Args:
@@ -150,15 +94,13 @@ class Technique(dspy.Module):
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
     PAPER: ClassVar[str]
-    PROMPTS: ClassVar[Mapping[str, type[dspy.Signature]]] = {}
-    """The signatures of its LM steps, each of which becomes a predictor in the attribute of that name."""
     LM_STAGES: ClassVar[int] = 0
     """LM calls one after another, at most, with the knobs at their defaults; calls side by side count once."""
     SEARCHES: ClassVar[str] = "1"
     KNOBS: ClassVar[tuple[Knob, ...]] = (MAX_PASSAGES,)
     NEEDS_OPTIONS: ClassVar[bool] = False
     NEEDS_VECTORS: ClassVar[bool] = False
-    """Whether it searches with vectors of its own, which only a dense retriever can."""
+    """Whether it searches with vectors that it makes, which only a dense retriever can."""
     USES_RERANKER: ClassVar[bool] = False
     FUSION_RULE: ClassVar[str] = "interleave"
     """How lists become one, for a technique without a knob for it."""
@@ -167,15 +109,6 @@ class Technique(dspy.Module):
     ENGINE: ClassVar[str | None] = None
     """The only engine that it can search with; None for a technique that searches with any."""
 
-    retriever = _SharedPart()
-    reranker = _SharedPart()
-    writer_lm = _SharedPart()
-    """The LM that is asked in place of that of the DSPy settings, or None; ``use_writer`` sets it."""
-    turns: tuple[str, ...] = ()
-    """The conversation before the question that is asked; only of the copy that ``forward`` makes for it."""
-    pooled: int = 0
-    """Passages to select from; only of the copy that finds them."""
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own = {knob.name: knob for knob in cls.KNOBS}
@@ -183,10 +116,12 @@ class Technique(dspy.Module):
         rest = tuple(knob for knob in cls.KNOBS if knob not in shared)
         _check_knobs(cls.__name__, rest)
         cls.KNOBS = (*rest, *shared) if cls.LM_STAGES else rest
+        if "forward" in vars(cls):
+            cls.forward = _shared_steps(cls.forward)  # type: ignore[method-assign]
 
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
-        self.retriever = None if retriever is None else as_retriever(retriever)
+        self.retriever: Any = None if retriever is None else as_retriever(retriever)
         if (
             retriever is not None
             and self.NEEDS_VECTORS
@@ -201,12 +136,28 @@ class Technique(dspy.Module):
         if reranker is not None:
             _check_reranker(reranker)
         self.reranker = reranker
-        self.writer_lm = None
+        self.writer_lm: Any = None
+        """The LM that is asked instead of that of the DSPy settings, or None; ``use_writer`` sets it."""
         self.knobs = Knobs(self.KNOBS, knobs)
-        for name, signature in self.PROMPTS.items():
-            setattr(self, name, dspy.Predict(signature))
         self._set_up_selection()
         self._check_values()
+
+    def deepcopy(self) -> Self:
+        """A copy with its own predictors and knobs; retriever, reranker and writer are shared."""
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo |= {id(shared): shared for shared in (self.retriever, self.reranker, self.writer_lm)}
+        other = type(self).__new__(type(self))
+        other.__dict__.update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        return other
+
+    def __getstate__(self) -> Any:
+        if self.writer_lm is not None:  # it may hold a key, which no file may
+            raise TechniqueError(
+                "a program with a writer LM cannot be pickled; set its technique.writer_lm to None first"
+            )
+        return super().__getstate__()
 
     def with_knobs(self, **values: Any) -> Self:
         """A copy with other knob values; prompts are copied, the retriever is shared."""
@@ -216,33 +167,44 @@ class Technique(dspy.Module):
         other._check_values()
         return other
 
-    # What a technique writes.
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Find passages for a question; written by each technique.
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The queries for a question; ``options`` is empty when the question has none."""
-        raise NotImplementedError(f"{type(self).__name__} must write plan(), find() or its own forward()")
+        Args:
+            question: The question as it was asked.
+            options: Option texts of a multiple-choice question; None or empty if it has none.
+            history: The conversation before the question, see ``turns_of``; a technique's own ``forward`` is given it
+                as turns. The LM steps are shown it, unless ``use_history`` is off; if the question itself is searched,
+                it is searched alone. Default none.
 
-    async def find(self, question: str, options: Sequence[str]) -> Found:
-        """The passages for a question: plan, search once, fuse and cut."""
-        plan = await self.plan(question, options)
-        passages = await self.retrieve(question, plan.queries) if plan.queries else []
-        return Found(passages, plan.queries, plan.fallbacks)
+        Returns:
+            A prediction with ``passages`` (list of Passage, unique, best first, at most ``max_passages``),
+            ``queries`` (list of Query), ``fallbacks`` (list of names), ``findings`` (list of Finding) and ``steps``
+            (list of Record: all that was asked and searched; for traces, never for a reader).
 
-    async def retrieve(self, question: str, queries: Sequence[Query]) -> list[Passage]:
-        """The passages for the queries of a plan."""
-        return self.fused(queries, await self.search([query.text for query in queries], self.depth))
+        Raises:
+            TechniqueError: The question is blank, its options are not two or more distinct texts, or it has
+                none and the technique compares options.
+            DataError: The history has another form.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must write forward()")
 
-    # What a technique is given.
+    # What a technique calls.
 
     @property
     def max_passages(self) -> int:
-        """Passages that are kept at most: those given to the reader, or those to select from."""
-        return self.pooled or int(self.knobs["max_passages"])
+        """Passages given to the reader at most."""
+        return int(self.knobs["max_passages"])
+
+    @property
+    def limit(self) -> int:
+        """Passages that ``forward`` returns at most: ``max_passages``, or ``select_pool`` if the LM then selects."""
+        return int(self.knobs["select_pool"]) if self.knobs.get("select", False) else self.max_passages
 
     @property
     def depth(self) -> int:
-        """Hits asked for each query: ``pool``, else ``top_k``, else ``max_passages``."""
-        return int(next((self.knobs[name] for name in ("pool", "top_k") if name in self.knobs), self.max_passages))
+        """Hits asked for each query: ``pool``, else ``top_k``, else ``limit``."""
+        return int(next((self.knobs[name] for name in ("pool", "top_k") if name in self.knobs), self.limit))
 
     @property
     def searched(self) -> Any:
@@ -260,13 +222,9 @@ class Technique(dspy.Module):
         """The knobs that a study searches, with the values that can be had with this retriever."""
         return [knob for knob in self.KNOBS if knob.search]
 
-    def lm_of(self, name: str) -> Any:
-        """The LM that a predictor asks here and now: the writer, else its own, else that of the DSPy settings."""
-        if self.writer_lm is None:
-            return getattr(self, name).lm or dspy.settings.lm
-        # An optimizer that draws from an LM again and again draws from the writer as often.
-        drawn_alike = getattr(dspy.settings.lm, "drawn_alike", None)
-        return self.writer_lm if drawn_alike is None else drawn_alike(self.writer_lm)
+    def lm_of(self, predictor: dspy.Predict) -> Any:
+        """Return the LM that a predictor asks in ``forward``: the writer, else its own, else that of the settings."""
+        return dspy.settings.lm if self.writer_lm is not None else predictor.lm or dspy.settings.lm
 
     def written(self, knob: str = "n_queries") -> int:
         """Texts that the prompt asks for: as many as ``n_written`` says, and never fewer than are kept.
@@ -276,30 +234,13 @@ class Technique(dspy.Module):
         """
         return max(int(self.knobs[knob]), int(self.knobs.get("n_written", 0)))
 
-    def ask(self, name: str, **inputs: Any) -> Step[dspy.Prediction | None]:
-        """An LM step; awaited, it gives the prediction, or None when the answer could not be read.
-
-        Args:
-            name: A name in ``PROMPTS``.
-            inputs: Its inputs; ``signature`` and ``config`` as DSPy takes them.
-        """
-        own = {} if self.writer_lm is None else {"lm": self.lm_of(name)}
-        predictor = getattr(self, name)
-        if self.turns and self.knobs["use_history"]:
-            inputs |= after_history(inputs.get("signature") or predictor.signature, self.turns)
-        return Ask(name, predictor, **inputs, **own)
-
-    def tuned(self, name: str, field: str = "", **changes: Any) -> Any:
-        """The signature of an LM step with what a call adds to it; see ``tuned_signature``."""
-        return tuned_signature(getattr(self, name), field, **changes)
-
-    async def ask_texts(
-        self, name: str, field: str, desc: str, *, question: str, knob: str = "n_queries", **inputs: Any
+    def write_texts(
+        self, predictor: dspy.Predict, field: str, desc: str, *, question: str, knob: str = "n_queries", **inputs: Any
     ) -> list[str]:
         """Ask for a list of texts to search with, as many as ``written`` says.
 
         Args:
-            name: A name in ``PROMPTS``.
+            predictor: Is asked.
             field: The list among its outputs.
             desc: What the prompt says of the list; ``{}`` stands for the number of texts.
             question: The question; a text that only repeats it is dropped.
@@ -310,131 +251,103 @@ class Technique(dspy.Module):
             Each text once, on one line; none when the answer could not be read.
         """
         count = self.written(knob)
-        signature = self.tuned(name, field, desc=desc.format(count), count=count, max_chars=LONGEST_QUERY)
-        made = await self.ask(name, signature=signature, question=question, **inputs)
+        signature = tuned_signature(predictor, field, desc=desc.format(count), count=count, max_chars=LONGEST_QUERY)
+        made: Any = predictor(signature=signature, question=question, **inputs)
         return [] if made is None else query_texts(made[field], self.knobs[knob], besides=[question])
 
-    def search(self, texts: Sequence[str], k: int) -> Step[list[list[Hit]]]:
-        """A search; awaited, it gives at most ``k`` hits a text, best first, from one call of the retriever."""
-        retriever, asked = self.searched, list(texts)
-
-        def search() -> list[list[Hit]]:
-            lists: list[list[Hit]] = retriever.search(asked, k)
-            if len(lists) != len(asked):
-                raise InputError(
-                    f"the retriever {retriever!r} gave {len(lists)} lists for {len(asked)} queries; search must give "
-                    "one a query, in their order"
-                )
-            return lists
-
-        return Call(search, lambda lists, stage: search_record(asked, lists, stage, {"queries": asked}))
-
-    def together(self, steps: Sequence[Step[T]]) -> Step[list[T]]:
-        """Steps side by side; awaited, it gives their results in order."""
-        return Together(steps)
-
-    def fused(self, queries: Sequence[Query], lists: Sequence[Sequence[Hit]]) -> list[Passage]:
-        """The lists as one, cut to ``max_passages``."""
-        rule = "union" if len(lists) == 1 else self.knobs.get("fusion", self.FUSION_RULE)
-        weights, k = [query.weight for query in queries], self.knobs.get("rrf_k", 60)
-        return [hit.passage for hit in fuse(rule, lists, weights=weights, k=k, limit=self.max_passages)]
-
-    # What a caller calls.
-
-    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Find passages for a question.
+    def search(self, texts: Sequence[str], k: int | None = None) -> list[list[Hit]]:
+        """Search texts in one call of the retriever.
 
         Args:
-            question: The question as it was asked.
-            options: Option texts of a multiple-choice question, or None.
-            history: The conversation before the question, see ``turns_of``. The LM steps are shown it, unless
-                ``use_history`` is off; where the question itself is searched, it is searched alone. Default none.
+            texts: One or more.
+            k: Hits a text at most. Default: ``depth``.
 
         Returns:
-            A prediction with ``passages`` (list of Passage, unique, best first, at most ``max_passages``),
-            ``queries`` (list of Query), ``fallbacks`` (list of names), ``findings`` (list of Finding) and ``steps``
-            (list of Record: all that was asked and searched; for traces, never for a reader).
+            A list of hits a text, in their order, best first.
 
         Raises:
-            TechniqueError: The question is blank, its options are not two or more distinct texts, or it has
-                none and the technique compares options.
-            DataError: The history has another form.
+            InputError: The retriever gave another number of lists.
+            TechniqueError: There is no retriever.
         """
-        log: list[Record] = []
-        return drive(self.walk(log, question, options, history), log)
+        retriever, asked = self.searched, list(texts)
+        lists: list[list[Hit]] = retriever.search(asked, self.depth if k is None else k)
+        if len(lists) != len(asked):
+            raise InputError(
+                f"the retriever {retriever!r} gave {len(lists)} lists for {len(asked)} queries; search must give "
+                "one a query, in their order"
+            )
+        record_search(asked, lists, {"queries": asked})
+        return lists
 
-    async def aforward(
-        self, question: str, options: Sequence[str] | None = None, history: History = None
-    ) -> dspy.Prediction:
-        """``forward`` in an event loop: LM calls side by side wait together."""
-        log: list[Record] = []
-        return await drive_async(self.walk(log, question, options, history), log)
+    def fuse(self, queries: Sequence[Query], lists: Sequence[Sequence[Hit]]) -> list[Passage]:
+        """Return the lists of hits as one list of unique passages, cut to ``limit``."""
+        rule = "union" if len(lists) == 1 else self.knobs.get("fusion", self.FUSION_RULE)
+        weights, k = [query.weight for query in queries], self.knobs.get("rrf_k", 60)
+        return [hit.passage for hit in fuse(rule, lists, weights=weights, k=k, limit=self.limit)]
 
-    async def walk(
-        self, log: list[Record], question: str, options: Sequence[str] | None = None, history: History = None
-    ) -> dspy.Prediction:
-        """``forward`` as a coroutine of steps, for a driver of one's own.
+    def retrieve(self, queries: Sequence[Query], fallbacks: Sequence[str] = ()) -> dspy.Prediction:
+        """Search queries, fuse their lists and return the result of ``forward``.
 
         Args:
-            log: What the driver writes the record of each step to.
-            question: The question as it was asked.
-            options: Option texts of a multiple-choice question, or None.
-            history: The conversation before the question.
+            queries: In the order in which fusion sees them. Empty: nothing is searched.
+            fallbacks: Names of the steps that fell back to something plainer.
         """
-        asked, turns = self, turns_of(history)
-        if turns:
-            asked = self.having(turns=turns)
-        found = await asked._work(question, options)
-        return dspy.Prediction(
-            passages=list(found.passages),
-            queries=list(found.queries),
-            fallbacks=list(found.fallbacks),
-            findings=list(found.findings),
-            steps=log,
-        )
+        passages = self.fuse(queries, self.search([query.text for query in queries])) if queries else []
+        return dspy.Prediction(passages=passages, queries=queries, fallbacks=fallbacks)
 
-    def having(self, **attributes: Any) -> Self:
-        """The same predictors, knobs and retriever under other attributes, for one question."""
-        other: Any = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, **attributes)
-        return cast("Self", other)
+    # What happens around forward.
 
-    def _work(self, question: str, options: Sequence[str] | None) -> Coroutine[Step[Any], Any, Found]:
-        choices = checked_options(question, options)
+    def _answer(self, forward: Callable[..., Any], question: str, options: Any, history: History) -> dspy.Prediction:
+        choices, turns = checked_options(question, options), turns_of(history)
         if self.NEEDS_OPTIONS and not choices:
             raise TechniqueError(
                 f"{self.NAME} compares options, but the question has none: {question[:80]!r}; "
                 "give options, or use another technique"
             )
         self._check_values()
-        return self._gated(question, choices) if self._is_gated else self._found(question, choices)
+        given = {"question": question, "options": choices} | ({"history": turns} if turns else {})
+        with recording(self) as steps, self._asking_writer():
+            found = self._gated(forward, given) if self._is_gated else self._found(forward, given)
+        return dspy.Prediction(
+            passages=list(found.passages),
+            queries=list(found.get("queries") or ()),
+            fallbacks=list(found.get("fallbacks") or ()),
+            findings=list(found.get("findings") or ()),
+            steps=steps,
+        )
 
-    def _found(self, question: str, options: Sequence[str]) -> Coroutine[Step[Any], Any, Found]:
+    def _found(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """What the technique finds, or what the LM selects from a larger pool of it."""
-        if not self.knobs.get("select", False):
-            return self.find(question, options)
-        asks: Any = self
-        selected: Any = select(asks, asks.having(pooled=int(self.knobs["select_pool"])), question, options)
-        return cast("Coroutine[Step[Any], Any, Found]", selected)
+        found = forward(self, **given)
+        return select(self, found, **given) if self.knobs.get("select", False) else found
 
-    async def _gated(self, question: str, options: Sequence[str]) -> Found:
-        """What plain retrieval finds where it looks certain or the LM fails, else what the technique finds."""
-        queries, rule = [Query(question)], self.knobs["gate"]
-        (hits,) = await self.search([question], max(GATE_DEPTH, self.max_passages))
-        plain = self.fused(queries, [hits[: self.max_passages]])  # what plain retrieval would have found
+    def _gated(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+        """What plain retrieval finds if it looks certain or the LM fails, else what the technique finds."""
+        question, rule = given["question"], self.knobs["gate"]
+        (hits,) = self.search([question], max(GATE_DEPTH, self.max_passages))
+        plain = [hit.passage for hit in fuse("union", [hits[: self.max_passages]])]
         value, least = certainty(rule, hits[:GATE_DEPTH]), self.knobs[f"gate_{rule}"]
-        given, certain = {rule: round(value, 4), "at least": least}, value >= least
-        await _noted(rule, given, "pass the question through" if certain else "translate")
+        certain = value >= least
+        shown = {rule: round(value, 4), "at least": least}
+        record("gate", rule, shown, "pass the question through" if certain else "translate")
         if certain:
-            return Found(plain, queries)
+            return dspy.Prediction(passages=plain, queries=[Query(question)])
         try:
-            return await self._found(question, options)
+            return self._found(forward, given)
         except LMError as error:
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
             if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
                 raise
-            await _noted("the LM failed", {}, f"{type(error).__name__}: {error}")
-            return Found(plain, queries, ("lm",))
+            record("gate", "the LM failed", {}, f"{type(error).__name__}: {error}")
+            return dspy.Prediction(passages=plain, queries=[Query(question)], fallbacks=["lm"])
+
+    def _asking_writer(self) -> Any:
+        """Inside the ``with`` block the LM of the DSPy settings is the writer, if there is one."""
+        if self.writer_lm is None:
+            return nullcontext()
+        # An optimizer that draws from an LM again and again draws from the writer as often.
+        drawn_alike = getattr(dspy.settings.lm, "drawn_alike", None)
+        return dspy.context(lm=self.writer_lm if drawn_alike is None else drawn_alike(self.writer_lm))
 
     @property
     def _is_gated(self) -> bool:
@@ -444,9 +357,13 @@ class Technique(dspy.Module):
         """The predictor that selects is there where it is asked, so that no optimizer tunes one that is not."""
         wanted, there = bool(self.knobs.get("select", False)), hasattr(self, "select_passages")
         if wanted and not there:
-            self.select_passages = dspy.Predict(SelectPassages)
+            self.select_passages = Predict(PassagesToSelection)
         elif there and not wanted:
             del self.select_passages
+
+    def named_parameters(self) -> list[tuple[str, Any]]:
+        """Return the predictors and the knobs by name; the predictor that selects is asked last, and comes last."""
+        return sorted(super().named_parameters(), key=lambda named: named[0] == "select_passages")
 
     def load_state(self, state: Any, **options: Any) -> None:
         """Take what ``dump_state`` gave."""
@@ -478,9 +395,19 @@ class Technique(dspy.Module):
             )
 
 
-def _noted(name: str, given: Mapping[str, Any], made: str) -> Step[None]:
-    """A record of the gate's."""
-    return Call(lambda: None, lambda _, stage: Record("gate", name, stage, given, made))
+def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]:
+    """A technique's ``forward`` with what all techniques share around it, once: not around ``super().forward()``."""
+
+    @functools.wraps(forward)
+    def answered(
+        self: Technique, question: str, options: Sequence[str] | None = None, history: History = None
+    ) -> dspy.Prediction:
+        if current_technique() is self:
+            inner: dspy.Prediction = forward(self, question, options, *((history,) if history else ()))
+            return inner
+        return self._answer(forward, question, options, history)
+
+    return answered
 
 
 def _own_default(own: Knob | None, shared: Knob) -> Knob:
@@ -514,26 +441,20 @@ def _check_reranker(reranker: Any) -> None:
         raise TechniqueError(f"a reranker needs score(query, passages), which {kind} has not")
 
 
-def search_record(
-    texts: Sequence[str],
-    lists: Sequence[Sequence[Hit]],
-    stage: int,
-    given: Mapping[str, Any],
-    *,
-    name: str = "passages",
-) -> Record:
-    """The record of a search.
+def record_search(
+    texts: Sequence[str], lists: Sequence[Sequence[Hit]], given: Mapping[str, Any], *, name: str = "passages"
+) -> None:
+    """Record a search.
 
     Args:
         texts: What was searched for, as a trace names it.
         lists: The hits of each.
-        stage: Of the step.
         given: What went in.
         name: What was searched. Default: passages.
     """
     pairs = list(zip(texts, lists, strict=True))
     found = {text: [hit.passage.id for hit in hits] for text, hits in pairs}
-    return Record("search", name, stage, given, found, {text: tuple(hit.score for hit in hits) for text, hits in pairs})
+    record("search", name, given, found, scores={text: tuple(hit.score for hit in hits) for text, hits in pairs})
 
 
 def checked_options(question: Any, options: Any) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import dspy
@@ -15,7 +16,7 @@ import dspy
 from querywright.answer_text import words
 from querywright.errors import TechniqueError
 from querywright.programs.rag import RAG, telling
-from querywright.programs.steps import Together, Use
+from querywright.programs.steps import parallel
 from querywright.retrieval.fusion import rrf
 from querywright.retrieval.types import Hit
 
@@ -52,9 +53,11 @@ class Ensemble(RAG):
         super().__init__(first.technique, first.reader, nearest=first.nearest)
         self.members = list(members)
 
-    async def _work(self, **given: Any) -> dspy.Prediction:
+    def answer(self, **given: Any) -> dspy.Prediction:
+        """Ask the members side by side and put together what they found and answered."""
         with telling(None):  # what one of several members finds and reads is not yet what all of them do
-            made = await Together([Use(member, **given) for member in self.members])
+            asks: list[Any] = [partial(member.__call__, **given) for member in self.members]
+            made = parallel(asks)
         lists = [[Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, 1)] for one in made]
         chosen = made[_majority([one.answer for one in made])]
         return dspy.Prediction(

@@ -16,19 +16,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION, MAX_PASSAGES, QUESTION_WEIGHT, RRF_K, TOP_K, Plan, Technique
+from querywright.data.types import History
+from querywright.programs.base import FUSION, MAX_PASSAGES, QUESTION_WEIGHT, RRF_K, TOP_K, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_in
+from querywright.programs.signatures import tuned_signature
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
 ROLES = ("support", "distinguish", "verify")
 
 
-class FormHypothesis(dspy.Signature):
+class QuestionToHypothesis(dspy.Signature):
     """Weigh the options against each other and commit to a provisional guess.
     It will be checked against sources, so say what would prove it. Be brief.
     """
@@ -41,7 +44,7 @@ class FormHypothesis(dspy.Signature):
     best_guess: str = dspy.OutputField(desc="the text of that option")
 
 
-class WriteQueries(dspy.Signature):
+class HypothesisToQueries(dspy.Signature):
     """Write three short search queries whose results would settle the question.
     Name the specific terms that a source would use, not the wording of the question.
     """
@@ -67,7 +70,6 @@ class HCQR(Technique):
     NAME = "hcqr"
     TITLE = "Hypothesis-Conditioned Query Rewriting"
     PAPER = "arXiv 2603.19008"
-    PROMPTS: ClassVar = {"form_hypothesis": FormHypothesis, "write_queries": WriteQueries}
     LM_STAGES = 2
     SEARCHES = "3 (+1)"
     NEEDS_OPTIONS = True
@@ -88,21 +90,23 @@ class HCQR(Technique):
         ),
     )
 
-    def __init__(self, *given: Any, **knobs: Any) -> None:
-        super().__init__(*given, **knobs)
-        vars(self)["form_hypothesis"].call_fields = ("weighing",)
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.form_hypothesis = Predict(QuestionToHypothesis, call_fields=("weighing",))
+        self.write_queries = Predict(HypothesisToQueries)
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """Hypothesis, then queries; each step that cannot be read falls back to something plainer."""
-        signature = self.tuned("form_hypothesis", "best_guess", choices=options)
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Form a hypothesis, write queries from it and search them; a step that cannot be read falls back."""
+        options = list(options or ())
+        signature = tuned_signature(self.form_hypothesis, "best_guess", choices=options)
         if self.knobs["deliberate"]:
             signature = _weighing(signature, len(options))
-        made = await self.ask("form_hypothesis", signature=signature, question=question, options=list(options))
+        made = self.form_hypothesis(signature=signature, question=question, options=options, history=history)
         if made is None:
-            return Plan((Query(question),), fallbacks=("hypothesis",))
-        hypothesis = {key: made[key] for key in FormHypothesis.output_fields}
-        shown = list(options) if self.knobs["rewriter_sees_options"] else []
-        written = await self.ask("write_queries", question=question, options=shown, **hypothesis)
+            return self.retrieve([Query(question)], ["hypothesis"])
+        hypothesis = {key: made[key] for key in QuestionToHypothesis.output_fields}
+        shown = options if self.knobs["rewriter_sees_options"] else []
+        written = self.write_queries(question=question, options=shown, history=history, **hypothesis)
         queries, fallbacks = [], []
         for role in ROLES[: self.knobs["n_queries"]]:
             text = query_in(written, role)
@@ -112,7 +116,7 @@ class HCQR(Technique):
             queries.append(Query(text, role))
         if self.knobs["search_question"]:
             queries.insert(0, Query(question, weight=self.knobs["question_weight"]))
-        return Plan(tuple(queries), tuple(fallbacks))
+        return self.retrieve(queries, fallbacks)
 
 
 @lru_cache(maxsize=256)

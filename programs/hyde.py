@@ -9,23 +9,21 @@ The documents are hidden from the reader.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import partial
+from typing import Any
 
 import dspy
 import numpy as np
 
-from querywright.data.types import Passage
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_record
+from querywright.data.types import History
+from querywright.programs.base import MAX_PASSAGES, Technique, record_search
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
-from querywright.programs.steps import Call
-from querywright.retrieval.types import Query
-
-WRITTEN = "hypothetical_document"
-"""Role of what is embedded as the passages are; the question is embedded as a query."""
+from querywright.programs.steps import Predict, parallel
+from querywright.retrieval.types import Hit, Query
 
 
-class WriteDocument(dspy.Signature):
+class QuestionToHypotheticalDocument(dspy.Signature):
     """Write a short encyclopedia passage that answers the question. Name the facts."""
 
     question: str = dspy.InputField()
@@ -42,7 +40,6 @@ class HyDE(Technique):
     NAME = "hyde"
     TITLE = "Hypothetical Document Embeddings (HyDE)"
     PAPER = "arXiv 2212.10496"
-    PROMPTS: ClassVar = {"write_document": WriteDocument}
     LM_STAGES = 1
     SEARCHES = "1 (mean vector)"
     NEEDS_VECTORS = True
@@ -53,29 +50,34 @@ class HyDE(Technique):
         Knob("temperature", 0.7, "of sampling; the first of several documents may equal another at 0", low=0, high=1.5),
     )
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The documents, and the question where it is in the mean."""
-        seeded = "seed" in getattr(self.lm_of("write_document"), "supported_params", ())
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.write_document = Predict(QuestionToHypotheticalDocument)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Write documents side by side and search with the mean of their vectors."""
+        write: Any = partial(self.write_document, question=question, history=history)
+        seeded = "seed" in getattr(self.lm_of(self.write_document), "supported_params", ())
         draw = "seed" if seeded else "rollout_id"  # each another draw than its neighbours, and the same one tomorrow
         configs = [{"temperature": self.knobs["temperature"], draw: n} for n in range(self.knobs["n_documents"])]
-        asked = [self.ask("write_document", question=question, config=config) for config in configs]
-        written = [written_in(one, "passage") for one in await self.together(asked)]
-        fallbacks = tuple(f"document:{number}" for number, text in enumerate(written, 1) if not text)
-        queries = [Query(text, WRITTEN) for text in written if text]
+        made = parallel([partial(write, config=config) for config in configs])
+        documents = [written_in(one, "passage") for one in made]
+        fallbacks = [f"document:{number}" for number, text in enumerate(documents, 1) if not text]
+        queries = [Query(text, "hypothetical_document") for text in documents if text]
         if self.knobs["search_question"] or not queries:
             queries.insert(0, Query(question))
-        return Plan(tuple(queries), fallbacks)
+        lists = self._search_mean(queries)
+        return dspy.Prediction(passages=self.fuse(queries[:1], lists), queries=queries, fallbacks=fallbacks)
 
-    async def retrieve(self, question: str, queries: Sequence[Query]) -> list[Passage]:
-        """The passages nearest to the mean of the queries' vectors."""
+    def _search_mean(self, queries: Sequence[Query]) -> list[list[Hit]]:
+        """Documents are embedded as the passages are, the question as a query."""
         retriever = self.searched
-        written, asked = ([one.text for one in queries if (one.role == WRITTEN) is so] for so in (True, False))
-        sides = [(getattr(retriever, "embed_documents", retriever.embed), written), (retriever.embed, asked)]
-        made = await Call(lambda: [np.asarray(embed(texts), dtype=np.float32) for embed, texts in sides if texts])
-        vectors = np.concatenate(made)
+        asked = [query.text for query in queries if query.role == "original"]
+        written = [query.text for query in queries if query.role != "original"]
+        embed_documents = getattr(retriever, "embed_documents", retriever.embed)
+        sides = [(embed_documents, written), (retriever.embed, asked)]
+        vectors = np.concatenate([np.asarray(embed(texts), dtype=np.float32) for embed, texts in sides if texts])
         mean = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).mean(axis=0, keepdims=True)
-        lists = await Call(
-            lambda: retriever.search_vectors(mean, self.depth),
-            lambda found, stage: search_record(["mean vector"], found[:1], stage, {"vectors": len(queries)}),
-        )
-        return self.fused(queries[:1], lists)
+        lists: list[list[Hit]] = retriever.search_vectors(mean, self.depth)
+        record_search(["mean vector"], lists[:1], {"vectors": len(queries)})
+        return lists

@@ -14,14 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any
 
 import dspy
 
+from querywright.data.types import History, Passage
 from querywright.models.adapter import show_passages
-from querywright.programs.base import MAX_PASSAGES, Found, Technique
+from querywright.programs.base import MAX_PASSAGES, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import folded, listed
+from querywright.programs.steps import Predict
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 
@@ -45,7 +47,7 @@ _ABBREVIATED = re.compile(
 """An ordinal at the beginning, an initial, or a word whose full stop seldom ends a sentence."""
 
 
-class WriteNextSentence(dspy.Signature):
+class PassagesToNextSentence(dspy.Signature):
     """Reason towards the answer one sentence at a time.
     Write the sentence that comes next: one new fact from the passages, by name.
     When the facts are enough, write "So the answer is" and the answer.
@@ -68,7 +70,6 @@ class IRCoT(Technique):
     NAME = "ircot"
     TITLE = "Interleaved retrieval and chain-of-thought"
     PAPER = "arXiv 2212.10509"
-    PROMPTS: ClassVar = {"write_next_sentence": WriteNextSentence}
     LM_STAGES = 8
     SEARCHES = "1 to max_steps + 1"
     ITERATIVE = True
@@ -79,17 +80,27 @@ class IRCoT(Technique):
         Knob("max_steps", 8, "sentences of reasoning at most", low=1, high=10),
     )
 
-    async def find(self, question: str, options: Sequence[str]) -> Found:
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.write_next_sentence = Predict(PassagesToNextSentence)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Search, reason, search with the last sentence that tells a fact, and so on."""
         queries = [Query(question)]
-        lists = await self.search([question], self.depth)
+        lists = self.search([question])
         sentences: list[str] = []
         fallbacks: list[str] = []
         for number in range(1, self.knobs["max_steps"] + 1):
             collected = fuse("union", lists, limit=self.knobs["collect"])
             if len(collected) >= self.knobs["collect"]:
                 break
-            sentence = await self._next_sentence(question, collected, sentences)
+            made = self.write_next_sentence(
+                passages=show_passages(_shortened(collected)),
+                question=question,
+                sentences_so_far=list(sentences),
+                history=history,
+            )
+            sentence = "" if made is None else first_sentence(made.next_sentence)
             if not sentence:
                 fallbacks.append(f"sentence:{number}")
             if not sentence or _STOP.search(sentence) or folded(sentence) in map(folded, sentences):
@@ -98,23 +109,16 @@ class IRCoT(Technique):
             text = next(filter(_tells, reversed(sentences)), question)
             if text not in [query.text for query in queries]:
                 queries.append(Query(text, "sentence"))
-                lists += await self.search([text], self.depth)
+                lists += self.search([text])
         hits = fuse("union", lists, limit=self.knobs["collect"])
-        if len(hits) > self.max_passages:  # each search has its share of a budget that is smaller than what was found
-            hits = fuse("interleave", lists, limit=self.max_passages)
-        return Found([hit.passage for hit in hits], queries, fallbacks)
+        if len(hits) > self.limit:  # each search has its share of a budget that is smaller than what was found
+            hits = fuse("interleave", lists, limit=self.limit)
+        return dspy.Prediction(passages=[hit.passage for hit in hits], queries=queries, fallbacks=fallbacks)
 
-    async def _next_sentence(self, question: str, collected: Sequence[Hit], sentences: Sequence[str]) -> str:
-        passages = [
-            replace(hit.passage, text=" ".join(hit.passage.text.split()[:_PARAGRAPH_WORDS])) for hit in collected
-        ]
-        made = await self.ask(
-            "write_next_sentence",
-            passages=show_passages(passages),
-            question=question,
-            sentences_so_far=list(sentences),
-        )
-        return "" if made is None else first_sentence(made.next_sentence)
+
+def _shortened(hits: Sequence[Hit]) -> list[Passage]:
+    """The passages, each cut to the words that the reasoning sees."""
+    return [replace(hit.passage, text=" ".join(hit.passage.text.split()[:_PARAGRAPH_WORDS])) for hit in hits]
 
 
 def _tells(sentence: str) -> bool:

@@ -86,7 +86,7 @@ def showing(nearest: NearestDemos, count: int) -> Iterator[None]:
         _showing.reset(token)
 
 
-def shown(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def shown_demos(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a call of a predictor is given besides its inputs: the demonstrations that were chosen, if any were."""
     chosen = _showing.get()
     if chosen is None or "demos" in inputs or not getattr(predictor, "demos", None):

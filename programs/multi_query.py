@@ -9,16 +9,18 @@ are taken off, and a query that says what another says is dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
+from querywright.data.types import History
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Technique
 from querywright.programs.hyperparameters import Knob
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
 
-class Paraphrase(dspy.Signature):
+class QuestionToParaphrases(dspy.Signature):
     """Write the question in other words for a search engine.
     Keep its meaning and its names; use words that a source might use instead.
     """
@@ -36,7 +38,6 @@ class MultiQuery(Technique):
     NAME = "multi_query"
     TITLE = "Multi-Query"
     PAPER = "LangChain MultiQueryRetriever"
-    PROMPTS: ClassVar = {"paraphrase": Paraphrase}
     LM_STAGES = 1
     SEARCHES = "3 (+1)"
     KNOBS = (
@@ -49,10 +50,16 @@ class MultiQuery(Technique):
         Knob("search_question", True, "whether the question itself is searched, before the paraphrases"),
     )
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The question, where it is searched, and its paraphrases."""
-        texts = await self.ask_texts("paraphrase", "queries", "{} different wordings", question=question)
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.paraphrase = Predict(QuestionToParaphrases)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Write paraphrases; search them, and the question unless it is left out."""
+        texts = self.write_texts(
+            self.paraphrase, "queries", "{} different wordings", question=question, history=history
+        )
         if not texts:
-            return Plan((Query(question),), ("queries",))
+            return self.retrieve([Query(question)], ["queries"])
         own = [Query(question)] if self.knobs["search_question"] else []
-        return Plan((*own, *(Query(text, "paraphrase") for text in texts)))
+        return self.retrieve([*own, *(Query(text, "paraphrase") for text in texts)])

@@ -6,8 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from querywright.data.types import Label, Passage, Question, turns_of
-from querywright.programs.base import MAX_PASSAGES, Found, Technique
+import dspy
+
+from querywright.data.types import History, Label, Passage, Question, turns_of
+from querywright.programs.base import MAX_PASSAGES, Technique
 
 
 class OracleEvidence(Technique):
@@ -41,10 +43,10 @@ class OracleEvidence(Technique):
             for q in questions
         }
 
-    async def find(self, question: str, options: Sequence[str]) -> Found:
-        """The labelled passages of a question."""
-        found = self._evidence.get((question, tuple(options), self.turns), ())
-        return Found(found[: self.max_passages], ())
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Return the labelled passages of a question."""
+        found = self._evidence.get((question, tuple(options or ()), turns_of(history)), ())
+        return dspy.Prediction(passages=found[: self.limit], queries=[])
 
 
 def _is_spare(key: str, question: Question) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique
+import dspy
+
+from querywright.data.types import History
+from querywright.programs.base import MAX_PASSAGES, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Query
 
@@ -18,9 +21,9 @@ class ClosedBook(Technique):
     SEARCHES = "0"
     KNOBS = ()
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """No query."""
-        return Plan(())
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Search nothing."""
+        return self.retrieve([])
 
 
 class PlainRetrieval(Technique):
@@ -35,7 +38,7 @@ class PlainRetrieval(Technique):
         Knob("query_with_options", False, "append the options to the query"),
     )
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The question, with its options when asked for."""
-        with_options = self.knobs["query_with_options"] and options
-        return Plan((Query(" ".join([question, *options]) if with_options else question),))
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Search the question, with its options if they are asked for."""
+        added = list(options or ()) if self.knobs["query_with_options"] else []
+        return self.retrieve([Query(" ".join([question, *added]))])

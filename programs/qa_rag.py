@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from querywright.programs.base import MAX_PASSAGES, Found
+from querywright.data.types import History
+from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
 from querywright.programs.rerank import Reranking
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
+if TYPE_CHECKING:
+    from querywright.retrieval.rerank import Reranker
 
-class AnswerFromMemory(dspy.Signature):
+
+class QuestionToHypotheticalAnswer(dspy.Signature):
     """Answer the question from what you know, as an expert would, in one or two full sentences.
     Name the specific facts. Where you are not sure, give the most likely answer.
     """
@@ -40,7 +45,6 @@ class QARAG(Reranking):
     NAME = "qa_rag"
     TITLE = "QA-RAG"
     PAPER = "arXiv 2402.01717"
-    PROMPTS: ClassVar = {**Reranking.PROMPTS, "answer_from_memory": AnswerFromMemory}
     LM_STAGES = 2
     SEARCHES = "2"
     KNOBS = (
@@ -51,19 +55,23 @@ class QARAG(Reranking):
         Knob("rerank", True, "whether the passages of each track are reranked", when={"track": ("both",)}),
     )  # fmt: skip
 
-    async def find(self, question: str, options: Sequence[str]) -> Found:
-        """The tracks, reranked and put together."""
+    def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
+        super().__init__(retriever, reranker=reranker, **knobs)
+        self.answer_from_memory = Predict(QuestionToHypotheticalAnswer)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Search the tracks, rerank each and put them together."""
         both = self.knobs["track"] == "both"
-        answer = written_in(await self.ask("answer_from_memory", question=question), "answer")
+        answer = written_in(self.answer_from_memory(question=question, history=history), "answer")
         queries = [Query(question)] if both or not answer else []
         if answer:
             queries.append(Query(answer, "hypothetical_answer"))
         fallbacks = [] if answer else ["answer"]
-        tracks = await self.search([query.text for query in queries], self.depth)
+        tracks = self.search([query.text for query in queries])
         if both and self.knobs["rerank"]:
             pool = list({hit.passage.id: hit for track in tracks for hit in track}.values())  # judged once, found twice
-            ranked, more = await self.reranked(question, pool)
+            ranked, more = self.rerank(question, pool, history)
             scores = {hit.passage.id: hit.score for hit in ranked}
             tracks = [sorted(track, key=lambda hit: -scores[hit.passage.id]) for track in tracks]
             fallbacks += more
-        return Found(self.fused(queries, tracks), queries, fallbacks)
+        return dspy.Prediction(passages=self.fuse(queries, tracks), queries=queries, fallbacks=fallbacks)

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from querywright.data.types import Passage
+import dspy
+
+from querywright.data.types import History
 from querywright.errors import TechniqueError
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_record
+from querywright.programs.base import MAX_PASSAGES, Technique, record_search
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.steps import Call, Record
 from querywright.retrieval.generated_questions import build_command
 from querywright.retrieval.question_index import HYBRID, MATCHES, NEAREST, Matching, QuestionIndex
 from querywright.retrieval.replay import searched_by
@@ -69,19 +70,13 @@ class QBRAG(Technique):
         """The knobs as the index takes them."""
         return Matching(**{name: self.knobs[name] for name in ("match", "coverage", "keep_partial", "weight", "depth")})
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The question as it was asked."""
-        return Plan((Query(question),))
-
-    async def retrieve(self, question: str, queries: Sequence[Query]) -> list[Passage]:
-        """The passages that the nearest questions lead to."""
-        index, texts, matching = self.searched, [query.text for query in queries], self.matching
-
-        def record(lists: list[list[Hit]], stage: int) -> Record:
-            through = {hit.passage.id: hit.question for hits in lists for hit in hits if hit.question}
-            return search_record(texts, lists, stage, {"queries": texts, "through": through}, name="questions")
-
-        return self.fused(queries, await Call(lambda: index.match(texts, self.depth, matching), record))
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Return the passages that the stored questions nearest to the question lead to."""
+        lists: list[list[Hit]] = self.searched.match([question], self.depth, self.matching)
+        through = {hit.passage.id: hit.question for hits in lists for hit in hits if hit.question}
+        record_search([question], lists, {"queries": [question], "through": through}, name="questions")
+        queries = [Query(question)]
+        return dspy.Prediction(passages=self.fuse(queries, lists), queries=queries)
 
     def _check_values(self) -> None:
         super()._check_values()

@@ -9,19 +9,21 @@ an optimizer chooses them. The passage is hidden from the reader.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import dspy
 
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique
+from querywright.data.types import History
+from querywright.programs.base import MAX_PASSAGES, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query, kind_of
 
 LEXICAL_REPEATS = 5
 
 
-class WritePassage(dspy.Signature):
+class QuestionToPseudoDocument(dspy.Signature):
     """Write a few sentences, as an encyclopedia would have them, that answer the question.
     State facts and names. Where you are not sure, write what is most likely.
     """
@@ -39,7 +41,6 @@ class Query2Doc(Technique):
     NAME = "query2doc"
     TITLE = "Query2Doc"
     PAPER = "arXiv 2303.07678"
-    PROMPTS: ClassVar = {"write_passage": WritePassage}
     LM_STAGES = 1
     KNOBS = (
         MAX_PASSAGES,
@@ -47,11 +48,15 @@ class Query2Doc(Technique):
              low=0, high=10),
     )  # fmt: skip
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The question, as often as the retriever needs it, and the passage."""
-        passage = written_in(await self.ask("write_passage", question=question), "passage")
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.write_passage = Predict(QuestionToPseudoDocument)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Search the question, repeated as often as the retriever needs it, together with the passage."""
+        passage = written_in(self.write_passage(question=question, history=history), "passage")
         if not passage:
-            return Plan((Query(question),), ("passage",))
+            return self.retrieve([Query(question)], ["passage"])
         usual = LEXICAL_REPEATS if kind_of(self.retriever) == "lexical" else 1
         asked = " ".join([question] * (self.knobs["repeats"] or usual))
-        return Plan((Query(f"{asked}\n{passage}", "pseudo_document"),))
+        return self.retrieve([Query(f"{asked}\n{passage}", "pseudo_document")])

@@ -20,7 +20,7 @@ from querywright.programs.base import Technique
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.knn_demos import NearestDemos, showing
 from querywright.programs.readers import Reader
-from querywright.programs.steps import Use, drive, drive_async
+from querywright.programs.steps import Threaded
 from querywright.retrieval.types import Query
 
 P = TypeVar("P", bound=dspy.Module)
@@ -52,7 +52,7 @@ def telling(listener: Listener | None) -> Iterator[None]:
         _told.reset(token)
 
 
-class RAG(dspy.Module):
+class RAG(Threaded):
     """A technique and a reader.
 
     Args:
@@ -98,13 +98,11 @@ class RAG(dspy.Module):
             TechniqueError: The question is blank, or its options are not what technique and reader need.
             DataError: The history has another form.
         """
-        return drive(self._work(**_given(question, options, history)), [])
-
-    async def aforward(
-        self, question: str, options: Sequence[str] | None = None, history: History = None
-    ) -> dspy.Prediction:
-        """``forward`` in an event loop."""
-        return await drive_async(self._work(**_given(question, options, history)), [])
+        turns = turns_of(history)
+        # A technique of the user's own may know nothing of a history.
+        given: dict[str, Any] = {"question": question, "options": options} | ({"history": turns} if turns else {})
+        with self.choosing():
+            return self.answer(**given)
 
     def load_state(self, state: Any, **options: Any) -> None:
         """Take what ``dump_state`` gave."""
@@ -116,17 +114,9 @@ class RAG(dspy.Module):
         """Inside the ``with`` block, predictors are shown the demonstrations that this program chooses for a call."""
         return showing(self._nearest, self.nearest)
 
-    async def _work(self, **given: Any) -> dspy.Prediction:
-        with self.choosing():
-            return await self.read(await Use(self.technique, **given), **given)
-
-    async def read(self, found: dspy.Prediction, **given: Any) -> dspy.Prediction:
-        """``forward`` from where the technique has found its passages, as a coroutine of steps.
-
-        Args:
-            found: What the technique gave.
-            given: ``question``, ``options`` and, where there is one, ``history``.
-        """
+    def answer(self, **given: Any) -> dspy.Prediction:
+        """Find passages and read them; ``given`` has ``question``, ``options`` and, if there is one, ``history``."""
+        found = self.technique(**given)
         told = _told.get()
         if told is not None:
             told.found(found.queries, found.passages)
@@ -134,7 +124,7 @@ class RAG(dspy.Module):
         if self.reader is not None:
             # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
             with heard_by(None if told is None else told.ear):
-                read = await Use(self.reader, **given, passages=found.passages, findings=found.findings)
+                read = self.reader(**given, passages=found.passages, findings=found.findings)
         return dspy.Prediction(
             answer=read.answer,
             support=read.get("support"),
@@ -144,12 +134,6 @@ class RAG(dspy.Module):
             findings=found.findings,
             steps=found.steps,
         )
-
-
-def _given(question: str, options: Sequence[str] | None, history: History) -> dict[str, Any]:
-    """What technique and reader are given; a technique of the user's own may know nothing of a history."""
-    turns = turns_of(history)
-    return {"question": question, "options": options} | ({"history": turns} if turns else {})
 
 
 def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> None:

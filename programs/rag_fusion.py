@@ -8,16 +8,18 @@ from different angles, because mere rewordings find the same again; the reader d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import dspy
 
-from querywright.programs.base import MAX_PASSAGES, N_WRITTEN, QUESTION_WEIGHT, TOP_K, Plan, Technique
+from querywright.data.types import History
+from querywright.programs.base import MAX_PASSAGES, N_WRITTEN, QUESTION_WEIGHT, TOP_K, Technique
 from querywright.programs.hyperparameters import Knob
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
 
-class RelatedQueries(dspy.Signature):
+class QuestionToRelatedQueries(dspy.Signature):
     """Write search queries that look at the question from different sides.
     One narrower, one broader, one with the terms of an expert, one on a related point. Do not just reword it.
     """
@@ -35,7 +37,6 @@ class RAGFusion(Technique):
     NAME = "rag_fusion"
     TITLE = "RAG-Fusion"
     PAPER = "arXiv 2402.03367"
-    PROMPTS: ClassVar = {"write_queries": RelatedQueries}
     LM_STAGES = 1
     SEARCHES = "4 (+1)"
     FUSION_RULE = "rrf"
@@ -49,10 +50,16 @@ class RAGFusion(Technique):
         QUESTION_WEIGHT,
     )
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The question, where it is searched, and related queries."""
-        texts = await self.ask_texts("write_queries", "queries", "{} short search queries", question=question)
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.write_queries = Predict(QuestionToRelatedQueries)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Write related queries; search them, and the question unless it is left out."""
+        texts = self.write_texts(
+            self.write_queries, "queries", "{} short search queries", question=question, history=history
+        )
         if not texts:
-            return Plan((Query(question),), ("queries",))
+            return self.retrieve([Query(question)], ["queries"])
         own = [Query(question, weight=self.knobs["question_weight"])] if self.knobs["search_question"] else []
-        return Plan((*own, *(Query(text, "related") for text in texts)))
+        return self.retrieve([*own, *(Query(text, "related") for text in texts)])

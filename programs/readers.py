@@ -21,8 +21,9 @@ from querywright.errors import TechniqueError, unknown
 from querywright.models.adapter import show_passages
 from querywright.models.response_parsing import strip_thinking
 from querywright.programs.base import Finding, checked_options
+from querywright.programs.knn_demos import shown_demos
 from querywright.programs.signatures import after_history, tuned_signature
-from querywright.programs.steps import Use, drive, drive_async
+from querywright.programs.steps import Threaded
 
 Options = Sequence[str] | None
 
@@ -104,7 +105,7 @@ class Asked(NamedTuple):
     turns: Sequence[str]
 
 
-class Reader(dspy.Module):
+class Reader(Threaded):
     """Answers a question from passages."""
 
     NAME: ClassVar[str]
@@ -147,23 +148,11 @@ class Reader(dspy.Module):
             TechniqueError: The question is blank, or its options are not what the reader needs.
             DataError: The history has another form.
         """
-        asked = Asked(question, checked_options(question, options), passages, findings, turns_of(history))
-        return drive(self._work(asked), [])
+        return self.answer(Asked(question, checked_options(question, options), passages, findings, turns_of(history)))
 
-    async def aforward(
-        self,
-        question: str,
-        options: Options,
-        passages: Sequence[Passage],
-        findings: Sequence[Finding] = (),
-        history: History = None,
-    ) -> dspy.Prediction:
-        """``forward`` in an event loop."""
-        asked = Asked(question, checked_options(question, options), passages, findings, turns_of(history))
-        return await drive_async(self._work(asked), [])
-
-    async def _work(self, asked: Asked) -> dspy.Prediction:
-        fields, fallbacks = await self._ask(self._signature(asked), asked)
+    def answer(self, asked: Asked) -> dspy.Prediction:
+        """Ask the LM and return the prediction of ``forward``."""
+        fields, fallbacks = self._ask(self._signature(asked), asked)
         return dspy.Prediction(
             answer=_answer(fields), support=None, fallbacks=fallbacks, reasoning=fields.get("reasoning")
         )
@@ -172,7 +161,7 @@ class Reader(dspy.Module):
         """The predictor's signature for one question."""
         return self.predict.signature
 
-    async def _ask(self, signature: Any, asked: Asked) -> tuple[Mapping[str, Any], list[str]]:
+    def _ask(self, signature: Any, asked: Asked) -> tuple[Mapping[str, Any], list[str]]:
         """The fields of the LM's answer, or what can be had of one not in the form asked for; and the fallbacks."""
         shown = {
             "passages": show_passages(asked.passages),
@@ -184,7 +173,8 @@ class Reader(dspy.Module):
         given = {name: value for name, value in shown.items() if name == "signature" or name in signature.input_fields}
         given |= after_history(signature, asked.turns) if asked.turns else {}
         try:
-            return (await Use(self.predict, **given)).toDict(), []
+            made: Any = self.predict(**given, **shown_demos(self.predict, given))
+            return made.toDict(), []
         except AdapterParseError as error:
             if str(error).startswith("The LM returned an empty"):
                 return {}, ["reader"]
@@ -260,7 +250,8 @@ class GroundedReader(Reader):
     SIGNATURE = AnswerFromPassages
     GROUNDED = True
 
-    async def _work(self, asked: Asked) -> dspy.Prediction:
+    def answer(self, asked: Asked) -> dspy.Prediction:
+        """Ask the LM, unless there is no passage, and return the prediction of ``forward``."""
         passages = asked.passages
         if not passages:
             return dspy.Prediction(answer=DECLINED, support=[], fallbacks=[])
@@ -269,7 +260,7 @@ class GroundedReader(Reader):
             replace(passage, title=_NUMBER.sub(r"(\1)", passage.title), text=_NUMBER.sub(r"(\1)", passage.text))
             for passage in passages
         ]
-        fields, fallbacks = await self._ask(signature, asked._replace(passages=shown))
+        fields, fallbacks = self._ask(signature, asked._replace(passages=shown))
         answer = _answer(fields)
         if find_choice(fields.get("passages_hold_the_answer"), ["yes", "no"]) == 1 or (
             answer and says_declined(answer)

@@ -10,17 +10,20 @@ question.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
+from querywright.data.types import History
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_texts
+from querywright.programs.signatures import tuned_signature
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
 
-class RewriteQuestion(dspy.Signature):
+class QuestionToQueries(dspy.Signature):
     """Think about what must be looked up to answer the question, then write search queries for it.
     Each query names one thing to look up.
     """
@@ -41,7 +44,6 @@ class RewriteRetrieveRead(Technique):
     NAME = "rrr"
     TITLE = "Rewrite-Retrieve-Read (frozen rewriter)"
     PAPER = "arXiv 2305.14283"
-    PROMPTS: ClassVar = {"rewriter": RewriteQuestion}
     LM_STAGES = 1
     SEARCHES = "0 to 3"
     KNOBS = (
@@ -55,20 +57,24 @@ class RewriteRetrieveRead(Technique):
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
     )
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The rewriter's queries; none where it wants none."""
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.rewriter = Predict(QuestionToQueries)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Search the rewriter's queries; nothing is searched if it wants none."""
         limit, may_skip = self.written(), self.knobs["may_skip"]
-        shown = list(options) if self.knobs["rewriter_sees_options"] else []
+        shown = list(options or ()) if self.knobs["rewriter_sees_options"] else []
         # A small model takes a number that stands beside a field for the field's value, so it stands below all.
         number = "one query" if limit == 1 else f"at most {limit} queries"
         none = ", or none if nothing has to be looked up" if may_skip else ""
-        signature = self.tuned("rewriter", line=f"Write {number}{none}.")
-        written = await self.ask("rewriter", signature=signature, question=question, options=shown)
+        signature = tuned_signature(self.rewriter, line=f"Write {number}{none}.")
+        written = self.rewriter(signature=signature, question=question, options=shown, history=history)
         if written is None:
-            return Plan((Query(question),), ("rewrite",))
+            return self.retrieve([Query(question)], ["rewrite"])
         # The original separates queries by semicolons, and so do models within an item of a list.
         lines = [line for item in written.queries for line in item.split(";")]
         texts = query_texts(lines, self.knobs["n_queries"])
         if not texts and not may_skip:
-            return Plan((Query(question),))
-        return Plan(tuple(Query(text, "rewrite") for text in texts))
+            return self.retrieve([Query(question)])
+        return self.retrieve([Query(text, "rewrite") for text in texts])

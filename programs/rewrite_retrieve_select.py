@@ -12,18 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
+from querywright.data.types import History
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_texts, written_in
 from querywright.programs.selection import SELECT
+from querywright.programs.signatures import tuned_signature
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
 
-class PlanSearches(dspy.Signature):
+class QuestionToSearches(dspy.Signature):
     """Decide which answer is most likely and what fact would settle it. Then write what finds that fact in a textbook.
     Short queries, each for one thing: evidence for the likely answer, what tells it from its nearest rivals, and what
     the key clue of the question means. Name the terms that a source would use, not the wording of the question.
@@ -45,7 +48,6 @@ class RewriteRetrieveSelect(Technique):
     NAME = "rrs"
     TITLE = "Rewrite-Retrieve-Select"
     PAPER = "ours"
-    PROMPTS: ClassVar = {"plan_searches": PlanSearches}
     LM_STAGES = 2
     SEARCHES = "5"
     KNOBS = (
@@ -59,15 +61,19 @@ class RewriteRetrieveSelect(Technique):
         replace(SELECT, default=True),
     )
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The queries, and the hypothetical sentence."""
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.plan_searches = Predict(QuestionToSearches)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Search the queries, and the hypothetical sentence; the selection follows (``select``)."""
         count = self.written()
         line = f"Write {count} queries." if count > 1 else "Write one query."
-        signature = self.tuned("plan_searches", line=line)
-        made = await self.ask("plan_searches", signature=signature, question=question, options=list(options))
+        signature = tuned_signature(self.plan_searches, line=line)
+        made = self.plan_searches(signature=signature, question=question, options=list(options or ()), history=history)
         texts = [] if made is None else query_texts(made.queries, self.knobs["n_queries"])
         queries = [Query(text, "rewrite") for text in texts]
         sentence = written_in(made, "passage") if self.knobs["search_passage"] else ""
         if sentence:
             queries.append(Query(sentence, "hypothetical_document"))
-        return Plan(tuple(queries)) if queries else Plan((Query(question),), ("plan",))
+        return self.retrieve(queries) if queries else self.retrieve([Query(question)], ["plan"])

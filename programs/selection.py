@@ -8,8 +8,7 @@ asks an LM has it as the knob ``select``. Texts are shown whole: the deciding se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dspy
 from dspy.utils.exceptions import ContextWindowExceededError
@@ -17,9 +16,10 @@ from dspy.utils.exceptions import ContextWindowExceededError
 from querywright.data.types import Passage
 from querywright.models.adapter import show_passages
 from querywright.programs.hyperparameters import Knob
+from querywright.programs.signatures import tuned_signature
 
 if TYPE_CHECKING:
-    from querywright.programs.base import Found, Technique
+    from querywright.programs.base import Technique
 
 NAMED = "numbers of the passages that help, at most {}, the most helpful first; empty only if none moves the decision"
 
@@ -44,7 +44,7 @@ SELECT_MOST = Knob(
 """Lets budgets share one answer of the LM: smaller ones are its beginning."""
 
 
-class SelectPassages(dspy.Signature):
+class PassagesToSelection(dspy.Signature):
     """Name the passages that help most to decide the question, the most helpful first.
     First those that alone show the answer, perhaps with one step of common knowledge; then those that give a part of
     what is needed, or rule out an option. To be on the topic is not enough. Leave out what only repeats another.
@@ -58,39 +58,38 @@ class SelectPassages(dspy.Signature):
     chosen: list[int] = dspy.OutputField(desc=NAMED.format(SELECT_MOST.default))
 
 
-async def select(technique: Technique, wide: Technique, question: str, options: Sequence[str]) -> Found:
-    """What the LM selects from what a technique finds.
+def select(
+    technique: Technique, found: dspy.Prediction, question: str, options: Sequence[str], history: Sequence[str] = ()
+) -> dspy.Prediction:
+    """Return the passages that the LM selects from those that a technique found.
 
     An answer that names no passage leaves the pool as it was found (fallback ``select_passages``).
 
     Args:
         technique: Asks, and says how many passages are kept.
-        wide: The same, of which as many are kept as are selected from.
+        found: The pool, as ``forward`` of the technique returned it.
         question: The question.
-        options: Its options; empty where it has none.
+        options: Its options; empty if it has none.
+        history: Turns of the conversation before it. Default none.
     """
-    found = await wide.find(question, options)
-    if not found.passages:
+    pool, kept = list(found.passages), technique.max_passages
+    if not pool:
         return found
-    chosen = await _chosen(technique, question, options, list(found.passages))
-    if chosen is not None:
-        return replace(found, passages=chosen[: technique.max_passages])
-    fallbacks = [*found.fallbacks, "select_passages"]
-    return replace(found, passages=found.passages[: technique.max_passages], fallbacks=fallbacks)
+    chosen = _chosen(technique, pool, question=question, options=options, history=history)
+    fallbacks = list(found.get("fallbacks") or ()) + ["select_passages"] * (chosen is None)
+    passages = (pool if chosen is None else chosen)[:kept]
+    return dspy.Prediction(**{**found.toDict(), "passages": passages, "fallbacks": fallbacks})
 
 
-async def _chosen(
-    technique: Technique, question: str, options: Sequence[str], pool: list[Passage]
-) -> list[Passage] | None:
-    """What the LM names of the pool, of its first half where the whole does not fit the LM; None if unreadable."""
+def _chosen(technique: Technique, pool: list[Passage], **asked: Any) -> list[Passage] | None:
+    """What the LM names of the pool, of its first half if the whole does not fit the LM; None if unreadable."""
+    predictor: Any = technique.select_passages
     most = max(technique.knobs["select_most"], technique.max_passages)
-    changes = {"desc": NAMED.format(most), "most": most, "highest": len(pool)}
-    signature = technique.tuned("select_passages", "chosen", **changes)
-    shown = {"passages": show_passages(pool), "question": question, "options": list(options)}
+    signature = tuned_signature(predictor, "chosen", desc=NAMED.format(most), most=most, highest=len(pool))
     try:
-        made = await technique.ask("select_passages", signature=signature, **shown)
+        made = predictor(signature=signature, passages=show_passages(pool), **asked)
     except ContextWindowExceededError:
-        return await _chosen(technique, question, options, pool[: len(pool) // 2]) if len(pool) > 1 else None
+        return _chosen(technique, pool[: len(pool) // 2], **asked) if len(pool) > 1 else None
     return None if made is None else named(made.chosen, pool)
 
 

@@ -8,17 +8,19 @@ goes to the other. Where we differ: no demonstrations by default; an optimizer c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Plan, Technique
+from querywright.data.types import History
+from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_in
+from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
 
-class StepBack(dspy.Signature):
+class QuestionToStepBack(dspy.Signature):
     """Write a simpler, more general question about the principle, concept or history behind the question."""
 
     question: str = dspy.InputField()
@@ -34,7 +36,6 @@ class StepBackRetrieval(Technique):
     NAME = "step_back"
     TITLE = "Step-Back"
     PAPER = "arXiv 2310.06117"
-    PROMPTS: ClassVar = {"step_back": StepBack}
     LM_STAGES = 1
     SEARCHES = "2"
     KNOBS = (
@@ -43,9 +44,14 @@ class StepBackRetrieval(Technique):
         Knob("fusion", "shares", "how the lists become one", choices=("shares", *FUSION_CHOICES)),
     )
 
-    async def plan(self, question: str, options: Sequence[str]) -> Plan:
-        """The question and the one behind it."""
-        text = query_in(await self.ask("step_back", question=question), "step_back_question")
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.step_back = Predict(QuestionToStepBack)
+
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+        """Search the question and the more general one behind it."""
+        made = self.step_back(question=question, history=history)
+        text = query_in(made, "step_back_question")
         if not text:
-            return Plan((Query(question),), ("step_back",))
-        return Plan((Query(question), Query(text, "step_back")))
+            return self.retrieve([Query(question)], ["step_back"])
+        return self.retrieve([Query(question), Query(text, "step_back")])

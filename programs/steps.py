@@ -1,29 +1,37 @@
-"""Steps: what a technique awaits, run by a driver that waits in threads or in an event loop.
+"""What a technique does while it answers a question: LM calls, searches, and calls side by side, each recorded.
 
-A technique is written once, as a coroutine that awaits steps (``ask``, ``search`` and the like). ``drive`` runs it
-from ``forward`` and ``drive_async`` from ``aforward``. Each step leaves a record, which is what a trace shows.
+The record of each step is what a trace shows. Nothing here decides anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from querywright.data.types import History, turns_of
 from querywright.models.transcript import side_by_side
 from querywright.pool import bounded_map
-from querywright.programs.knn_demos import shown
+from querywright.programs.knn_demos import shown_demos
+from querywright.programs.signatures import after_history
 
 T = TypeVar("T")
 
 MOST_THREADS = 32
 """Calls of one question that run side by side at most."""
+MOST_QUESTIONS = 128
+"""Questions of event loops that are answered at a time at most; more wait for a thread."""
+
+_threads = ThreadPoolExecutor(MOST_QUESTIONS, thread_name_prefix="querywright-question")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,234 +57,167 @@ class Record:
     lm: str | None = None
 
 
-class Step(Generic[T]):
-    """Something that takes time. ``await`` gives its result."""
-
-    def run(self) -> T:
-        """Do it in this thread."""
-        raise NotImplementedError
-
-    async def run_async(self) -> T:
-        """Do it without holding up the event loop."""
-        raise NotImplementedError
-
-    def records(self, result: T, stage: int) -> list[Record]:
-        """What a trace says of it."""
-        return []
-
-    def __await__(self) -> Generator[Step[T], T, T]:
-        return (yield self)
-
-
-class Call(Step[T]):
-    """A function that is no LM call: a search, an embedding, a reranker, or nothing at all but a record.
+class Steps:
+    """The records of one call of a technique.
 
     Args:
-        work: What is called.
-        record: Makes the record from its result and the stage. Default: none is kept.
+        technique: Answers the question; None outside of one.
+        stage: The stage of every record, for steps side by side. Default None: each record begins a stage.
+        canceled: Set once nobody waits for the result any more. Default: never.
     """
 
-    def __init__(self, work: Callable[[], T], record: Callable[[T, int], Record] | None = None) -> None:
-        self._work = work
-        self._record = record
+    def __init__(self, technique: Any, stage: int | None = None, canceled: threading.Event | None = None) -> None:
+        self.technique = technique
+        self.canceled = canceled or threading.Event()
+        self.records: list[Record] = []
+        self._stage, self._fixed = stage or 0, stage is not None
 
-    def run(self) -> T:
-        """Call it."""
-        return self._work()
-
-    async def run_async(self) -> T:
-        """Call it in a thread."""
-        return await asyncio.to_thread(self._work)
-
-    def records(self, result: T, stage: int) -> list[Record]:
-        """The record, where one is kept."""
-        return [] if self._record is None else [self._record(result, stage)]
+    def next_stage(self) -> int:
+        """The number of the stage that begins now."""
+        self._stage += not self._fixed
+        return self._stage
 
 
-class Use(Step[Any]):
-    """Another module, shown the demonstrations that are chosen for the call, where they are (``knn_demos``).
-
-    Args:
-        module: What is called.
-        inputs: What it is given.
-    """
-
-    def __init__(self, module: dspy.Module, **inputs: Any) -> None:
-        self._module: Any = module
-        self._inputs = inputs
-
-    def run(self) -> Any:
-        """Call the module."""
-        return self._module(**self._inputs, **shown(self._module, self._inputs))
-
-    async def run_async(self) -> Any:
-        """Call the module asynchronously."""
-        demos = await asyncio.to_thread(shown, self._module, self._inputs)  # to choose them may take an embedding
-        return await self._module.acall(**self._inputs, **demos)
+_current: contextvars.ContextVar[Steps | None] = contextvars.ContextVar("querywright_steps", default=None)
 
 
-class Ask(Use):
-    """One LM step: a prediction, or None when neither the answer nor the adapter's one repair could be read.
-
-    Only an unreadable answer is None: an outage, a budget stop or a bug goes up.
-
-    Args:
-        name: The predictor's name, for traces.
-        predictor: What is asked.
-        inputs: Its inputs; ``signature``, ``config`` and ``lm`` are DSPy's own.
-    """
-
-    def __init__(self, name: str, predictor: dspy.Predict, **inputs: Any) -> None:
-        super().__init__(predictor, **inputs)
-        self._name = name
-
-    def run(self) -> dspy.Prediction | None:
-        """Ask."""
-        with contextlib.suppress(AdapterParseError):
-            return super().run()
-        return None
-
-    async def run_async(self) -> dspy.Prediction | None:
-        """Ask asynchronously."""
-        with contextlib.suppress(AdapterParseError):
-            return await super().run_async()
-        return None
-
-    def records(self, result: dspy.Prediction | None, stage: int) -> list[Record]:
-        """Inputs and outputs."""
-        given = {key: value for key, value in self._inputs.items() if key not in {"signature", "config", "lm"}}
-        lm = self._inputs.get("lm") or self._module.lm or dspy.settings.lm
-        made = None if result is None else result.toDict()
-        return [Record("lm", self._name, stage, given, made, lm=getattr(lm, "model", None))]
+def current_technique() -> Any:
+    """The technique that answers a question in this thread; None outside of ``recording``."""
+    steps = _current.get()
+    return None if steps is None else steps.technique
 
 
-class Together(Step["list[T]"]):
-    """Steps that do not need each other, side by side; results in their order.
-
-    Args:
-        steps: Any number of steps.
-    """
-
-    def __init__(self, steps: Sequence[Step[T]]) -> None:
-        self.steps = tuple(steps)
-
-    def run(self) -> list[T]:
-        """In threads; once one has failed no further one is begun.
-
-        The others end with the process: a call that hangs holds up neither it nor Ctrl-C.
-        """
-        traces: list[list[Any]] = [[] for _ in self.steps]
-        failed, apart = threading.Event(), side_by_side()
-
-        def traced(numbered: tuple[int, Step[T]]) -> T | None:
-            number, step = numbered
-            if failed.is_set():
-                return None  # the error is what is raised
-            try:
-                with _tracing(traces[number]), apart(number):
-                    return step.run()
-            except BaseException:
-                failed.set()
-                raise
-
-        def check(_: int, result: object) -> None:
-            if isinstance(result, Exception):
-                raise result
-
-        numbered = list(enumerate(self.steps))
-        results: list[Any] = bounded_map(traced, numbered, threads=MOST_THREADS, on_done=check)
-        _add_to_trace(traces)
-        return results
-
-    async def run_async(self) -> list[T]:
-        """All in the event loop; when one fails the others are cancelled."""
-        traces: list[list[Any]] = [[] for _ in self.steps]
-        apart = side_by_side()
-
-        async def traced(number: int, step: Step[T]) -> T:
-            with _tracing(traces[number]), apart(number):
-                return await step.run_async()
-
-        tasks = [asyncio.ensure_future(traced(*numbered)) for numbered in enumerate(self.steps)]
-        try:
-            results = list(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-        _add_to_trace(traces)
-        return results
-
-    def records(self, result: list[T], stage: int) -> list[Record]:
-        """Those of all of them."""
-        pairs = zip(self.steps, result, strict=True)
-        return [record for step, one in pairs for record in step.records(one, stage)]
-
-
-def drive(
-    work: Coroutine[Step[Any], Any, T], log: list[Record], run: Callable[[Step[Any]], Any] = lambda step: step.run()
-) -> T:
-    """Run a coroutine of steps in this thread.
-
-    Args:
-        work: What awaits steps and nothing else.
-        log: Takes the record of each step.
-        run: Does a step and gives its result. Default: its own ``run``.
-    """
-
-    async def now(step: Step[Any]) -> Any:
-        return run(step)
-
-    driven = _driven(work, log, now)
+@contextlib.contextmanager
+def recording(technique: Any) -> Iterator[list[Record]]:
+    """Collect the records of the steps inside the ``with`` block, those of ``parallel`` calls included."""
+    outer = _current.get()
+    steps = Steps(technique, canceled=outer and outer.canceled)
+    token = _current.set(steps)
     try:
-        driven.send(None)  # nothing in it waits, so it ends here
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    raise RuntimeError("a technique awaited something that is no step")
-
-
-async def drive_async(work: Coroutine[Step[Any], Any, T], log: list[Record]) -> T:
-    """Run a coroutine of steps in the event loop.
-
-    Args:
-        work: What awaits steps and nothing else.
-        log: Takes the record of each step.
-    """
-    return await _driven(work, log, lambda step: step.run_async())
-
-
-async def _driven(
-    work: Coroutine[Step[Any], Any, T], log: list[Record], take: Callable[[Step[Any]], Coroutine[Any, Any, Any]]
-) -> T:
-    """Give a coroutine what its steps give, or the error of one that fails."""
-    stage = 0
-    try:
-        step = work.send(None)
-        while True:
-            stage += 1
-            try:
-                result = await take(step)
-            except BaseException as error:  # noqa: BLE001 - the technique decides what to do with it
-                step = work.throw(error)
-            else:
-                log.extend(step.records(result, stage))
-                step = work.send(result)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
+        yield steps.records
     finally:
-        work.close()
+        _current.reset(token)
+
+
+def record(kind: str, name: str, given: Mapping[str, Any], made: Any, **more: Any) -> None:
+    """Add the record of a step that has ended; outside of ``recording`` nothing is kept.
+
+    Args:
+        kind: As of ``Record``.
+        name: As of ``Record``.
+        given: As of ``Record``.
+        made: As of ``Record``.
+        more: ``scores`` and ``lm``.
+    """
+    steps = _current.get()
+    if steps is not None:
+        if steps.canceled.is_set():
+            raise asyncio.CancelledError
+        steps.records.append(Record(kind, name, steps.next_stage(), given, made, **more))
+
+
+class Predict(dspy.Predict):
+    """A ``dspy.Predict`` of a technique: it gives None if the answer cannot be read, and its calls are recorded.
+
+    A call takes what ``dspy.Predict`` takes, and ``history``: the turns of the conversation before the question, which
+    the LM is shown if there are any and the technique's knob ``use_history`` is on. An answer that cannot be read has
+    been asked for twice (see ``PromptAdapter``). An outage, a spent budget or a bug raises as it does in DSPy.
+
+    Args:
+        signature: As of ``dspy.Predict``; its docstring is the prompt.
+        call_fields: Fields that the signature of a call may have besides, which a demonstration may hold.
+        config: As of ``dspy.Predict``.
+    """
+
+    def __init__(self, signature: Any, *, call_fields: Sequence[str] = (), **config: Any) -> None:
+        super().__init__(signature, **config)
+        self.call_fields = tuple(call_fields)
+
+    def __call__(self, *args: Any, history: History = None, **inputs: Any) -> Any:
+        """The prediction, or None."""
+        technique, turns = current_technique(), turns_of(history)
+        if turns and (technique is None or technique.knobs["use_history"]):
+            inputs |= after_history(inputs.get("signature") or self.signature, turns)
+        if technique is not None:
+            inputs.setdefault("lm", technique.lm_of(self))
+        try:
+            made = super().__call__(*args, **inputs, **shown_demos(self, inputs))
+        except AdapterParseError:
+            made = None
+        if technique is not None:
+            given = {key: value for key, value in inputs.items() if key not in {"signature", "config", "lm"}}
+            name = next((name for name, one in vars(technique).items() if one is self), "")
+            record("lm", name, given, made and made.toDict(), lm=getattr(inputs["lm"], "model", None))
+        return made
+
+
+def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Call functions side by side in threads, at most ``MOST_THREADS`` at a time; results in their order.
+
+    Once one has failed no further one begins, and its error is raised. Those that are under way end with the process: a
+    call that hangs holds up neither it nor Ctrl-C. The records of all have one stage, and DSPy's trace has their LM
+    calls in the order of the functions.
+
+    Args:
+        calls: Functions without arguments, such as ``functools.partial``.
+    """
+    steps = _current.get()
+    stage = 0 if steps is None else steps.next_stage()
+    parts = [Steps(steps and steps.technique, stage, steps and steps.canceled) for _ in calls]
+    traces: list[list[Any]] = [[] for _ in calls]
+    stops: list[BaseException] = []
+    failed, apart = threading.Event(), side_by_side()
+
+    def run(number: int) -> T | None:
+        if failed.is_set():
+            return None  # the error is what is raised
+        if steps is not None:
+            _current.set(parts[number])  # in this thread's own copy of the context
+        try:
+            with _tracing(traces[number]), apart(number):
+                return calls[number]()
+        except Exception:
+            failed.set()
+            raise
+        except BaseException as stop:  # noqa: BLE001 - raised once the others have ended
+            stops.append(stop)
+            return None
+
+    def check(_: int, result: object) -> None:
+        if isinstance(result, Exception):
+            raise result
+
+    results: list[Any] = bounded_map(run, range(len(calls)), threads=MOST_THREADS, on_done=check)
+    if stops:
+        raise stops[0]
+    if steps is not None:
+        steps.records += [one for part in parts for one in part.records]
+    if dspy.settings.trace is not None:
+        dspy.settings.trace.extend(entry for trace in traces for entry in trace)
+    return results
 
 
 @contextlib.contextmanager
 def _tracing(trace: list[Any]) -> Iterator[None]:
-    """A trace of its own for each of several calls at a time: an optimizer reads the whole trace in order."""
+    """A trace for each of several calls at a time: an optimizer reads the whole trace in order."""
     with contextlib.nullcontext() if dspy.settings.trace is None else dspy.context(trace=trace):
         yield
 
 
-def _add_to_trace(traces: Sequence[Sequence[Any]]) -> None:
-    if dspy.settings.trace is not None:
-        dspy.settings.trace.extend(entry for trace in traces for entry in trace)
+class Threaded(dspy.Module):
+    """A module whose ``acall`` is its call in a thread, so that an event loop is not held up."""
+
+    async def acall(self, *args: Any, **inputs: Any) -> Any:
+        """Call the module in a thread. A call that is canceled ends there after the step under way."""
+        steps, context = Steps(None), contextvars.copy_context()
+        context.run(_current.set, steps)
+        call = partial(context.run, self.__call__, *args, **inputs)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(_threads, call)
+        except asyncio.CancelledError:
+            steps.canceled.set()
+            raise
+
+    async def aforward(self, *args: Any, **inputs: Any) -> Any:
+        """``acall``."""
+        return await self.acall(*args, **inputs)

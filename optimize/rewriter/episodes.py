@@ -1,8 +1,8 @@
 """Questions gone through side by side by a technique whose LM is the policy in training.
 
-All episodes go on in step: each is gone through until its technique asks the LM, then the policy is asked once for all
-of them, and each is gone through again from its beginning with what was written, and so on. So batches are the same
-whenever the questions and the answers are. The technique's own code is what runs, and the adapter that frames its
+All episodes run in step: each runs until its technique asks the LM, then the policy is asked once for all of them, and
+each runs again from its beginning with what was written, and so on. So batches are the same whenever the questions and
+the answers are. The technique's own code is what runs, and the adapter that frames its
 prompts is the one of every other program: a prompt here is, letter by letter, the prompt that the trained model is
 given in use.
 """
@@ -17,23 +17,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
+from threading import local
 from typing import Any, NamedTuple
 
 import dspy
+from dspy.adapters.json_adapter import JSONAdapter
 from dspy.lm15 import Request, Response, response_to_events
 
 from querywright.data.types import Question
+from querywright.models.adapter import PromptAdapter
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.local_engine import messages_of, schema_of
 from querywright.models.response_parsing import as_json, text_response
+from querywright.models.transcript import next_place
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.rewriter.policy import Completion, HFPolicy, Messages
 from querywright.optimize.rewriter.recipes import Recipe
 from querywright.pool import bounded_map
 from querywright.programs.rag import RAG
-from querywright.programs.steps import Record, Step, Together, drive
 from querywright.shared import Shared
 
 REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
@@ -122,13 +125,13 @@ def run_episodes(
             raise result
 
     under_way = plays
-    with asking(_PolicyEngine().lm() if lm is None else lm):
+    with asking(_PolicyEngine().lm() if lm is None else lm), dspy.context(adapter=_EpisodeAdapter()):
         while under_way:
             bounded_map(_Play.go, under_way, threads=threads, on_done=on_done)
-            under_way = [play for play in under_way if play.asked]
-            turns = [turn for play in under_way for turn in play.asked]
+            under_way = [play for play in under_way if play.engine.asked]
+            turns = [turn for play in under_way for turn in play.turns()]
             for turn, text in zip(turns, answer(turns) if turns else (), strict=True):
-                plays[turn.place].written.append((turn, text))
+                plays[turn.place].engine.written[turn.number] = text
     return [play.episode() for play in plays]
 
 
@@ -136,102 +139,114 @@ class _Asked(BaseException):
     """The policy has to write first; no technique may take this for a failure of its own."""
 
 
+_Key = tuple[Messages, int | None]
+"""What tells one request of an episode from another: the prompt and the seed. Equal requests share an answer."""
+
+
 class _PolicyEngine(Shared):
-    """Gives the text that lies there, and keeps what it is asked. To an adapter it is the embedded LM."""
+    """Gives the texts that are written, and keeps the requests that are not. To an adapter it is the embedded LM.
+
+    Args:
+        limits: What a completion's values are cut to, see ``as_written``.
+    """
 
     deterministic = True
     decides_by_likelihood = EmbeddedEngine.decides_by_likelihood
     supports_response_schema = EmbeddedEngine.supports_response_schema
     supported_params = EmbeddedEngine.supported_params
 
-    def __init__(self) -> None:
-        self.text: str | None = None
-        self.asked: list[Messages] = []
-        self.schema: Schema | None = None
+    def __init__(self, limits: EmbeddedSettings | None = None) -> None:
+        self.limits = limits
+        self.turns: dict[_Key, Turn] = {}
+        self.written: dict[int, str | Exception] = {}
+        self.read: dict[int, str] = {}
+        self.asked: dict[_Key, tuple[Any, Schema | None]] = {}
+        """Requests without a text, each with its place in the program and its schema."""
+        self._answered = local()
 
     def lm(self) -> dspy.LM:
         return dspy.LM("rewriter/in-training", engine=self, temperature=0.0, cache=False, num_retries=0)
 
-    def given(self, text: str | None, run: Callable[[], Any]) -> Any:
-        """What comes of something that asks it; None where there is no text for it."""
-        self.text, self.asked, self.schema = text, [], None
-        with suppress(_Asked):
-            return run()
-
     def complete(self, request: Request) -> Response:
-        self.asked.append(tuple((one["role"], one["content"]) for one in messages_of(request)))
-        self.schema = schema_of(request.config.response_format)
-        if self.text is None:
+        messages = tuple((one["role"], one["content"]) for one in messages_of(request))
+        key = messages, request.config.seed
+        turn = self.turns.get(key)
+        if turn is None:
+            self.asked.setdefault(key, (next_place(), schema_of(request.config.response_format)))
             raise _Asked
-        return text_response(self.text, "stop", request.model, 0, 0)
+        written = self.written[turn.number]
+        if isinstance(written, Exception):
+            raise written
+        self._answered.turn = turn
+        return text_response(self.read.get(turn.number, written), "stop", request.model, 0, 0)
+
+    def limited(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What is read of the answer that this thread was given last, within the limits."""
+        turn: Turn = self._answered.turn
+        values = as_written(values, turn.schema, self.limits)
+        self.read[turn.number] = json_text(values)
+        return values
 
     def stream(self, request: Request) -> Iterator[Any]:
         return iter(response_to_events(self.complete(request)))
 
 
+class _EpisodeAdapter(PromptAdapter):
+    """The adapter of all programs, but an answer of the policy is read within its limits and asked for only once."""
+
+    def __call__(self, lm: Any, *given: Any, **more: Any) -> list[dict[str, Any]]:
+        engine = getattr(lm, "engine", None)
+        if not isinstance(engine, _PolicyEngine):
+            return super().__call__(lm, *given, **more)
+        return list(JSONAdapter.__call__(_PolicyAdapter(engine), lm, *given, **more))
+
+
+class _PolicyAdapter(PromptAdapter):
+    def __init__(self, engine: _PolicyEngine) -> None:
+        super().__init__(grammar=True)
+        self._engine = engine
+
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        return self._engine.limited(super().parse(signature, completion))
+
+
 class _Play:
-    """One episode: a pass through it gives the policy's texts again and notes what it has to write next."""
+    """One episode: a run through it gives the policy's texts again and notes what it has to write next."""
 
     def __init__(self, place: int, question: Question, program: RAG, limits: EmbeddedSettings | None) -> None:
-        self.place, self.question, self.limits = place, question, limits
-        self.program, self.engine = copy.deepcopy(program), _PolicyEngine()
-        for predictor in self.program.technique.predictors():
-            predictor.lm = self.engine.lm()
-        self.written: list[tuple[Turn, str | Exception]] = []
-        self.read: dict[int, str] = {}
-        self.asked: list[Turn] = []
+        self.place, self.question = place, question
+        self.program, self.engine = copy.deepcopy(program), _PolicyEngine(limits)
+        self.program.technique.writer_lm = self.engine.lm()
         self.prediction: Any = None
         self.error: str | None = None
 
     def go(self) -> None:
-        """Go through it as far as it is written, and read where it is written to its end."""
-        self.asked, self._number = [], 0
-        given, log = self.question.inputs, list[Record]()
+        """Run as far as the episode is written, and read if it is written to its end."""
+        self.engine.asked.clear()
         try:
-            with self.program.choosing():
-                found = drive(self.program.technique.walk(log, **given), log, self._step)
-                self.prediction = drive(self.program.read(found, **given), [])
+            self.prediction = self.program(**self.question.inputs)
         except _Asked:
             return
         except Exception as error:
-            self.asked, self.error = [], failure_kind(error)
+            self.engine.asked.clear()
+            self.error = failure_kind(error)
             if self.error is None:
                 raise
 
+    def turns(self) -> list[Turn]:
+        """What the policy has to write next, in the order of the program."""
+        asked = sorted(self.engine.asked.items(), key=lambda one: one[1][0])
+        begun = len(self.engine.turns)
+        made = {key: Turn(self.place, number, key[0], schema) for number, (key, (_, schema)) in enumerate(asked, begun)}
+        self.engine.turns |= made
+        return list(made.values())
+
     def episode(self) -> Episode:
-        """What came of it."""
-        written = [(turn, text) for turn, text in self.written if isinstance(text, str)]
-        turns, texts = tuple(turn for turn, _ in written), tuple(text for _, text in written)
-        read = tuple(self.read.get(turn.number) for turn in turns)
-        return Episode(self.question, turns, texts, self.prediction, self.error, read)
-
-    def _step(self, step: Step[Any]) -> Any:
-        result = self._take(step)
-        if self.asked:
-            raise _Asked
-        return result
-
-    def _take(self, step: Step[Any]) -> Any:
-        """The result of a step; where it needs a text that is not written yet, what it asks is noted."""
-        if isinstance(step, Together):
-            return [self._take(one) for one in step.steps]
-        number, engine = self._number, self.engine
-        given = self.read.get(number) or (self.written[number][1] if number < len(self.written) else None)
-        result = engine.given(given if isinstance(given, str) else None, step.run)
-        if not engine.asked:
-            return result
-        self._number += 1
-        if given is None:
-            self.asked.append(Turn(self.place, number, engine.asked[0], engine.schema))
-            return None
-        if isinstance(given, Exception):
-            raise given
-        if number in self.read or not isinstance(result, dspy.Prediction):  # one that could not be read is None
-            return result
-        values = result.toDict()
-        limited = as_written(values, engine.schema, self.limits)
-        self.read[number] = json_text(limited)
-        return result if limited == values else engine.given(self.read[number], step.run)
+        """The episode at its end."""
+        texts = {number: text for number, text in self.engine.written.items() if isinstance(text, str)}
+        turns = tuple(turn for turn in self.engine.turns.values() if turn.number in texts)
+        read = tuple(self.engine.read.get(turn.number) for turn in turns)
+        return Episode(self.question, turns, tuple(texts.values()), self.prediction, self.error, read)
 
 
 def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
@@ -239,9 +254,10 @@ def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
     asks.
     """
     engine = _PolicyEngine()
-    with asking(engine.lm()):
-        engine.given(None, run)
-    return engine.asked[0], engine.schema
+    with asking(engine.lm()), suppress(_Asked):
+        run()
+    ((messages, _), (_, schema)) = min(engine.asked.items(), key=lambda one: one[1][0])
+    return messages, schema
 
 
 def as_written(values: Mapping[str, Any], schema: Schema | None, settings: EmbeddedSettings | None) -> dict[str, Any]:

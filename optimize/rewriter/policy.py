@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
+from querywright.errors import InputError, ModelError, QuerywrightError
+from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
 from querywright.models.response_parsing import plain_text
 from querywright.models.rewriters import save_weights
@@ -129,11 +130,11 @@ class HFPolicy:
         said = self.tokenizer.decode(completion.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return _alike(said) == _alike(completion.text)
 
-    def refused(self, prompt: tuple[int, ...], room: int) -> PromptTooLongError | None:
+    def refused(self, prompt: tuple[int, ...], room: int) -> LMPromptTooLongError | None:
         """Why a prompt of these tokens cannot be answered in so many: they do not fit the model's context."""
         context = context_of(self.model)
         taken = len(prompt) + room if self.kind == "causal" else max(len(prompt), room)  # an encoder has its own places
-        return None if context is None or taken <= context else PromptTooLongError(len(prompt), context, room)
+        return None if context is None or taken <= context else LMPromptTooLongError(len(prompt), context, room)
 
     def write(
         self,

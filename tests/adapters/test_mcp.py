@@ -82,7 +82,7 @@ def test_what_a_client_can_mend_is_told_and_nothing_else(program, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("a secret of the machine")
 
-    monkeypatch.setattr(type(program.program), "aforward", broken)
+    monkeypatch.setattr(type(program.program), "forward", broken)
     crashed = call(served, "ask", GIVEN)
     assert crashed.is_error
     assert "secret" not in crashed.content[0].text

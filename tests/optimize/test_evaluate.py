@@ -151,10 +151,10 @@ def test_nonsense_from_a_judge_is_counted_and_no_score_and_too_much_of_it_ends_t
 
 
 class Broken(PlainRetrieval):
-    async def plan(self, question, options):
+    def forward(self, question, options=None, history=None):
         if "number 3?" in question:
             raise KeyError("a slip")
-        return await super().plan(question, options)
+        return super().forward(question, options, history)
 
 
 class Strict(dspy.Module):

@@ -27,7 +27,6 @@ from querywright.programs import (
     MultipleChoiceReader,
     OracleEvidence,
     PlainRetrieval,
-    Plan,
     Technique,
     make_program,
     make_reader,
@@ -52,16 +51,16 @@ def test_make_program(retriever):
         make_program("plain", 5)
 
 
-def test_a_technique_of_ones_own_may_leave_knobs_undeclared_but_not_its_plan(retriever):
+def test_a_technique_of_ones_own_may_leave_knobs_undeclared_but_not_its_forward(retriever):
     class Pair(Technique):
         NAME = "pair"
 
-        async def plan(self, question, options):
-            return Plan((Query("one"), Query("two")))
+        def forward(self, question, options=None, history=None):
+            return self.retrieve([Query("one"), Query("two")])
 
     out = Pair(retriever, max_passages=4)(question=QUESTION)
     assert (len(out.passages), retriever.searches) == (4, [(("one", "two"), 4)])
-    with pytest.raises(NotImplementedError, match=r"Technique must write plan\(\)"):
+    with pytest.raises(NotImplementedError, match=r"Technique must write forward\(\)"):
         Technique(retriever)(question=QUESTION)
 
 

@@ -77,12 +77,17 @@ def side_by_side() -> Callable[[int], AbstractContextManager[None]]:
     return step
 
 
+def next_place() -> _Place:
+    """A place after all that were given before, calls side by side in the order of their steps."""
+    return (*_at.get(), next(_numbers))
+
+
 def transcribed(ask: Callable[[Request], Response], request: Request) -> Response:
     """The answer to a request, kept with it where there is a transcript."""
     kept = _kept.get()
     if kept is None:
         return ask(request)
-    place, answer = (*_at.get(), next(_numbers)), None
+    place, answer = next_place(), None
     try:
         response = ask(request)
         answer = response.text or ""

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from querywright.data.types import Question
-from querywright.errors import InputError, PromptTooLongError
+from querywright.errors import InputError
+from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.episodes import Episode, Turn, roll_out, run_episodes
@@ -195,7 +196,7 @@ def test_a_loss_that_is_no_number_changes_no_weight(recipe: Recipe) -> None:
 def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
     class Short(Bandit):
         def refused(self, prompt: Any, room: int) -> Exception | None:
-            return PromptTooLongError(9, 8, room) if "number 1?" in prompt[-1][1] else None
+            return LMPromptTooLongError(9, 8, room) if "number 1?" in prompt[-1][1] else None
 
     found = roll_out(Short(), partial(run_episodes, world.program("rrr", None)), world.questions[:3], OURS)
     assert [one.error for one in found] == [None, "prompt_too_long", None]
