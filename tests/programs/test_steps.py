@@ -61,7 +61,7 @@ def test_steps_side_by_side_wait_together_and_keep_their_order(run, count):
 
     def work_of(number):
         def work():
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=60)
             time.sleep(0.002 * (count - number))
             return number
 
@@ -107,7 +107,7 @@ def test_a_step_that_hangs_holds_up_neither_the_error_of_another_nor_the_process
         "except LookupError:\n"
         "    print('seen')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "seen\n", done.stderr
 
 
