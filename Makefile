@@ -57,7 +57,8 @@ PYTEST = $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 test: $(STAMP) ## Run the tests that take no more than minutes, on up to four cores
 	$(PYTEST) -m "not slow"
 
-test-all: test ## Run the tests, then the slow ones: kills, fuzzing, real models at length
+test-all: $(STAMP) ## Run the tests in random order, then the slow ones; repeat an order with make test-all SEED=7
+	$(PYTEST) -m "not slow" -p randomly $(if $(SEED),--randomly-seed=$(SEED))
 	ATTACK_SCALE=0.2 $(PYTEST) -m slow
 
 attack: $(STAMP) ## Attack every promise, so many times as often as the slow tests do: make attack SCALE=10

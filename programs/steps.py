@@ -91,7 +91,7 @@ def current_technique() -> Any:
 def recording(technique: Any) -> Iterator[list[Record]]:
     """Collect the records of the steps inside the ``with`` block, those of ``parallel`` calls included."""
     outer = _current.get()
-    steps = Steps(technique, canceled=outer and outer.canceled)
+    steps = Steps(technique, canceled=None if outer is None else outer.canceled)
     token = _current.set(steps)
     try:
         yield steps.records
@@ -163,7 +163,7 @@ def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
     """
     steps = _current.get()
     stage = 0 if steps is None else steps.next_stage()
-    parts = [Steps(steps and steps.technique, stage, steps and steps.canceled) for _ in calls]
+    parts = [Steps(None, stage) if steps is None else Steps(steps.technique, stage, steps.canceled) for _ in calls]
     traces: list[list[Any]] = [[] for _ in calls]
     stops: list[BaseException] = []
     failed, apart = threading.Event(), side_by_side()

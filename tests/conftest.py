@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # it is read when huggingface_hub is imported
 os.environ.setdefault("GOMP_SPINCOUNT", "100")  # read when torch is; tests that wait for a core by spinning take it
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"  # read when litellm is, which else downloads its prices
+
+# An example that takes long says that the machine is busy, and nothing of what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -85,7 +91,7 @@ def remote(chat_server: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     def make(*steps: Any, **options: Any) -> Any:
         server = chat_server(*steps)
         limits = Limits(**{"backoff": 0, "max_wait": 0, **options.pop("limits", {})})
-        given = {"api_base": server.url, "api_key": "sk-canary-0123456789abcdef", "timeout": 5.0, "limits": limits}
+        given = {"api_base": server.url, "api_key": "sk-canary-0123456789abcdef", "timeout": 60.0, "limits": limits}
         lm = resolve_lm("openai/x", **{**given, **options})
         opened.append(engine_of(lm))
         return lm, server

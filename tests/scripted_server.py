@@ -111,7 +111,7 @@ class ScriptedServer:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 reply = script._next(body, dict(self.headers))
                 if reply.hang:
-                    script._closed.wait(30)
+                    script._closed.wait(60)
                 if reply.hang or reply.drop:
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)

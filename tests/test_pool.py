@@ -22,7 +22,7 @@ def test_results_stand_in_the_order_of_the_items_and_an_exception_is_a_result():
 
     def work(n):
         if n == 0:
-            ended.wait(30)  # the first to begin is the last to end
+            ended.wait(60)  # the first to begin is the last to end
         elif n == 3:
             ended.set()
         elif n == 1:
@@ -46,7 +46,7 @@ def test_at_most_so_many_threads_work_at_a_time():
             most = max(most, now["working"])
             if now["working"] == threads:
                 all_in.set()
-        all_in.wait(30)
+        all_in.wait(60)
         with lock:
             now["working"] -= 1
 
@@ -59,7 +59,7 @@ def test_another_thread_is_started_only_when_nothing_has_ended_for_a_moment(monk
     assert len(set(bounded_map(lambda _: threading.get_ident(), range(200), threads=8))) == 1
     monkeypatch.undo()
     met = threading.Barrier(8)  # nothing ends before all eight are there
-    assert len(set(bounded_map(lambda _: (met.wait(30) and 0) or threading.get_ident(), range(8), threads=8))) == 8
+    assert len(set(bounded_map(lambda _: (met.wait(60) and 0) or threading.get_ident(), range(8), threads=8))) == 8
 
 
 def test_every_item_is_worked_on_once_also_when_each_takes_no_time():
@@ -81,24 +81,24 @@ def test_a_hung_item_is_late_what_it_gives_later_is_ignored_and_another_thread_g
     def work(n):
         workers[n] = threading.get_ident()
         if n == 0:
-            release.wait(30)
+            release.wait(60)
         if n == 20:
             release.set()
         return n
 
-    results = bounded_map(work, range(40), threads=1, deadline=0.3, on_done=lambda at, result: ended.append(at))
+    results = bounded_map(work, range(40), threads=1, deadline=1, on_done=lambda at, result: ended.append(at))
     assert isinstance(results[0], DeadlineError)
-    assert "0.3 seconds" in str(results[0])
+    assert "longer than 1 seconds" in str(results[0])
     assert results[1:] == list(range(1, 40))
     assert sorted(ended) == list(range(40))
     assert workers[0] not in {workers[n] for n in range(1, 40)}
 
 
 def test_what_a_server_has_asked_to_wait_is_not_late(chat_server):
-    said = {"status": 429, "body": {"error": {"message": "later"}}, "headers": {"Retry-After": "1"}}
+    said = {"status": 429, "body": {"error": {"message": "later"}}, "headers": {"Retry-After": "2"}}
     server = chat_server(said, "in time", {"hang": True})
     lm = resolve_lm("openai/any", api_base=server.url, api_key="x", temperature=1.0)
-    found = bounded_map(lambda n: lm(f"question {n}"), range(2), threads=1, deadline=0.7)
+    found = bounded_map(lambda n: lm(f"question {n}"), range(2), threads=1, deadline=1.5)
     assert found[0] == ["in time"]
     assert isinstance(found[1], DeadlineError)
 
@@ -108,7 +108,7 @@ def test_work_under_way_is_waited_for_when_the_process_ends_and_hung_work_is_not
         "import atexit, contextlib, time\n"
         "from querywright import pool\n"
         "atexit.unregister(pool.let_work_end)\n"
-        "atexit.register(pool.let_work_end, 1.5)  # in place of 5 seconds\n"
+        "atexit.register(pool.let_work_end, 2.5)  # in place of 5 seconds\n"
         "work = lambda n: (time.sleep(n), print('ended', n, flush=True))\n"
         "with contextlib.closing(pool.bounded_each(work, [600, 0.5, 0], threads=3)) as results:\n"
         "    next(results)\n"
@@ -125,7 +125,7 @@ def test_what_is_done_with_a_result_runs_in_the_calling_thread_and_its_error_sto
     def work(n):
         started.append(n)
         if n > 10:
-            stopped.wait(30)
+            stopped.wait(60)
         return n
 
     def on_done(position, result):
@@ -176,7 +176,7 @@ REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("Which?"),))
 
 
 class OneAtATime(LocalEngine):
-    """A model in this process that takes a quarter of a second for an answer."""
+    """A model in this process that takes half a second for an answer."""
 
     answers_identity = "slow"
 
@@ -184,7 +184,7 @@ class OneAtATime(LocalEngine):
         return object()
 
     def _answer(self, model, request, schema):
-        time.sleep(0.25)
+        time.sleep(0.5)
         return None
 
 
@@ -200,5 +200,5 @@ def test_to_wait_for_ones_own_calls_is_late_and_for_those_of_others_is_not():
             one.join()
         return calls
 
-    assert bounded_map(work, [1, 1, 1], threads=3, deadline=0.6) == [1, 1, 1]
-    assert isinstance(bounded_map(work, [4], threads=1, deadline=0.6)[0], DeadlineError)
+    assert bounded_map(work, [1, 1, 1], threads=3, deadline=1.2) == [1, 1, 1]
+    assert isinstance(bounded_map(work, [4], threads=1, deadline=1.2)[0], DeadlineError)

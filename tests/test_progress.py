@@ -102,7 +102,7 @@ def test_a_part_tells_of_the_whole_and_a_callable_is_called():
 
 
 def wait(until):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not until():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -60,7 +60,7 @@ def test_importing_the_adapters_switches_nothing_on_that_sends(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout.split() == ["None", "False", "None"], done.stderr
     assert not (tmp_path / ".haystack").exists()

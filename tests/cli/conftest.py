@@ -240,7 +240,7 @@ def write(tmp_path: Path) -> Callable[[str, list[Any]], Path]:
 def outside() -> Callable[..., Result]:
     """Runs a command in a process of its own, as a user does."""
 
-    def call(*arguments: object, timeout: float = 120, **environment: str) -> Result:
+    def call(*arguments: object, timeout: float = 300, **environment: str) -> Result:
         done = subprocess.run(
             [sys.executable, "-m", "querywright", *map(str, arguments)],
             capture_output=True,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from querywright.optimize.study.engine import snapshot
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds that a test waits for a process at most."""
 
 
@@ -91,7 +91,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
 
 def forget_answers(home: Path) -> None:
     """Leave vectors in the working folder, so that processes need no embedder, and forget LM answers and searches."""
-    with sqlite3.connect(home / "store.sqlite", timeout=30) as store:
+    with sqlite3.connect(home / "store.sqlite", timeout=300) as store:
         store.execute("DELETE FROM querywright_entries WHERE kind = 'lm' OR kind LIKE 'ranking:%'")
     store.close()
 

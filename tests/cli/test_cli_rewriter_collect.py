@@ -75,7 +75,7 @@ def test_only_train_questions_are_asked_and_the_best_kept(collect: Any, vague: P
 def test_as_many_rewrites_are_asked_for_at_a_time_as_the_threads_say(
     collect: Any, server: Any, rows: list[dict[str, Any]]
 ) -> None:
-    together = threading.Barrier(8, timeout=60)  # 4 questions, 2 candidates each
+    together = threading.Barrier(8, timeout=300)  # 4 questions, 2 candidates each
 
     def reply(body: dict[str, Any]) -> str:
         together.wait()

@@ -298,7 +298,7 @@ def sound_questions(draw: st.DrawFn) -> Question:
     return Question(draw(TEXT), draw(TEXT), options, answer, aliases, **labels)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(questions=st.lists(sound_questions(), unique_by=lambda question: question.id, min_size=1, max_size=4))
 def test_what_is_written_is_read_again(write, questions):
     assert read_questions(write("q.jsonl", *(question.to_json() for question in questions))) == questions

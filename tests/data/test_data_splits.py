@@ -23,7 +23,7 @@ def split_of(splits):
     return {question.id: name for name, part in splits._asdict().items() for question in part}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ids=IDS, seed=st.integers(), data=st.data())
 def test_a_question_stays_in_its_split(ids, seed, data):
     everything = [Question(name, f"{number}?") for number, name in enumerate(ids)]

@@ -28,7 +28,7 @@ def test_it_runs_and_gives_what_it_shows(docs, workshop):
         from nbclient import NotebookClient
 
         NotebookClient(
-            run, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(workshop)}}
+            run, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(workshop)}}
         ).execute()
 
     for one, other in zip(kept.cells, run.cells, strict=True):

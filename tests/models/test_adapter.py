@@ -156,7 +156,7 @@ PLANTED = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(PLANTED), max_size=12))
 def test_no_input_breaks_the_frame(pieces):
     text = user_text(passages="".join(pieces), question="Q?")

@@ -59,7 +59,7 @@ def reserved(budget, attempts=6):
 
 def test_processes_together_make_exactly_as_many_calls_as_are_allowed(place, store):
     workers = [subprocess.Popen([sys.executable, "-c", WORKER, place], stdout=subprocess.PIPE) for _ in range(2)]
-    assert sum(int(worker.communicate(timeout=120)[0]) for worker in workers) == 50
+    assert sum(int(worker.communicate(timeout=300)[0]) for worker in workers) == 50
     assert Budget(store, "study").spent == (50, 250, 25.0)
 
 

@@ -288,7 +288,7 @@ with dspy.context(lm=lm):
 print(*sorted({"torch", "sentence_transformers", "transformers", "datasets", "pandas", "scipy"} & sys.modules.keys()))
 """
     command = [sys.executable, "-c", code, str(tmp_path), server.url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.split() == ["yes"], done.stderr
 
 

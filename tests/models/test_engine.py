@@ -300,7 +300,7 @@ def test_an_event_loop_has_more_requests_under_way_than_threads_of_its_own():
 
     class Waiting:
         def complete(self, asked):
-            together.wait(timeout=30)
+            together.wait(timeout=60)
             return text_response("done", "stop", asked.model, 1, 1)
 
     engine = AsyncLMEngine(LMEngine(Waiting(), identity="waiting", limits=Limits(at_once=20)))

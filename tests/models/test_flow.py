@@ -30,7 +30,7 @@ class Capacity:
                 return {"status": 429, "body": {"error": {"message": "too many requests"}}}
             self.under_way += 1
             self.most = max(self.most, self.under_way)
-        self.full.wait(30)
+        self.full.wait(60)
         with self.lock:
             self.under_way -= 1
         return "yes"

@@ -34,7 +34,7 @@ def tokens_of():
     def ask(what: str, content: dict[str, Any]) -> dict[str, Any]:
         address = f"{llama.server.listening_address}/{what}"
         request = urllib.request.Request(address, json.dumps(content).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.load(answer)
 
     def tokens(chat: list[tuple[str, str]]) -> list[int]:

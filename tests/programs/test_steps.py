@@ -43,7 +43,7 @@ def test_calls_side_by_side_wait_together_and_keep_their_order(count):
     barrier = threading.Barrier(max(count, 1))  # it breaks unless all are under way at the same time
 
     def work(number):
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=60)
         time.sleep(0.002 * (count - number))
         return number
 
@@ -80,7 +80,7 @@ def test_a_call_that_hangs_holds_up_neither_the_error_of_another_nor_the_process
         "except LookupError:\n"
         "    print('seen')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "seen\n", done.stderr
 
 
@@ -151,7 +151,7 @@ def test_a_technique_is_called_in_an_event_loop_beside_others(retriever, scripte
         NAME = "waits"
 
         def forward(self, question, options=None, history=None):
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=60)
             return self.retrieve([Query(question)])
 
     barrier, technique = threading.Barrier(20), Waits(retriever)

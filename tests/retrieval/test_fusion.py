@@ -106,7 +106,7 @@ def test_equal_to_ranx() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     for lists, expected in zip(cases, json.loads(done.stdout), strict=True):
         for name in ("rrf", "best_score"):

@@ -146,9 +146,9 @@ class Running:
         logging.getLogger(LOGGER).addHandler(self._handler)
         logging.getLogger(LOGGER).setLevel(logging.INFO)
         self._thread.start()
-        assert started.wait(30)
+        assert started.wait(60)
         headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
-        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=30)
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=300)
 
     def ask(self, number: int = 7, **more: Any) -> httpx.Response:
         return self.client.post("/ask", json={"question": f"What of {number}?"} | more)
@@ -168,7 +168,7 @@ class Running:
                 return float(line.removeprefix(start))
         return 0.0
 
-    def wait_for(self, true: Callable[[], bool], seconds: float = 10) -> None:
+    def wait_for(self, true: Callable[[], bool], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, "it did not come to that"
@@ -177,7 +177,7 @@ class Running:
     def stop(self) -> None:
         self.client.close()
         self.server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(60)
         logging.getLogger(LOGGER).removeHandler(self._handler)
         assert not self._thread.is_alive()
         assert self.unexpected() == self.expected

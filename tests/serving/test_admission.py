@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -120,7 +121,7 @@ def test_what_cannot_be_asked_is_told(run, scripted):
 
 def raw(server, data):
     """What the server sends on a bare connection."""
-    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=300) as connection:
         connection.sendall(data)
         found = b""
         while part := connection.recv(65536):
@@ -137,17 +138,17 @@ def test_a_body_that_does_not_come_is_not_waited_for(run):
 
 
 def test_who_asks_too_often_is_told_when_to_come_back(run):
-    server = run(rate=0.5, burst=2)
+    server = run(rate=0.01, burst=2)  # a question every 100 seconds
     assert [server.ask(n).status_code for n in range(3)] == [200, 200, 429]
     late = server.ask()
     assert late.json()["error"]["kind"] == "rate"
-    assert 1 <= int(late.headers["retry-after"]) <= 2
+    assert 0 < int(late.headers["retry-after"]) <= 100
     assert server.client.get("/health").status_code == 200
 
 
 def test_more_questions_than_may_wait_are_refused(run, scripted):
     go = threading.Event()
-    scripted.before = lambda number: go.wait(10)
+    scripted.before = lambda number: go.wait(60)
     server = run(concurrency=1, waiting=1)
     under_way = server.server._service.work
     with ThreadPoolExecutor(2) as pool:
@@ -167,12 +168,12 @@ def test_more_questions_than_may_wait_are_refused(run, scripted):
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_takes_too_long_is_given_up(run, scripted, stream):
     go = threading.Event()
-    scripted.before = lambda number: go.wait(10)
-    server = run(deadline=0.3)
+    scripted.before = lambda number: go.wait(60)
+    server = run(deadline=1)
     answer = server.ask(7, stream=stream)
     go.set()
     if stream:  # what was found was sent before
-        assert answer.text.rstrip().endswith('"no answer within 0.3 seconds"}}')
+        assert answer.text.rstrip().endswith('"no answer within 1 seconds"}}')
         assert "event: passages" in answer.text
     else:
         assert (answer.status_code, answer.json()["error"]["kind"]) == (504, "deadline")
@@ -198,13 +199,15 @@ def test_nothing_further_is_done_for_a_client_that_went_away(run, scripted, retr
 
     def wait():
         searching.set()
-        go.wait(10)
+        go.wait(60)
 
     retriever.before = wait
     server = run()
-    with pytest.raises(httpx.ReadTimeout):
-        server.client.post("/ask", json=ASKED | {"stream": stream}, timeout=0.3)
-    assert searching.is_set()
+    body = json.dumps(ASKED | {"stream": stream}).encode()
+    head = "POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=300) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert searching.wait(60)
     server.wait_for(lambda: server.server._service.work.running == 0)
     server.wait_for(lambda: bool(server.lines()))
     go.set()
@@ -217,7 +220,7 @@ def test_nothing_further_is_done_for_a_client_that_went_away(run, scripted, retr
 
 def test_a_client_that_goes_away_within_a_stream_is_counted_so(run, scripted):
     go = threading.Event()
-    scripted.before = lambda number: go.wait(10)
+    scripted.before = lambda number: go.wait(60)
     server = run()
     with server.client.stream("POST", "/ask", json=ASKED | {"stream": True}) as answer:
         assert answer.status_code == 200  # what was found was sent
@@ -229,7 +232,7 @@ def test_a_client_that_goes_away_within_a_stream_is_counted_so(run, scripted):
 def test_who_waits_for_a_turn_sees_that_the_connection_lives(run, scripted, monkeypatch):
     monkeypatch.setattr(work, "QUIET_SECONDS", 0.05)
     go = threading.Event()
-    scripted.before = lambda number: go.wait(10)
+    scripted.before = lambda number: go.wait(60)
     server = run(concurrency=1)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(server.ask, 1)
@@ -244,7 +247,7 @@ def test_who_waits_for_a_turn_sees_that_the_connection_lives(run, scripted, monk
 
 def test_a_stream_that_is_under_way_at_the_end_of_grace_ends_with_a_word(run, scripted, caplog):
     go = threading.Event()
-    scripted.before = lambda number: go.wait(10)
+    scripted.before = lambda number: go.wait(60)
     server = run(grace=0.1)
     with server.client.stream("POST", "/ask", json=ASKED | {"stream": True}) as answer:
         server.server.should_exit = True

@@ -19,7 +19,7 @@ from querywright.serving.programs import loader
 
 def test_a_question_ends_with_the_program_that_it_began_with(run, make, scripted):
     go = threading.Event()
-    scripted.before = lambda number: number == 1 and go.wait(10)
+    scripted.before = lambda number: number == 1 and go.wait(60)
     server = run(load=lambda name, before: make(scripted, mark="b"))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(server.ask, 1)

@@ -51,7 +51,7 @@ def ask(folder):
         threading.Thread(target=viewer.serve_forever, daemon=True).start()
 
         def call(method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, str]:
-            connection = http.client.HTTPConnection(*viewer.server_address, timeout=30)
+            connection = http.client.HTTPConnection(*viewer.server_address, timeout=300)
             names = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, None if body is None else json.dumps(body), names)
             answer = connection.getresponse()

@@ -94,7 +94,7 @@ def prompts(program):
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
 @given(data=st.data())
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_was_tuned_is_what_is_read(technique, data, place, write):
     knobs = data.draw(st.fixed_dictionaries({knob.name: values_of(knob) for knob in TECHNIQUES[technique].KNOBS}))
     program = make_program(technique, None, reader=data.draw(st.sampled_from([None, *READERS])), **knobs)

@@ -260,7 +260,7 @@ assert program("What is hot?").answer == "tea"
 def test_loading_imports_nothing_that_compiling_needs(script, tmp_path):
     told = f"{script}\nimport sys\nprint([name for name in {FORBIDDEN!r} if name in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+        [sys.executable, "-c", told], capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False
     )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 

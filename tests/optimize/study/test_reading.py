@@ -247,7 +247,7 @@ LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
 DATA = LEAF | st.lists(LEAF, max_size=3) | st.dictionaries(st.text(max_size=8), LEAF | st.lists(LEAF), max_size=3)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(DATA, st.sampled_from(sorted(StudySpec.model_fields)))
 def test_whatever_stands_under_a_key_is_read_or_refused(value, key):
     try:
