@@ -9,6 +9,7 @@ import logging
 import pytest
 from dspy.utils.exceptions import LMRateLimitError, LMTimeoutError
 
+from querywright.data.declined import DECLINED
 from querywright.data.types import Passage
 from querywright.errors import (
     ArtifactError,
@@ -22,6 +23,7 @@ from querywright.errors import (
 from querywright.models.engine_errors import LMBudgetError, LMOutageError, LMPromptTooLongError
 from querywright.serving.failures import STATUSES, failure_of
 from querywright.serving.logging import write_logs
+from querywright.serving.shapes import has_declined
 
 QUESTION = "What of 7, Mrs Planted?"
 
@@ -208,3 +210,17 @@ def test_what_other_libraries_say_is_told_by_its_place(told, questions):
     assert foreign["where"].startswith("test_ask:")
     assert ("message" in foreign) == questions
     assert own["message"] == "Invalid HTTP request received."
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "declined"),
+    [
+        (DECLINED, (), True),
+        ("I don't know", ("I know", " I don't know "), False),
+        ("I don't know", ("I know", "I don't"), True),
+        ("tea", (), False),
+        (None, (), False),
+    ],
+)
+def test_a_reader_declines_unless_its_answer_is_an_option(answer, options, declined):
+    assert has_declined(answer, options) is declined

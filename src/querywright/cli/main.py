@@ -32,7 +32,6 @@ from querywright.cli.serve import mcp, serve
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
-from querywright.cli.traffic import drift_command, traffic_app
 from querywright.cli.view import view
 from querywright.errors import BudgetError, InputError, QuerywrightError
 
@@ -63,8 +62,6 @@ COMMANDS: dict[str, Any] = {
     "rewriter": rewriter_app,
     "study": study_app,
     "testset": testset_app,
-    "drift": drift_command,
-    "traffic": traffic_app,
     "mcp": mcp,
     "techniques": techniques,
     "serve": serve,

@@ -15,7 +15,6 @@ from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.show import note
-from querywright.errors import InputError
 from querywright.models.keys import api_key
 from querywright.serving.settings import ServeSettings
 
@@ -63,8 +62,6 @@ def serve(
     digest: Annotated[tuple[str, ...], Parameter(metavar="SHA256", show_default=False)] = (),
     trusted_proxy: Address | None = None,
     log_questions: opt.Flag = False,
-    record: opt.File | None = None,
-    record_hashes: opt.Flag = False,
     limits: Limits = Limits(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
@@ -86,25 +83,17 @@ def serve(
         digest: Refuse anything else; one for each artifact, in order.
         trusted_proxy: A proxy whose X-Forwarded-For is believed.
         log_questions: Write questions to the log, which they are kept out of.
-        record: Append every question and what came of it to this file, for querywright drift and traffic.
-        record_hashes: With --record: salted hashes in the place of texts.
     """
-    from querywright.watching.traffic import JsonLines
-
-    if record_hashes and record is None:
-        raise InputError("--record-hashes says how --record FILE writes texts; name the file as well")
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
         **helpers.given(lm), home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy,
-        log_questions=log_questions,
-        watchers=() if record is None else (JsonLines(record, questions=not record_hashes),), **asdict(limits),
+        log_questions=log_questions, **asdict(limits),
     )  # fmt: skip
     _run(settings, lm)
 
 
 def _run(settings: ServeSettings, lm: opt.LMOptions) -> None:
-    from querywright.optimize.artifacts.watchers import flush
     from querywright.serving.logging import write_logs
     from querywright.serving.server import serve as run
 
@@ -126,7 +115,6 @@ def _run(settings: ServeSettings, lm: opt.LMOptions) -> None:
         note(f"serving on {url} (Ctrl-C stops)")
 
     run(replace(settings, lm=given), on_start=started)
-    flush()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # every answer is out; a thread that still asks for one which nobody waits for must not hold this up

@@ -84,15 +84,15 @@ class Service:
         """What a program makes of a question in its turn, and what that cost, however it ends."""
 
         async def work() -> Any:
-            async with self.work.turn(), self._counted(note_of(request.scope)) as given:
-                return await call(asked.question, asked.options, history=asked.history, metadata=given)
+            async with self.work.turn(), self._counted(note_of(request.scope)):
+                return await call(asked.question, asked.options, history=asked.history)
 
         return await self.work.attended(request.receive, work())
 
     async def events(self, served: Served, asked: Any, note: Note) -> AsyncGenerator[tuple[str, Any], None]:
         """What becomes of a question, as names and data."""
-        async with self.work.turn(), self._counted(note) as given:
-            stream: Any = served.program.astream(asked.question, asked.options, history=asked.history, metadata=given)
+        async with self.work.turn(), self._counted(note):
+            stream: Any = served.program.astream(asked.question, asked.options, history=asked.history)
             async with contextlib.aclosing(stream) as events:
                 async for event in events:
                     if event.kind == "prediction":
@@ -115,11 +115,11 @@ class Service:
         return told
 
     @contextlib.asynccontextmanager
-    async def _counted(self, note: Note) -> AsyncIterator[dict[str, str]]:
-        """Counts LM calls; gives what watchers are told of the request."""
+    async def _counted(self, note: Note) -> AsyncIterator[None]:
+        """Count the LM calls of a request."""
         with metered() as meter:
             try:
-                yield {"request_id": note.id}
+                yield
             finally:
                 cost = meter.total
                 note.fields |= {"lm_calls": cost.calls, "lm_saved": cost.saved}

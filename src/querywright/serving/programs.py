@@ -127,7 +127,7 @@ def loader(settings: ServeSettings) -> Load:
             writer = before.program.technique.writer_lm or writer
         program = load(
             artifact, lm=lm_for(manifest, before), reranker=settings.reranker, writer_lm=writer, home=settings.home,
-            verify=settings.verify, watchers=settings.watchers,
+            verify=settings.verify,
         )  # fmt: skip
         if manifest.collection is not None:
             # Search once for what nobody searched for: a model that is missing is found out now.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ class ServeSettings:
         home: The working folder that holds the collections, and the rewriters.
         verify: Replay the golden answers of an artifact before it is used. Default False.
         digests: The digests that the artifacts must have, in their order; empty for any.
-        watchers: Told of every question, by a thread that holds up no request: see ``LoadedProgram``.
         max_body: Bytes of a request's body at most. Default 65536.
         max_question: Characters of a question at most. Default 4000.
         max_options: Options of a question at most, 2 or more. Default 20.
@@ -67,7 +65,6 @@ class ServeSettings:
     home: Path | None = None
     verify: bool = False
     digests: tuple[str, ...] = ()
-    watchers: tuple[Callable[[Any], object], ...] = ()
     max_body: int = 65_536
     max_question: int = 4000
     max_options: int = 20

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, field_validator
 
+from querywright.data.declined import says_declined
 from querywright.optimize.artifacts.files import Golden
-from querywright.optimize.artifacts.watchers import has_declined
 from querywright.serving.settings import ServeSettings
 
 _TEXT = r"\S"
@@ -164,6 +164,11 @@ def request_shapes(settings: ServeSettings, names: Sequence[str]) -> tuple[type[
     }
     retrieve = create_model("Asked", __base__=AskedIn, **fields)
     return retrieve, create_model("AskedToStream", __base__=retrieve, stream=(bool, False))
+
+
+def has_declined(answer: str | None, options: Sequence[str]) -> bool:
+    """Return whether an answer says that the passages do not answer the question. An option is never such an answer."""
+    return bool(answer) and answer not in [option.strip() for option in options] and says_declined(str(answer))
 
 
 def passages_out(passages: Any) -> list[dict[str, Any]]:
