@@ -87,12 +87,7 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
         "optimize.artifacts.loaded.Event",
         "optimize.artifacts.loaded.Answered",
     ),
-    "Artifacts in other hands": (
-        "optimize.artifacts.verify.verify",
-        "optimize.artifacts.diff.diff",
-        "optimize.artifacts.pack.pack",
-        "optimize.artifacts.pack.unpack",
-    ),
+    "Artifacts in other hands": ("optimize.artifacts.verify.verify",),
     "Serving": ("serving.settings.ServeSettings", "serving.app.make_app"),
     "Other frameworks": (
         "adapters.dspy.as_module",

@@ -14,7 +14,6 @@ import dspy
 
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
-from querywright.models.embedder import Embedder
 from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, resolve_lm, writer_beside
 from querywright.models.recording import PACKAGED, PREFIX
@@ -230,13 +229,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
             f"program was compiled with {manifest.embedder!r}; build the collection again with that embedder, or "
             "compile again"
         )
-    return open_compiled_on(manifest, None, home)
-
-
-def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
-    """Open the collection in a working folder, which has to be the one that an artifact was compiled on."""
-    name, engine = str(manifest.collection), str(manifest.engine)
-    found = open_retriever(name, engine=engine, embedder=embedder, home=home, where=manifest.where)
+    found = open_retriever(manifest.collection, engine=manifest.engine, home=home, where=manifest.where)
     check_compiled_on(manifest, found.fingerprint)
     return found
 
