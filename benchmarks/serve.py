@@ -1,6 +1,6 @@
 """The server against the program called directly, under faults, and while its artifact is replaced.
 
-Usage: python benchmarks/serve.py [--part overhead --part soak --part reload] [--requests 20000] [--json]
+Usage: python benchmarks/serve.py [--part overhead --part soak] [--requests 20000] [--json]
 
 overhead: the same questions at concurrency 64, in turns, through the program's ``acall`` in a process of its own and
 through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop;
@@ -11,9 +11,8 @@ soak: so many requests at concurrency 64 while the LM fails: 429, no answer with
 connections, 5 per cent of its calls each. Counted are requests without an answer, answers of other questions and
 statuses that are not documented (all to be 0), and the resident memory of the server over time.
 
-reload: 10 times another state of the artifact is written and loaded at concurrency 32; no request may fail.
 
-The exit status is 1 where soak or reload finds what may not be.
+The exit status is 1 where soak finds what may not be.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from faulty import BROKEN_OFF, right_answer
 from loopback import Loopback
 
 HERE = Path(__file__).resolve()
-PARTS = ("overhead", "soak", "reload")
+PARTS = ("overhead", "soak")
 KEY, LM, NAME = "QUERYWRIGHT_BENCH_KEY", "openai/bench", "bench"
 ROUNDS = 5
 
@@ -103,7 +102,7 @@ def serve(folder: Path, url: str, timeout: float) -> None:
     from querywright.serving.logging import write_logs
 
     settings = ServeSettings(
-        artifacts=(folder / "artifact",), home=folder, lm=_lm(url, timeout), port=0, rate=0, waiting=256
+        artifact=folder / "artifact", home=folder, lm=_lm(url, timeout), port=0, rate=0, waiting=256
     )
     with (folder / "log.jsonl").open("w") as log:
         write_logs(log)
@@ -350,53 +349,10 @@ def soak(given: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def reload(given: argparse.Namespace) -> dict[str, Any]:
-    """Ten states of the artifact, one after another, while questions are asked."""
-    statuses: Counter[int] = Counter()
-    versions: Counter[str] = Counter()
-    swaps: list[tuple[int, float, bool]] = []
-    with bench(given.technique, 0.05) as (folder, lm), Child("serve", folder, lm.url, 30) as server:
-
-        async def work() -> None:
-            client, ended, numbers = Client(server.said), asyncio.Event(), iter(range(10**9))
-
-            async def ask() -> None:
-                while not ended.is_set():
-                    status, told = await client.post("/ask", {"question": question(next(numbers))})
-                    statuses[status] += 1
-                    versions[told.get("version", "none")] += 1
-
-            asking = [asyncio.create_task(ask()) for _ in range(32)]
-            for swap in range(10):
-                await asyncio.sleep(1)
-                version = await asyncio.to_thread(write, folder, given.technique, 3 + swap % 5)
-                began = time.perf_counter()
-                status, told = await client.post("/reload")
-                seconds = time.perf_counter() - began
-                swaps.append((status, seconds, status == 200 and told["artifacts"][0]["after"] == version))
-            ended.set()
-            await asyncio.gather(*asking)
-
-        asyncio.run(work())
-    report = {"statuses": dict(statuses), "versions": len(versions), "swaps": swaps}
-    print(
-        f"reload, {len(swaps)} swaps at concurrency 32: {sum(1 for one in swaps if one[2])} done, "
-        f"{statistics.median(one[1] for one in swaps):.2f} s each; {sum(statuses.values())} requests, statuses "
-        f"{dict(statuses)}; {len(versions)} versions answered"
-    )
-    return report
-
-
 def faults(report: dict[str, Any]) -> list[str]:
-    """What may not be: requests of the soak lost, answered with another's answer or with a status unheard of, and
-    requests or reloads of the part reload that failed.
-    """
-    soaked, reloaded = report.get("soak", {}), report.get("reload", {"statuses": {}, "swaps": []})
-    found = [f"{len(soaked[kind])} {kind}" for kind in ("lost", "wrong", "undocumented") if soaked.get(kind)]
-    failed = sum(count for status, count in reloaded["statuses"].items() if status != 200)
-    found += [f"{failed} failed while programs were replaced"] if failed else []
-    left = sum(1 for *_, done in reloaded["swaps"] if not done)
-    return found + ([f"{left} programs not replaced"] if left else [])
+    """Return what failed in the soak: lost requests, answers of another question, unknown statuses."""
+    soaked = report.get("soak", {})
+    return [f"{len(soaked[kind])} {kind}" for kind in ("lost", "wrong", "undocumented") if soaked.get(kind)]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -415,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     given = parser.parse_args(arguments)
     if given.child is not None:
         (serve if given.child == "serve" else call)(given.folder, given.url, given.timeout)
-    parts = {"overhead": overhead, "soak": soak, "reload": reload}
+    parts = {"overhead": overhead, "soak": soak}
     report = {name: parts[name](given) for name in given.part or PARTS}
     if given.json:
         print(json.dumps(report))

@@ -67,15 +67,10 @@ def test_options_are_chosen_from_and_retrieve_asks_no_reader(run, make, scripted
     assert (missing.status_code, "options" in missing.json()["error"]["message"]) == (422, True)
 
 
-def test_two_artifacts_are_told_apart(run, make, scripted):
-    server = run({"one": make(scripted), "two": make(scripted, mark="b")})
-    assert server.ask().json()["artifact"] == "one"
-    assert server.ask(artifact="two").json()["version"] == "b" * 12
-    unknown = server.ask(artifact="three")
-    assert (unknown.status_code, "one, two" in unknown.json()["error"]["message"]) == (404, True)
-    told = server.client.get("/health").json()
-    assert [one["name"] for one in told["artifacts"]] == ["one", "two"]
-    assert (told["live"], told["ready"]) == (True, True)
+def test_health_names_the_artifact(run):
+    told = run().client.get("/health").json()
+    assert (told["live"], told["ready"], told["token"]) == (True, True, False)
+    assert told["artifact"] == {"name": "sample", "version": "a" * 12, "technique": "plain", "reader": "short_answer"}
 
 
 @pytest.mark.parametrize("how", [{"headers": {"Accept": "text/event-stream"}}, {"stream": True}])
