@@ -12,7 +12,7 @@ export PIP_ROOT_USER_ACTION ?= ignore
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live lock licences sbom test test-all attack mutation coverage lint .style .mypy .pyright docs table picture format bench bench-peers train-rewriter clean
+.PHONY: help install demo demo-live lock licences sbom test test-all attack coverage lint .style .mypy .pyright docs table picture format bench bench-peers train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,9 +64,6 @@ test-all: $(STAMP) ## Run the tests in random order, then the slow ones; repeat 
 attack: $(STAMP) ## Attack every promise, so many times as often as the slow tests do: make attack SCALE=10
 	ATTACK_SCALE=$(or $(SCALE),1) $(PYTEST) tests/attack
 
-mutation: $(STAMP) ## Change one thing at a time where it is decided, and count how often a test notices: make mutation N=200 SEED=1
-	$(BIN)/python tests/attack/mutants.py $(or $(N),200)
-
 coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twice as long
 	$(PYTEST) --cov --cov-report=term --cov-fail-under=90
 
@@ -104,8 +101,6 @@ bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/load.py
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/techniques.py --home $(QUERYWRIGHT_HOME)/bench
-	$(BIN)/python benchmarks/rewriter.py
-	$(BIN)/python benchmarks/recipes.py
 
 bench-peers: $(STAMP) ## Run the same work by LangChain, LlamaIndex, DSPy's Evaluate and node by node beside ours, five rounds in turn
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group bench

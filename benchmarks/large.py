@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import trials
 from loopback import Loopback
-from study import RETRIEVAL
-from trials import TESTED, TRAIN
+from study import RETRIEVAL, TESTED, TRAIN
+from study import Site as StudySite
+from study import run as run_study
 
 import querywright
 from querywright.data.types import Label, Passage, Question
@@ -244,8 +244,8 @@ def study(site: Site) -> dict[str, float]:
         for number, one in enumerate(passages[: DEV + TRAIN + TESTED])
     ]
     with Loopback(0.0) as server:
-        place = trials.Site.build(site.home / "study", server, passages[:1000], asked, 0)
-        ran = trials.run(place, "large", place.asked, {**RETRIEVAL, "trials": site.trials, "pruner": "paired"})
+        place = StudySite.build(site.home / "study", server, passages[:1000], asked, 0)
+        ran = run_study(place, "large", place.asked, {**RETRIEVAL, "trials": site.trials, "pruner": "paired"})
     each = [one.seconds for one in ran.walls]
     tenth = max(1, len(each) // 10)
     early, late = statistics.median(each[tenth : 2 * tenth]), statistics.median(each[-tenth:])

@@ -264,18 +264,16 @@ class Loopback:
 
     Args:
         latency: Seconds from request to answer.
-        script: What is run instead of this file, such as one that fails now and then.
         port: Where it listens; 0 for any free one.
     """
 
-    def __init__(self, latency: float, script: Path | None = None, port: int = 0) -> None:
+    def __init__(self, latency: float, port: int = 0) -> None:
         self.latency = latency
         self.port = port
         self.url = ""
-        self._script = Path(__file__).resolve() if script is None else script
 
     def __enter__(self) -> Loopback:
-        command = [sys.executable, str(self._script), "--latency", str(self.latency)]
+        command = [sys.executable, str(Path(__file__).resolve()), "--latency", str(self.latency)]
         command += ["--port", str(self.port)] if self.port else []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

@@ -96,23 +96,6 @@ def _made_up(passages: int, questions: int) -> Material:
     return Material(f"made up by a seeded generator, {len(kept)} passages", tuple(kept), _with_options(asked))
 
 
-def more_questions(questions: Sequence[Question], passages: Sequence[Passage], count: int) -> list[Question]:
-    """So many questions: those given, then one for each passage about its title.
-
-    Raises:
-        ValueError: There are too few passages.
-    """
-    titles = {passage.title: passage for passage in passages if passage.title}
-    named = [
-        Question(f"about {one.id}", f"What is said of {one.title}?", evidence={one.id: Label.USEFUL})
-        for one in titles.values()
-    ]
-    made = [*questions, *named][:count]
-    if len(made) < count:
-        raise ValueError(f"{count} questions are wanted, but {len(made)} can be made; give more passages")
-    return made
-
-
 def _with_options(asked: Sequence[tuple[str, str, str, dict[str, Label]]]) -> tuple[Question, ...]:
     """The questions, each with its answer and three others' as options."""
     answers = list(dict.fromkeys(answer for _, _, answer, _ in asked))

@@ -1,19 +1,12 @@
-"""The server against the program called directly, under faults, and while its artifact is replaced.
+"""The server compared with the program called directly.
 
-Usage: python benchmarks/serve.py [--part overhead --part soak --part reload] [--requests 20000] [--json]
+Usage: python benchmarks/serve.py [--questions 384] [--concurrency 64] [--json]
 
-overhead: the same questions at concurrency 64, in turns, through the program's ``acall`` in a process of its own and
+The same questions at concurrency 64, in turns, through the program's ``acall`` in a process of its own and
 through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop;
 the server has taken what it loaded out of the garbage collector's rounds, which the other has not, so that the ratio
 can be below 1. Who asks the server works on the same processors, so with few of them a part of the ratio is his.
 
-soak: so many requests at concurrency 64 while the LM fails: 429, no answer within its timeout, broken JSON and dropped
-connections, 5 per cent of its calls each. Counted are requests without an answer, answers of other questions and
-statuses that are not documented (all to be 0), and the resident memory of the server over time.
-
-reload: 10 times another state of the artifact is written and loaded at concurrency 32; no request may fail.
-
-The exit status is 1 where soak or reload finds what may not be.
 """
 
 from __future__ import annotations
@@ -30,18 +23,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from faulty import BROKEN_OFF, right_answer
 from loopback import Loopback
 
 HERE = Path(__file__).resolve()
-PARTS = ("overhead", "soak", "reload")
 KEY, LM, NAME = "QUERYWRIGHT_BENCH_KEY", "openai/bench", "bench"
 ROUNDS = 5
 
@@ -103,7 +93,7 @@ def serve(folder: Path, url: str, timeout: float) -> None:
     from querywright.serving.logging import write_logs
 
     settings = ServeSettings(
-        artifacts=(folder / "artifact",), home=folder, lm=_lm(url, timeout), port=0, rate=0, waiting=256
+        artifact=folder / "artifact", home=folder, lm=_lm(url, timeout), port=0, rate=0, waiting=256
     )
     with (folder / "log.jsonl").open("w") as log:
         write_logs(log)
@@ -193,12 +183,6 @@ class Child:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    @property
-    def resident(self) -> float:
-        """MiB of memory."""
-        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
 
 class Client:
     """The plainest of HTTP clients: connections that are kept, bodies with a length."""
@@ -232,12 +216,9 @@ class Client:
 
 
 @contextmanager
-def bench(technique: str, latency: float, script: str | None = None) -> Iterator[tuple[Path, Loopback]]:
+def bench(technique: str, latency: float) -> Iterator[tuple[Path, Loopback]]:
     """A working folder with an artifact, and an LM."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Loopback(latency, None if script is None else HERE.with_name(script)) as lm,
-    ):
+    with tempfile.TemporaryDirectory() as folder, Loopback(latency) as lm:
         prepare(Path(folder), technique, 500)
         yield Path(folder), lm
 
@@ -302,111 +283,12 @@ def overhead(given: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def soak(given: argparse.Namespace) -> dict[str, Any]:
-    """Many requests, an LM that fails."""
-    from querywright.serving.failures import STATUSES
-
-    statuses: Counter[int] = Counter()
-    kinds: Counter[str] = Counter()
-    wrong, lost, fell_back = [], [], 0
-    memory: list[tuple[int, float]] = []
-    with bench(given.technique, 0.05, "faulty.py") as (folder, lm), Child("serve", folder, lm.url, 1.0) as server:
-        client = Client(server.said)
-
-        async def ask(number: int) -> None:
-            nonlocal fell_back
-            try:
-                status, told = await asyncio.wait_for(client.post("/ask", {"question": question(number)}), 120)
-            except (OSError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
-                lost.append(f"{number}: {type(error).__name__}")
-                return
-            statuses[status] += 1
-            if status != 200:
-                kinds[told["error"]["kind"]] += 1
-            elif told["answer"] != right_answer(number):
-                # Of an answer that broke off twice the text is given as far as it goes, and the fallback says so.
-                if "reader" in told["fallbacks"] and told["answer"] == BROKEN_OFF:
-                    fell_back += 1
-                else:
-                    wrong.append([number, told["answer"], told["fallbacks"]])
-            if sum(statuses.values()) % max(1, given.requests // 20) == 0:
-                memory.append((sum(statuses.values()), server.resident))
-
-        taken, wall = asyncio.run(at_once(0, given.requests, given.concurrency, ask))
-        made = lm.counts().calls
-    warm = [size for done, size in memory if done >= given.requests * 0.25]
-    report = {
-        "requests": given.requests, "concurrency": given.concurrency, "seconds": wall, "p95": p95(taken),
-        "LM calls": made, "statuses": dict(statuses), "kinds": dict(kinds), "answered as the LM broke off": fell_back,
-        "lost": lost, "wrong": wrong, "undocumented": [one for one in statuses if one != 200 and one not in STATUSES],
-        "memory": memory, "memory growth after warm-up": warm[-1] - warm[0] if warm else None,
-    }  # fmt: skip
-    print(
-        f"soak, {given.requests} requests, concurrency {given.concurrency}, {wall:.0f} s: statuses {dict(statuses)}; "
-        f"{len(lost)} lost, {len(wrong)} wrong, {len(report['undocumented'])} undocumented statuses; {fell_back} "
-        f"answers broke off twice; {made} LM calls; memory {warm[0] if warm else 0:.0f} MiB warm, "
-        f"{warm[-1] if warm else 0:.0f} at the end"
-    )
-    return report
-
-
-def reload(given: argparse.Namespace) -> dict[str, Any]:
-    """Ten states of the artifact, one after another, while questions are asked."""
-    statuses: Counter[int] = Counter()
-    versions: Counter[str] = Counter()
-    swaps: list[tuple[int, float, bool]] = []
-    with bench(given.technique, 0.05) as (folder, lm), Child("serve", folder, lm.url, 30) as server:
-
-        async def work() -> None:
-            client, ended, numbers = Client(server.said), asyncio.Event(), iter(range(10**9))
-
-            async def ask() -> None:
-                while not ended.is_set():
-                    status, told = await client.post("/ask", {"question": question(next(numbers))})
-                    statuses[status] += 1
-                    versions[told.get("version", "none")] += 1
-
-            asking = [asyncio.create_task(ask()) for _ in range(32)]
-            for swap in range(10):
-                await asyncio.sleep(1)
-                version = await asyncio.to_thread(write, folder, given.technique, 3 + swap % 5)
-                began = time.perf_counter()
-                status, told = await client.post("/reload")
-                seconds = time.perf_counter() - began
-                swaps.append((status, seconds, status == 200 and told["artifacts"][0]["after"] == version))
-            ended.set()
-            await asyncio.gather(*asking)
-
-        asyncio.run(work())
-    report = {"statuses": dict(statuses), "versions": len(versions), "swaps": swaps}
-    print(
-        f"reload, {len(swaps)} swaps at concurrency 32: {sum(1 for one in swaps if one[2])} done, "
-        f"{statistics.median(one[1] for one in swaps):.2f} s each; {sum(statuses.values())} requests, statuses "
-        f"{dict(statuses)}; {len(versions)} versions answered"
-    )
-    return report
-
-
-def faults(report: dict[str, Any]) -> list[str]:
-    """What may not be: requests of the soak lost, answered with another's answer or with a status unheard of, and
-    requests or reloads of the part reload that failed.
-    """
-    soaked, reloaded = report.get("soak", {}), report.get("reload", {"statuses": {}, "swaps": []})
-    found = [f"{len(soaked[kind])} {kind}" for kind in ("lost", "wrong", "undocumented") if soaked.get(kind)]
-    failed = sum(count for status, count in reloaded["statuses"].items() if status != 200)
-    found += [f"{failed} failed while programs were replaced"] if failed else []
-    left = sum(1 for *_, done in reloaded["swaps"] if not done)
-    return found + ([f"{left} programs not replaced"] if left else [])
-
-
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", action="append", choices=PARTS, help="what is run (default: all)")
     parser.add_argument("--technique", default="multi_query")
-    parser.add_argument("--latency", type=float, default=0.2, help="seconds of an LM call in the part overhead")
-    parser.add_argument("--questions", type=int, default=384, help="in each turn of the part overhead")
+    parser.add_argument("--latency", type=float, default=0.2, help="seconds of an LM call")
+    parser.add_argument("--questions", type=int, default=384, help="in each turn")
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--requests", type=int, default=20_000, help="of the part soak")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON at the end")
     parser.add_argument("--child", choices=("serve", "call"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -415,12 +297,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     given = parser.parse_args(arguments)
     if given.child is not None:
         (serve if given.child == "serve" else call)(given.folder, given.url, given.timeout)
-    parts = {"overhead": overhead, "soak": soak, "reload": reload}
-    report = {name: parts[name](given) for name in given.part or PARTS}
+    report = overhead(given)
     if given.json:
         print(json.dumps(report))
-    if found := faults(report):
-        sys.exit(f"failed: {'; '.join(found)}")
     return report
 
 

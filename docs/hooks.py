@@ -86,22 +86,8 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
     "What load gives": (
         "optimize.artifacts.loaded.Event",
         "optimize.artifacts.loaded.Answered",
-        "optimize.artifacts.watchers.Exchange",
     ),
-    "Artifacts in other hands": (
-        "optimize.artifacts.verify.verify",
-        "optimize.artifacts.diff.diff",
-        "optimize.artifacts.pack.pack",
-        "optimize.artifacts.pack.unpack",
-    ),
-    "Watching": (
-        "watching.traffic.JsonLines",
-        "watching.otel.OpenTelemetry",
-        "watching.traffic.read_traffic",
-        "watching.drift.find_drift",
-        "watching.drift.Drift",
-        "watching.labelled.labelled_questions",
-    ),
+    "Artifacts in other hands": ("optimize.artifacts.verify.verify",),
     "Serving": ("serving.settings.ServeSettings", "serving.app.make_app"),
     "Other frameworks": (
         "adapters.dspy.as_module",

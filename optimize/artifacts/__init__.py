@@ -1,1 +1,1 @@
-"""Artifacts: compiled programs as folders that an application can check, load, compare, pack and sign."""
+"""Artifacts: compiled programs as folders that an application can check, load, pin and sign."""

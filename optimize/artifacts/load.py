@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,12 @@ import dspy
 
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
-from querywright.models.embedder import Embedder
 from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, resolve_lm, writer_beside
 from querywright.models.recording import PACKAGED, PREFIX
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, checked_artifact, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.artifacts.watchers import Watcher
 from querywright.optimize.artifacts.writers import find_rewriter
 from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class, use_writer
@@ -55,7 +53,6 @@ def load(
     home: str | Path | None = None,
     verify: bool = False,
     digest: str | None = None,
-    watchers: Sequence[Watcher] = (),
 ) -> LoadedProgram:
     """Load an artifact; everything is checked before the first answer.
 
@@ -75,7 +72,6 @@ def load(
         verify: Ask the golden questions and compare with what the program answered when it was saved.
         digest: The digest that the artifact must have, ``sha256:...`` as ``querywright artifact show`` prints it; any
             other one is refused. Default: any.
-        watchers: Each is called with an ``Exchange`` after every question.
 
     Raises:
         ArtifactError: The artifact is missing, damaged or edited, has another digest, names an LM elsewhere that
@@ -121,7 +117,6 @@ def load(
             differing = golden_difference(loaded, golden)
             if differing:
                 raise ArtifactError(f"golden.jsonl line {number}: {differing}")
-    loaded.watchers = tuple(watchers)  # who watches is told of the application's questions, not of ours
     return loaded
 
 
@@ -236,13 +231,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
             f"program was compiled with {manifest.embedder!r}; build the collection again with that embedder, or "
             "compile again"
         )
-    return open_compiled_on(manifest, None, home)
-
-
-def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
-    """Open the collection in a working folder, which has to be the one that an artifact was compiled on."""
-    name, engine = str(manifest.collection), str(manifest.engine)
-    found = open_retriever(name, engine=engine, embedder=embedder, home=home, where=manifest.where)
+    found = open_retriever(manifest.collection, engine=manifest.engine, home=home, where=manifest.where)
     check_compiled_on(manifest, found.fingerprint)
     return found
 

@@ -18,7 +18,6 @@ from querywright.errors import InputError
 from querywright.models.circuit_breaker import INCURABLE
 from querywright.models.pieces import Ear, FieldText
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden
-from querywright.optimize.artifacts.watchers import Watcher, watched
 from querywright.optimize.dspy_context import asking
 from querywright.pool import bounded_map
 from querywright.programs import RAG, Ensemble
@@ -30,7 +29,6 @@ Asked = str | tuple[str, Sequence[str] | None] | Question
 """A question, with its options where it has any."""
 
 Options = Sequence[str] | None
-Metadata = Mapping[str, str] | None
 Given = Mapping[str, Any]
 """``question``, ``options`` and, where there is one, ``history``."""
 
@@ -78,35 +76,27 @@ class LoadedProgram:
         program: The DSPy program.
         lm: The LM that it asks.
         manifest: How it was made. The beginning of its digest is the program's ``id``.
-        watchers: Each is called with an ``Exchange`` after every question, from the thread that asked (of a stream:
-            from the thread that works on it; of an event loop: soon afterwards, from one thread that does nothing
-            else). An error of a watcher is logged and goes no further.
         golden: Questions with what it answered when it was saved. Default none.
     """
 
     def __init__(
-        self, program: RAG, lm: dspy.BaseLM, manifest: ArtifactManifest, watchers: Sequence[Watcher] = (),
-        golden: Sequence[Golden] = (),
-    ) -> None:  # fmt: skip
+        self, program: RAG, lm: dspy.BaseLM, manifest: ArtifactManifest, golden: Sequence[Golden] = ()
+    ) -> None:
         self.program = program
         self.lm = lm
         self.manifest = manifest
         self.id = manifest.id
-        self.watchers: tuple[Watcher, ...] = tuple(watchers)
         self.golden: tuple[Golden, ...] = tuple(golden)
         self._retrieving = _without_reader(program)
         self._streams = not isinstance(program, Ensemble) and not isinstance(program.reader, MultipleChoiceReader)
 
-    def __call__(
-        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
-    ) -> dspy.Prediction:
+    def __call__(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
         """Ask.
 
         Args:
             question: The question.
             options: Option texts for a multiple-choice program.
             history: The conversation before the question, see ``turns_of``. Default none.
-            metadata: Given to the watchers, such as the id of a request.
 
         Returns:
             ``answer``, ``support``, ``passages`` (list of Passage, best first), ``queries``, ``fallbacks``,
@@ -117,29 +107,23 @@ class LoadedProgram:
             OutageError: The LM is down.
             dspy.utils.exceptions.LMError: The LM failed.
         """
-        return self._ask(self.program, _given(question, options, history), metadata)
+        return self._ask(self.program, _given(question, options, history))
 
-    async def acall(
-        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
-    ) -> dspy.Prediction:
+    async def acall(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
         """``__call__`` in an event loop, which is never held up.
 
         When it is cancelled nothing further is begun. An LM call that is under way ends by itself, after its last
         attempt at the latest, and its answer is kept.
         """
-        return await self._ask_async(self.program, _given(question, options, history), metadata)
+        return await self._ask_async(self.program, _given(question, options, history))
 
-    def retrieve(
-        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
-    ) -> dspy.Prediction:
+    def retrieve(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
         """The technique alone: find passages, and ask no reader. As ``__call__``, with None as the answer."""
-        return self._ask(self._retrieving, _given(question, options, history), metadata)
+        return self._ask(self._retrieving, _given(question, options, history))
 
-    async def aretrieve(
-        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
-    ) -> dspy.Prediction:
+    async def aretrieve(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
         """``retrieve`` in an event loop."""
-        return await self._ask_async(self._retrieving, _given(question, options, history), metadata)
+        return await self._ask_async(self._retrieving, _given(question, options, history))
 
     def batch(
         self, questions: Sequence[Asked], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
@@ -181,9 +165,7 @@ class LoadedProgram:
             for one, made in zip(asked, results, strict=True)
         ]
 
-    def stream(
-        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
-    ) -> Iterator[Event]:
+    def stream(self, question: str, options: Options = None, *, history: History = None) -> Iterator[Event]:
         """Ask, and be told on the way.
 
         The answer comes in pieces as the LM writes it, without what it reasons. A multiple-choice answer, one that is
@@ -194,7 +176,6 @@ class LoadedProgram:
             question: The question.
             options: Option texts for a multiple-choice program.
             history: The conversation before the question, see ``turns_of``. Default none.
-            metadata: Given to the watchers.
 
         Yields:
             ``queries``, ``passages``, any number of ``text`` and ``restart``, and ``prediction``: see ``Event``.
@@ -204,7 +185,7 @@ class LoadedProgram:
         def work() -> None:
             teller = _Teller(events.put, streams=self._streams)
             try:
-                teller.end(self._ask(self.program, _given(question, options, history), metadata, teller))
+                teller.end(self._ask(self.program, _given(question, options, history), teller))
                 events.put(None)
             except BaseException as error:  # noqa: BLE001 - raised where the events are read
                 events.put(error)
@@ -216,9 +197,7 @@ class LoadedProgram:
                 raise event
             yield event
 
-    async def astream(
-        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
-    ) -> AsyncIterator[Event]:
+    async def astream(self, question: str, options: Options = None, *, history: History = None) -> AsyncIterator[Event]:
         """``stream`` in an event loop. Closed before its end, it is a cancelled ``acall``."""
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -230,7 +209,7 @@ class LoadedProgram:
         async def work() -> None:
             teller = _Teller(send, streams=self._streams)
             try:
-                teller.end(await self._ask_async(self.program, _given(question, options, history), metadata, teller))
+                teller.end(await self._ask_async(self.program, _given(question, options, history), teller))
             finally:
                 send(None)
 
@@ -264,18 +243,13 @@ class LoadedProgram:
             error.args = (f"{error}{remedy}", *error.args[1:])
             raise
 
-    def _ask(self, program: RAG, given: Given, metadata: Metadata, listener: Listener | None = None) -> dspy.Prediction:
-        with watched(self.watchers, self.id, given, metadata) as made, self._asking(), telling(listener):
-            made.append(program(**given))
-        return made[0]
+    def _ask(self, program: RAG, given: Given, listener: Listener | None = None) -> dspy.Prediction:
+        with self._asking(), telling(listener):
+            return program(**given)
 
-    async def _ask_async(
-        self, program: RAG, given: Given, metadata: Metadata, listener: Listener | None = None
-    ) -> dspy.Prediction:
-        watching = watched(self.watchers, self.id, given, metadata, later=True)
-        with watching as made, self._asking(), telling(listener):
-            made.append(await program.acall(**given))
-        return made[0]
+    async def _ask_async(self, program: RAG, given: Given, listener: Listener | None = None) -> dspy.Prediction:
+        with self._asking(), telling(listener):
+            return await program.acall(**given)
 
 
 class _Teller:

@@ -1,7 +1,7 @@
 """The LM that writes for an artifact: named as it was compiled, a trained rewriter by its checksum.
 
 An artifact never says where its rewriter is, as it never says where its collection is. Whoever compiles with a rewriter
-keeps a copy of it in the working folder; a packed artifact brings it along.
+keeps a copy of it in the workspace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from querywright.home import home as working_folder
 from querywright.models.rewriters import KEPT, MANIFEST, Rewriter, read_rewriter, rewriter_of
 
 LARGEST_KEPT = 64 * 2**20
-"""Bytes of a rewriter that is copied, here and into a packed artifact; an adapter comes nowhere near it."""
+"""Bytes of a rewriter that is copied; an adapter comes nowhere near it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -48,48 +48,37 @@ def ref_of(lm: Any) -> WriterRef:
     return WriterRef(name=str(lm.model), checksum="") if rewriter is None else _ref(rewriter)
 
 
-def keep_rewriter(path: Path, home: Path | None = None, ref: WriterRef | None = None) -> Path | None:
-    """Copy a rewriter into the working folder, where the programs that are compiled with it find it.
+def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
+    """Copy a rewriter into the workspace, where the programs that are compiled with it find it.
 
     Args:
         path: The rewriter's folder.
-        home: The working folder. Default: ``querywright.home.home()``.
-        ref: What it is, where the folder has another name. Default: it is named by its folder.
+        home: The workspace. Default: ``querywright.home.home()``.
 
     Returns:
-        The copy; None where the rewriter is too large to be copied.
+        The copy; None if the rewriter is too large to be copied.
 
     Raises:
-        ArtifactError: It is no rewriter, or cannot be copied.
+        ArtifactError: The folder holds no rewriter, or cannot be copied.
     """
-    found = read_rewriter(path) if ref is None else checked_rewriter(path, ref)
-    if not is_small(found):
+    found = read_rewriter(path)
+    if sum((found.path / name).stat().st_size for name in found.files) > LARGEST_KEPT:
         return None
-    ref = ref or _ref(found)
+    ref = _ref(found)
     folder = _kept(ref, home)
+
+    def copy(made: Path) -> None:
+        for name in (MANIFEST, *found.files):
+            shutil.copyfile(found.path / name, made / name)
+        checked_rewriter(made, ref)
+
     with contextlib.suppress(ArtifactError, OSError):
         checked_rewriter(folder, ref)
         return folder
     with writing(f"the rewriter {ref}", "nothing in the working folder was changed", "working folder (--home)"):
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_folder(folder, lambda made: _copy_checked(found, made, ref))
+        replace_folder(folder, copy)
     return folder
-
-
-def _copy_checked(rewriter: Rewriter, folder: Path, ref: WriterRef) -> None:
-    copy_rewriter(rewriter, folder)
-    checked_rewriter(folder, ref)
-
-
-def is_small(rewriter: Rewriter) -> bool:
-    """Whether a rewriter is copied."""
-    return sum((rewriter.path / name).stat().st_size for name in rewriter.files) <= LARGEST_KEPT
-
-
-def copy_rewriter(rewriter: Rewriter, folder: Path) -> None:
-    """Copy the files of a rewriter into a folder."""
-    for name in (MANIFEST, *rewriter.files):
-        shutil.copyfile(rewriter.path / name, folder / name)
 
 
 def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:

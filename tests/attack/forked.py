@@ -19,7 +19,7 @@ from typing import Any
 
 WARM = (
     "chromadb", "dspy", "optuna", "pandas", "pyarrow.parquet", "bm25s", "querywright.api",
-    "querywright.optimize", "querywright.optimize.artifacts.pack", "querywright.optimize.artifacts.save",
+    "querywright.optimize", "querywright.optimize.artifacts.save",
     "querywright.optimize.study.engine", "querywright.optimize.question_build", "querywright.optimize.report",
     "querywright.optimize.testsets", "querywright.retrieval.chroma_index", "querywright.models.recording",
     "querywright.models.lm", "querywright.models.remote",

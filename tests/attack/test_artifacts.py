@@ -1,39 +1,31 @@
-"""Artifacts and packed files that were changed, cut or written by a process that was killed: whole, or refused."""
+"""Artifacts and recordings that were changed, cut or written by a process that was killed: whole, or refused."""
 
 from __future__ import annotations
 
 import gzip
 import random
 import runpy
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from querywright.errors import ArtifactError, InputError
+from querywright.errors import InputError
 from querywright.models.recording import packaged_recording, read_recording
-from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import read_artifact
-from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.pack import unpack
-from querywright.retrieval.collection import list_collections
 
 pytestmark = pytest.mark.slow
 
 # What the tests of artifacts stand on: a small collection, a program over it, an embedder without a model.
 for name in ("optimize/conftest.py", "optimize/artifacts/conftest.py"):
     made = runpy.run_path(str(Path(__file__).parents[1] / name))
-    wanted = {"make_world", "make_lm", "write", "place", "artifact", "built", "saved", "word_model", "file"}
+    wanted = {"make_world", "make_lm", "write", "place", "artifact", "built", "saved", "word_model"}
     globals().update({key: made[key] for key in wanted & made.keys()})
 
 REFUSED = "a changed byte of an artifact is refused, and nothing of it runs"
 WHOLE = "an artifact whose writer is killed is the old one or the new one, whole"
-PACKED = "a changed byte of a packed file is refused or changes nothing"
 RECORDED = "a changed byte of a recording is refused or changes nothing"
-UNPACKED = "a killed unpacking leaves nothing half there, and the next one completes"
 
 
 TAMPERED = """
@@ -151,53 +143,3 @@ def test_changed_recordings(tmp_path, times, attack):
             attack.tried(RECORDED, read_recording(path) == right, turn)
         except InputError as error:
             attack.tried(RECORDED, path.name in str(error), error)
-
-
-def test_changed_packed_files(file, saved, tmp_path, times, attack):
-    whole, target, chance, refusals = file.read_bytes(), tmp_path / "x.qw", random.Random(3), 0
-    for turn in range(times(60)):
-        target.write_bytes(changed(whole, turn, chance))
-        try:
-            unpack(target, tmp_path / "a", home=tmp_path / "other")
-            attack.tried(PACKED, read_artifact(tmp_path / "a").data == read_artifact(saved[1]).data, turn)
-        except ArtifactError:
-            refusals += 1
-            attack.tried(PACKED, True)
-    assert refusals > times(60) // 2
-    open_store(tmp_path / "other").close()
-
-
-UNPACKING = """
-import sys
-from pathlib import Path
-from querywright.optimize.artifacts.pack import unpack
-import querywright.retrieval.chroma_index, chromadb
-print("ready", flush=True)
-sys.stdin.readline()
-for turn in range(1000):
-    unpack(Path(sys.argv[1]), Path(sys.argv[2]), home=Path(f"{sys.argv[3]}{turn}"))
-"""
-
-
-def test_killed_while_unpacking(file, tmp_path, word_model, make_lm, times, attack):
-    for turn in range(times(1)):
-        folder = tmp_path / str(turn)
-        folder.mkdir()
-        child = subprocess.Popen(
-            [sys.executable, "-c", UNPACKING, str(file), str(folder / "a"), str(folder / "home")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        with child:
-            assert child.stdout.readline() == "ready\n"
-            child.stdin.write("\n")
-            child.stdin.flush()
-            time.sleep(1.0 + 0.07 * turn)
-            child.send_signal(signal.SIGKILL)
-        homes = sorted(folder.glob("home*"))
-        assert homes
-        for home in homes:
-            is_whole = set(list_collections(home)) <= {"cards"}
-            unpack(file, folder / "a", home=home)
-            load(folder / "a", lm=make_lm(), home=home, verify=True)
-            attack.tried(UNPACKED, is_whole and not list(home.glob(".unpacking-*")), home.name)
-            open_store(home).close()

@@ -30,7 +30,7 @@ Forks = runpy.run_path(str(HERE / "forked.py"))["Forks"]
 SAME = "a command that is killed and run again finds what an undisturbed one finds"
 CLEAN = "a kill leaves nothing half-written once the command has run again"
 PAID = "a kill costs at most the calls that were under way"
-HALF = re.compile(r"^\..*\.(tmp|old)$|^\..*\.new-|^\.unpacking-|^\.building")
+HALF = re.compile(r"^\..*\.(tmp|old)$|^\..*\.new-|^\.building")
 NOT_THE_SAME = {
     "card.json",
     "created",
@@ -53,8 +53,6 @@ COMMANDS: dict[str, str] = {
     "study": "study run study.yaml --out study",
     "study with two workers": "study run study.yaml --out study --workers 2",
     "questions build": "questions build tiny --num-questions 6 {lm}",
-    "artifact pack": "artifact pack made --out new.qw",
-    "artifact unpack": "artifact unpack made.qw --out there --home elsewhere",
     "recording write": "recording write new.jsonl.gz --label a",
     "judge label": "judge label plain plain@bm25 --data bare.jsonl --collection tiny --out labels.jsonl --depth 3 {lm}",
     "testset rephrase": "testset rephrase asked --out set.jsonl --number 6 {lm}",
@@ -117,7 +115,7 @@ def forks():
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory, server, forks):
-    """A folder with all that the commands need: questions, collections, an artifact, a packed one, a finished study."""
+    """A folder with all that the commands need: questions, collections, an artifact, a finished study."""
     folder = tmp_path_factory.mktemp("template")
     rows = CLI["question_rows"]()
     texts = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in CLI["TOPICS"].items()]
@@ -150,7 +148,7 @@ def template(tmp_path_factory, server, forks):
         "index tiny passages.jsonl", "index asked passages.jsonl",
         "questions import asked written.parquet",
         "compile hcqr --data questions.jsonl --collection tiny --out made --sizes 3,4,4 --trials 2 --seed 1",
-        "artifact pack made --out made.qw", "study run study.yaml --out studied",
+        "study run study.yaml --out studied",
     ):  # fmt: skip
         asks = command.startswith("compile")
         status, _, said = forks.run(folder, *command.split(), *(lm if asks else ()))
@@ -225,13 +223,6 @@ def outcome(name: str, folder: Path, forks: Any) -> Any:
     if name == "questions build":
         found = questions_folder("tiny", folder / "home")
         return {id: one.questions for id, one in read_records(found).items()}, published_passages(found)[1]
-    if name == "artifact pack":
-        status, _, said = forks.run(folder, "artifact", "unpack", "new.qw", "--out", "back", "--home", "back-home")
-        assert status == 0, said
-        return made(folder / "back"), collections(folder / "back-home")
-    if name == "artifact unpack":
-        status, _, said = forks.run(folder, "artifact", "show", "there", "--home", "elsewhere")
-        return status, said, made(folder / "there"), collections(folder / "elsewhere")
     if name in ("questions import", "questions fill"):
         found = forks.run(folder, "questions", "export", "asked", "--out", "back.parquet")
         assert found[0] == 0, found
@@ -287,7 +278,6 @@ TWICE = {
     "study": ["study run study.yaml --out study"] * 2,
     "study export": ["study export studied --out trials.parquet"] * 2,
     "judge label": ["judge label --data bare.jsonl --collection tiny --out labels.jsonl --depth 2 {lm}"] * 2,
-    "artifact unpack": ["artifact unpack made.qw --out there --home elsewhere"] * 2,
     "compile": ["compile hcqr --data questions.jsonl --collection tiny --out new --sizes 3,4,4 --trials 2 {lm}"] * 2,
 }
 

@@ -59,7 +59,7 @@ def small_disk(place: Path, size: str):
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@pytest.mark.parametrize("name", ["index", "compare", "compile", "questions build", "artifact unpack", "judge label"])
+@pytest.mark.parametrize("name", ["index", "compare", "compile", "questions build", "judge label"])
 def test_disks_without_room_or_right(name, template, server, forks, tmp_path, times, attack):
     lm = LM.format(url=server.address)
     command = KILLS["COMMANDS"][name].format(lm=lm).split()

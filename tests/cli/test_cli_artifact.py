@@ -6,21 +6,19 @@ Below: programs on other engines, and with a reranker.
 from __future__ import annotations
 
 import getpass
-import hashlib
 import json
 import platform
 import re
 import shutil
 import socket
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 import querywright
 from querywright.errors import CollectionError
-from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
+from querywright.optimize.artifacts.files import Golden, write_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.programs import make_program
 
@@ -53,7 +51,7 @@ def address(server):
     return ["--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
 
 
-def test_a_compiled_program_is_shown_checked_and_compared(ok, cli, artifact, address, tmp_path):
+def test_a_compiled_program_is_shown_and_checked(ok, cli, artifact, address, tmp_path):
     shown = ok("artifact", "show", artifact, width=160)
     for text in (
         "made: ", "LM: openai/scripted", "collection: tiny", "On test, met once", "no rewriting", "Prompts",
@@ -71,22 +69,6 @@ def test_a_compiled_program_is_shown_checked_and_compared(ok, cli, artifact, add
 
     other = tmp_path / "other"
     shutil.copytree(artifact, other)
-    same = cli("artifact", "diff", artifact, other)
-    assert (same.status, same.out.splitlines()[-1]) == (0, "They are the same.")
-    read = read_artifact(artifact)
-    knobs = {**read.state.knobs, "max_passages": 7}
-    program = make_program(read.state.technique, lambda query, k: [], reader=read.state.reader, **knobs)
-    predictor = program.reader.predict
-    predictor.signature = predictor.signature.with_instructions("Choose well.")
-    facts = read.manifest.model_dump(include={"lm", "created", "made", *BARE})
-    golden = [Golden(question="Which?", options=[one, "x"], answer="x", passages=[]) for one in ("first", "second")]
-    golden[1].history = ["It leaks."]
-    write_artifact(other, program, golden=golden, card="", **facts)
-    found = cli("artifact", "diff", artifact, other, width=160)
-    knob = f"max_passages: {read.state.knobs['max_passages']} -> 7"
-    for text in (knob, "{+well+}", "B: not asked", "options: first, x", "options: second, x", "history: It leaks."):
-        assert text in found.out
-    assert cli("artifact", "diff", artifact, other, "--json").data["knobs"]
     (other / "README.md").write_text("changed")
     broken = cli("artifact", "verify", other, width=160)
     assert (broken.status, "differs: files: README.md was changed" in broken.out) == (2, True)
@@ -116,47 +98,16 @@ def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
     assert json.loads((artifact / "program.json").read_text())["knobs"]["max_passages"] == 2
 
 
-def test_a_compiled_program_goes_to_another_machine(ok, cli, artifact, address, tmp_path):
-    packed = ok("artifact", "pack", artifact, "--out", "made.qw", width=160)
-    digest = f"sha256:{hashlib.sha256(Path('made.qw').read_bytes()).hexdigest()}"
-    for text in ("the collection tiny (6 passages)", digest):
-        assert text in packed.out
-    other = tmp_path / "another-machine"
-    unpack = ("artifact", "unpack", "made.qw", "--home", other)
-    done = cli(*unpack, "--out", "there/made", "--digest", digest, width=160)
-    assert "collection tiny: 6 passages, built" in done.out, done.err
-    pinned = cli("artifact", "show", artifact, "--json").data["digest"]
-    verify = ("artifact", "verify", "there/made", "--home", other, *address, "--digest")
-    assert cli(*verify, pinned).status == 0
-    refused = cli(*verify, digest, width=160)
-    assert (refused.status, "is asked for: it is another one" in refused.out) == (2, True)
-    assert "there already" in cli(*unpack, "--out", "there/again", width=160).out
-    refused = cli(*unpack, "--out", "there/no", "--digest", pinned)
-    assert (refused.status, "is asked for; get the file again" in " ".join(refused.err.split())) == (2, True)
-    data = bytearray(Path("made.qw").read_bytes())
-    data[len(data) // 2] ^= 1
-    Path("changed.qw").write_bytes(data)
-    assert cli("artifact", "unpack", "changed.qw", "--out", "there/no").status == 2
-    assert not Path("there/no").exists()
-
-
-@pytest.mark.parametrize("command", ["show", "show --json", "verify", "verify --json", "diff", "diff --json"])
-def test_nothing_of_a_hostile_artifact_steers_the_terminal(command, cli, hostile, tmp_path):
+@pytest.mark.parametrize("command", ["show", "show --json", "verify", "verify --json"])
+def test_nothing_of_a_hostile_artifact_steers_the_terminal(command, cli, hostile):
     name, *options = command.split()
-    if name == "diff":
-        program = make_program("plain", lambda query, k: [], reader=None)
-        write_artifact(tmp_path / "plain", program, lm="x/y", created="", made={}, golden=[], card="", **BARE)
-        options.append(tmp_path / "plain")
     done = cli("artifact", name, hostile, *options, width=120)
     assert done.out
     for text in (done.out, done.err):
         assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
         assert "--json" in options or not any(line.startswith("ok: files: all is well") for line in text.splitlines())
-    if command in ("show", "diff"):
-        assert not re.findall(r"(?m)^ {0,8}ok: files", done.out)
-    if command == "diff":
-        assert "gate: off -> null" in done.out
     if command == "show":
+        assert not re.findall(r"(?m)^ {0,8}ok: files", done.out)
         assert "[bold red]red[/]" in done.out
     if "--json" in options and name != "verify":
         assert "\\u009b31m" in done.out
@@ -180,11 +131,8 @@ def test_no_secret_and_no_name_of_the_machine_is_in_what_is_saved(
         "compile", "hcqr", "--data", data, "--collection", collection, "--out", place / "saved", "--sizes", "3,4,4",
         "--trials", "2", "--lm", "openai/scripted", "--api-base", server.address, "--api-key-env", "PLANTED_KEY",
     )  # fmt: skip
-    assert cli("artifact", "pack", "saved", "--out", place / "saved.qw").status == 0
-    contents = {path.name: path.read_bytes() for path in [*(place / "saved").iterdir(), place / "saved.qw"]}
-    with zipfile.ZipFile(place / "saved.qw") as archive:
-        contents |= {f"saved.qw/{name}": archive.read(name) for name in archive.namelist()}
-    assert len(contents) >= 4 + 1 + 7
+    contents = {path.name: path.read_bytes() for path in (place / "saved").iterdir()}
+    assert len(contents) == 4
     words = [KEY, USER, HOST, PLACE, str(tmp_path), tmp_path.name, "127.0.0.1", str(server.server_port),
              str(Path.home()), "PLANTED_KEY"]  # fmt: skip
     assert [(name, one) for name, data in contents.items() for one in words if one.encode() in data] == []

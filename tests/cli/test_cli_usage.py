@@ -204,10 +204,9 @@ def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, col
     ok("evaluate", "plain", "--data", questions, "--limit", 2, "--rows", "rows.jsonl", *fixed)
     ok("judge", "label", "--data", questions, "--limit", 1, "--out", "labels.jsonl", *fixed)
     ok("recording", "write", "shared.jsonl.gz", "--label", "a")
-    ok("artifact", "pack", artifact, "--out", "shared.qw")
     private = [Path("rows.jsonl"), Path("labels.jsonl"), Path("results"), *Path("results").iterdir()]
     private += [path for path in Path("home").rglob("*") if path.suffix in {".jsonl", ".sqlite", ".json"}]
-    handed_on = [Path("shared.jsonl.gz"), Path("shared.qw"), artifact, *artifact.iterdir()]
+    handed_on = [Path("shared.jsonl.gz"), artifact, *artifact.iterdir()]
     assert [str(path) for path in private if path.stat().st_mode & 0o077] == []
     assert [str(path) for path in handed_on if not path.stat().st_mode & 0o044] == []
     Path("labels.jsonl").chmod(0o660)  # a file that people share stays theirs

@@ -110,7 +110,7 @@ def riddles(write: Any, rows_of_questions: Any) -> Path:
     ])  # fmt: skip
 
 
-def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
+def test_an_artifact_is_asked_shown_and_evaluated_with_its_rewriter(
     ok: Any, cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
     made = ok("compile", "rrr", "--data", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
@@ -128,12 +128,6 @@ def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     assert (verified.status, f"ok: writer: {name}" in verified.out) == (0, True), verified.out
     evaluated = cli("evaluate", "artifacts/mine", "--data", riddles, "--limit", "2", "--json", *server.lm)
     assert f"mine: written by {trained.identity}, read by openai/scripted" in evaluated.data["notes"]
-    packed = cli("artifact", "pack", "artifacts/mine", "--out", "mine.qw", width=300)
-    assert f"and the rewriter {name}" in packed.out
-    there = cli("artifact", "unpack", "mine.qw", "--out", "there", "--home", "elsewhere", width=300)
-    assert f"rewriter {name}: in the working folder" in there.out
-    again = cli("ask", "Riddle 4?", "--artifact", "there", "--trace", "--home", "elsewhere", *OPTIONS, *server.lm)
-    assert (again.status, trained.identity in again.out) == (0, True), again.err
 
 
 def test_a_study_chooses_between_its_rewriters_and_its_programs_name_one(

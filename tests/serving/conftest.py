@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -185,13 +185,13 @@ class Running:
 
 @pytest.fixture
 def run(scripted: Scripted, retriever: InMemory) -> Iterator[Callable[..., Running]]:
-    """Starts servers of programs, one over the scripted LM where none is given, and stops them at the end."""
+    """Starts servers of a program, by default one over the scripted LM, and stops them at the end."""
     running: list[Running] = []
 
-    def start(programs: Any = None, *, load: Any = None, **changes: Any) -> Running:
+    def start(program: Any = None, **changes: Any) -> Running:
         settings = replace(ServeSettings(rate=0, grace=5), **changes)
-        named = programs if isinstance(programs, Mapping) else {"sample": programs or loaded(scripted, retriever)}
-        running.append(Running(make_app(named, settings, load=load), settings))
+        app = make_app(program or loaded(scripted, retriever), settings, name="sample")
+        running.append(Running(app, settings))
         return running[-1]
 
     yield start

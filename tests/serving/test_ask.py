@@ -9,6 +9,7 @@ import logging
 import pytest
 from dspy.utils.exceptions import LMRateLimitError, LMTimeoutError
 
+from querywright.data.declined import DECLINED
 from querywright.data.types import Passage
 from querywright.errors import (
     ArtifactError,
@@ -22,6 +23,7 @@ from querywright.errors import (
 from querywright.models.engine_errors import LMBudgetError, LMOutageError, LMPromptTooLongError
 from querywright.serving.failures import STATUSES, failure_of
 from querywright.serving.logging import write_logs
+from querywright.serving.shapes import has_declined
 
 QUESTION = "What of 7, Mrs Planted?"
 
@@ -65,15 +67,10 @@ def test_options_are_chosen_from_and_retrieve_asks_no_reader(run, make, scripted
     assert (missing.status_code, "options" in missing.json()["error"]["message"]) == (422, True)
 
 
-def test_two_artifacts_are_told_apart(run, make, scripted):
-    server = run({"one": make(scripted), "two": make(scripted, mark="b")})
-    assert server.ask().json()["artifact"] == "one"
-    assert server.ask(artifact="two").json()["version"] == "b" * 12
-    unknown = server.ask(artifact="three")
-    assert (unknown.status_code, "one, two" in unknown.json()["error"]["message"]) == (404, True)
-    told = server.client.get("/health").json()
-    assert [one["name"] for one in told["artifacts"]] == ["one", "two"]
-    assert (told["live"], told["ready"]) == (True, True)
+def test_health_names_the_artifact(run):
+    told = run().client.get("/health").json()
+    assert (told["live"], told["ready"], told["token"]) == (True, True, False)
+    assert told["artifact"] == {"name": "sample", "version": "a" * 12, "technique": "plain", "reader": "short_answer"}
 
 
 @pytest.mark.parametrize("how", [{"headers": {"Accept": "text/event-stream"}}, {"stream": True}])
@@ -208,3 +205,17 @@ def test_what_other_libraries_say_is_told_by_its_place(told, questions):
     assert foreign["where"].startswith("test_ask:")
     assert ("message" in foreign) == questions
     assert own["message"] == "Invalid HTTP request received."
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "declined"),
+    [
+        (DECLINED, (), True),
+        ("I don't know", ("I know", " I don't know "), False),
+        ("I don't know", ("I know", "I don't"), True),
+        ("tea", (), False),
+        (None, (), False),
+    ],
+)
+def test_a_reader_declines_unless_its_answer_is_an_option(answer, options, declined):
+    assert has_declined(answer, options) is declined

@@ -22,10 +22,11 @@ from querywright.programs import make_program
 VARIABLE, TOKEN = "SERVE_TOKEN", "a-token-for-the-tests-only"
 
 
-def write(folder: Path, reader: str = "short_answer", lm: str = "openai/scripted") -> str:
+def write(folder: Path) -> str:
     manifest = write_artifact(
-        folder, make_program("closed_book", reader=reader), lm=lm, embedder=None, collection=None,
-        engine=None, reranker=None, fingerprint=None, created="2026-01-02", made={}, golden=[], card="# card\n",
+        folder, make_program("closed_book", reader="short_answer"), lm="openai/scripted", embedder=None,
+        collection=None, engine=None, reranker=None, fingerprint=None, created="2026-01-02", made={}, golden=[],
+        card="# card\n",
     )  # fmt: skip
     return manifest.id
 
@@ -92,26 +93,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         one.process.communicate()
 
 
-def test_it_serves_reloads_and_stops_when_what_is_under_way_is_answered(
+def test_it_serves_and_stops_when_what_is_under_way_is_answered(
     tmp_path: Path, lm: Any, start: Callable[..., Served]
 ) -> None:
     go = threading.Event()
-    before = write(tmp_path / "colour")
+    version = write(tmp_path / "colour")
     served = start(lm.url, str(tmp_path / "colour"), "--token-env", VARIABLE)
     assert served.client.post("/ask", json={"question": "Which colour?"}).json()["answer"] == "blue"
     assert served.client.get("/openapi.json").json()["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-    after = write(tmp_path / "colour", "grounded")
-    served.tell(signal.SIGHUP)
-    assert served.line("reload")["artifacts"] == [{"name": "colour", "before": before, "after": after}]
-    (tmp_path / "colour" / "program.json").write_text("{}")
-    failed = served.client.post("/reload")
-    assert failed.status_code == 409
-    assert "program.json" in failed.json()["error"]["message"]
-    assert served.client.get("/health").json()["artifacts"][0]["version"] == after
+    assert served.client.get("/health").json()["artifact"]["version"] == version
 
     lm._steps = (lambda body: go.wait(60) and '{"answer": "green"}',)
-    write(tmp_path / "colour")
-    served.client.post("/reload")
     answers: list[Any] = []
     asking = threading.Thread(
         target=lambda: answers.append(served.client.post("/ask", json={"question": "And now?"}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,7 +24,6 @@ from querywright.cli.demo import demo
 from querywright.cli.evaluate import compare_command, evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
-from querywright.cli.mistakes import in_options, mistakes
 from querywright.cli.options import make_app
 from querywright.cli.questions import questions_app, testset_app
 from querywright.cli.recording import recording_app
@@ -32,13 +32,15 @@ from querywright.cli.serve import mcp, serve
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
-from querywright.cli.traffic import drift_command, traffic_app
 from querywright.cli.view import view
 from querywright.errors import BudgetError, InputError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 INTERRUPTED_LINE = "stopped; what was answered so far is kept: the same command goes on from there"
 GRACE_SECONDS = 5.0
+OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
+"""Options that have another name than the argument in Python."""
+
 LAST_ANSWERS_SECONDS = 60.0
 _NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -63,8 +65,6 @@ COMMANDS: dict[str, Any] = {
     "rewriter": rewriter_app,
     "study": study_app,
     "testset": testset_app,
-    "drift": drift_command,
-    "traffic": traffic_app,
     "mcp": mcp,
     "techniques": techniques,
     "serve": serve,
@@ -111,15 +111,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return WRONG_INPUT
     except CycloptsError as error:
         command = " ".join(["querywright", *(error.command_chain or ())])
-        for one in mistakes(app, given, error):
-            note(f"error: {one}", style="bold red")
+        note(f"error: {error}", style="bold red")
         note(f"{command} --help says more")
         return WRONG_INPUT
     except (KeyboardInterrupt, Exception) as error:
         end = _end_of(error)
         if end is None:
             raise
-        note(in_options(end[1], app, given), style="bold red")
+        note(_in_options(end[1], given), style="bold red")
         return end[0]
     if ended == INTERRUPTED:
         note(INTERRUPTED_LINE, style="bold red")
@@ -155,6 +154,19 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
         answered = "answers received so far are kept"
         return STOPPED, f"failed: the LM did not answer: {' '.join(str(error).split())}; {answered}"
     return None
+
+
+def _in_options(text: str, words: Sequence[str]) -> str:
+    """Name the command's options in an error: ``--max-passages`` where Python says ``max_passages=``."""
+    _, apps, _ = app.parse_commands(words)
+    known = {name for one in apps[-1].assemble_argument_collection() for name in one.names}
+
+    def named(found: re.Match[str]) -> str:
+        option = "--" + found[1].replace("_", "-")
+        option = OPTIONS.get(option, option)
+        return option if option in known else found[0]
+
+    return re.sub(r"\b([a-z_]+)=(?:\.\.\.)?(?![\w\"'{\[(-])", named, text)
 
 
 def _watch_for_interrupt() -> None:

@@ -9,13 +9,13 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from querywright.cli.mistakes import checked
 from querywright.cli.show import err, out
 from querywright.data.hub import names_of
 from querywright.errors import InputError
@@ -26,6 +26,19 @@ if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.models.circuit_breaker import Limits
     from querywright.optimize.artifacts.files import ArtifactManifest
+
+
+def checked(look: str) -> Parameter:
+    """Return a parameter whose names MODULE:FUNCTION checks before the command runs; it raises ``InputError``."""
+
+    def validate(_: Any, value: Any) -> None:
+        module, _, function = look.partition(":")
+        look_at = getattr(import_module(f"querywright.{module}"), function)
+        for one in [value] if isinstance(value, str) else value or ():
+            look_at(one)
+
+    return Parameter(validator=validate)
+
 
 DEFAULTS = Parameter(negative=())
 """No option has a ``--no-`` of its own."""

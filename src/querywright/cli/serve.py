@@ -1,4 +1,4 @@
-"""``querywright serve`` and ``querywright mcp``: compiled programs over HTTP, and as tools for an assistant."""
+"""``querywright serve`` and ``querywright mcp``: a compiled program over HTTP, and as tools for an assistant."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import signal
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.show import note
-from querywright.errors import InputError
 from querywright.models.keys import api_key
 from querywright.serving.settings import ServeSettings
 
@@ -53,18 +52,15 @@ class Limits:
 
 def serve(
     artifact: Path,
-    artifact_b: Path | None = None,
     /,
     *,
     host: Address = _DEFAULTS.host,
     port: Annotated[int, Parameter(metavar="N", validator=Number(gte=0, lte=65_535))] = _DEFAULTS.port,
     token_env: opt.Name | None = None,
     verify: opt.Flag = False,
-    digest: Annotated[tuple[str, ...], Parameter(metavar="SHA256", show_default=False)] = (),
+    digest: opt.Digest | None = None,
     trusted_proxy: Address | None = None,
     log_questions: opt.Flag = False,
-    record: opt.File | None = None,
-    record_hashes: opt.Flag = False,
     limits: Limits = Limits(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
@@ -72,61 +68,40 @@ def serve(
 ) -> None:
     """Serve an artifact: an API, a page for people, and what Prometheus wants. Logs are JSON lines on standard output.
 
-    SIGHUP or POST /reload loads the artifact again. Ctrl-C stops once requests under way are answered; twice, at once.
+    Ctrl-C stops once requests under way are answered; twice, at once.
 
     Example: querywright serve artifacts/hcqr-sample
 
     Args:
         artifact: A compiled program's folder.
-        artifact_b: Another one to compare it with.
         host: Where to listen.
         port: 0 for any that is free.
         token_env: Environment variable that holds the token which callers must send.
-        verify: Replay the golden answers first, at a reload too.
-        digest: Refuse anything else; one for each artifact, in order.
+        verify: Replay the golden answers first.
+        digest: Refuse anything else; artifact show prints it.
         trusted_proxy: A proxy whose X-Forwarded-For is believed.
         log_questions: Write questions to the log, which they are kept out of.
-        record: Append every question and what came of it to this file, for querywright drift and traffic.
-        record_hashes: With --record: salted hashes in the place of texts.
     """
-    from querywright.watching.traffic import JsonLines
-
-    if record_hashes and record is None:
-        raise InputError("--record-hashes says how --record FILE writes texts; name the file as well")
     settings = ServeSettings(
-        artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
-        host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
-        **helpers.given(lm), home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy,
-        log_questions=log_questions,
-        watchers=() if record is None else (JsonLines(record, questions=not record_hashes),), **asdict(limits),
+        artifact=artifact, host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
+        **helpers.given(lm), home=place.home, verify=verify, digest=digest, trusted_proxy=trusted_proxy,
+        log_questions=log_questions, **asdict(limits),
     )  # fmt: skip
-    _run(settings, lm)
+    _run(replace(settings, lm=lm.for_artifact(artifact, place.home)))
 
 
-def _run(settings: ServeSettings, lm: opt.LMOptions) -> None:
-    from querywright.optimize.artifacts.watchers import flush
+def _run(settings: ServeSettings) -> None:
     from querywright.serving.logging import write_logs
     from querywright.serving.server import serve as run
 
     write_logs(questions=settings.log_questions)
-    given: Any = None
-    if lm.lm is not None:
-        given = lm.open(settings.home).lm
-    elif lm != opt.LMOptions():  # for the one that each artifact names
-
-        def named(manifest: Any) -> Any:
-            return lm.for_artifact(manifest, settings.home)
-
-        given = named
-
     signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
 
     def started(url: str) -> None:
         write_logs(questions=settings.log_questions)
         note(f"serving on {url} (Ctrl-C stops)")
 
-    run(replace(settings, lm=given), on_start=started)
-    flush()
+    run(settings, on_start=started)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # every answer is out; a thread that still asks for one which nobody waits for must not hold this up

@@ -1,6 +1,6 @@
-"""Serving artifacts over HTTP: an API and a page.
+"""Serving an artifact over HTTP: an API and a page.
 
-``serve(settings)`` runs a server; ``make_app(programs, settings)`` gives its application to one that runs already.
+``serve(settings)`` runs a server; ``make_app(program, settings)`` gives its application to one that runs already.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The web application over loaded programs: the API, and a page where a person asks."""
+"""The web application over a loaded program: the API, and a page where a person asks."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,17 +22,15 @@ except ImportError as error:
 
 from querywright import __version__
 from querywright.models.usage import metered
-from querywright.serving.failures import NOT_RELOADED, STATUSES, RequestError, as_json
+from querywright.serving.failures import STATUSES, RequestError, as_json
 from querywright.serving.metrics import ServerMetrics
 from querywright.serving.middleware import Front, Note, note_of
-from querywright.serving.programs import Load, Programs, Served, loader
-from querywright.serving.settings import ServeSettings, is_loopback
+from querywright.serving.settings import ServeSettings
 from querywright.serving.shapes import (
     AnswerOut,
     Examples,
     Health,
     Problem,
-    Reloaded,
     answer_out,
     passages_out,
     request_shapes,
@@ -42,7 +40,7 @@ from querywright.serving.work import Work
 if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
-ROUTES = ("/ask", "/retrieve", "/examples", "/reload", "/health", "/metrics", "/openapi.json")
+ROUTES = ("/ask", "/retrieve", "/examples", "/health", "/metrics", "/openapi.json")
 PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css", "/docs": "docs.html", "/docs.js": "docs.js"}
 OPEN = frozenset(PAGES) | {"/health"}
 """Addresses that need no token."""
@@ -64,50 +62,49 @@ _MOST_EXAMPLES = 20
 
 
 class Service:
-    """What the addresses share: the programs that are asked, and the work under way."""
+    """What the addresses share: the program, its name, and the work under way."""
 
-    def __init__(self, programs: Programs, settings: ServeSettings, metrics: ServerMetrics) -> None:
-        self.programs, self.settings, self.metrics = programs, settings, metrics
+    def __init__(self, program: "LoadedProgram", name: str, settings: ServeSettings, metrics: ServerMetrics) -> None:
+        self.program, self.name, self.settings, self.metrics = program, name, settings, metrics
         self.work = Work(settings.concurrency, settings.waiting, settings.deadline)
 
-    def served(self, asked: Any, request: Request, *, reads: bool = True) -> Served:
-        """The program that is asked."""
-        served, fields = self.programs.named(asked.artifact), note_of(request.scope).fields
-        fields["artifact"], fields["version"] = served.name, served.version
+    def check(self, asked: Any, request: Request, *, reads: bool = True) -> None:
+        """Note what is asked, and raise ``RequestError`` if the program needs options and none are given."""
+        fields = note_of(request.scope).fields
+        fields["artifact"], fields["version"] = self.name, self.program.id
         if self.settings.log_questions:
             fields["question"] = asked.question
-        if reads and not asked.options and served.program.manifest.reader == "multiple_choice":
+        if reads and not asked.options and self.program.manifest.reader == "multiple_choice":
             raise RequestError(422, "invalid", "options: this artifact chooses between options; give two or more")
-        return served
 
     async def predicted(self, request: Request, asked: Any, call: Callable[..., Awaitable[Any]]) -> Any:
         """What a program makes of a question in its turn, and what that cost, however it ends."""
 
         async def work() -> Any:
-            async with self.work.turn(), self._counted(note_of(request.scope)) as given:
-                return await call(asked.question, asked.options, history=asked.history, metadata=given)
+            async with self.work.turn(), self._counted(note_of(request.scope)):
+                return await call(asked.question, asked.options, history=asked.history)
 
         return await self.work.attended(request.receive, work())
 
-    async def events(self, served: Served, asked: Any, note: Note) -> AsyncGenerator[tuple[str, Any], None]:
+    async def events(self, asked: Any, note: Note) -> AsyncGenerator[tuple[str, Any], None]:
         """What becomes of a question, as names and data."""
-        async with self.work.turn(), self._counted(note) as given:
-            stream: Any = served.program.astream(asked.question, asked.options, history=asked.history, metadata=given)
+        async with self.work.turn(), self._counted(note):
+            stream: Any = self.program.astream(asked.question, asked.options, history=asked.history)
             async with contextlib.aclosing(stream) as events:
                 async for event in events:
                     if event.kind == "prediction":
-                        yield "done", self.told(served, asked, event.data, note)
+                        yield "done", self.told(asked, event.data, note)
                     elif event.kind == "passages":
                         yield "passages", {"passages": passages_out(event.data)}
                     else:
                         name = "queries" if event.kind == "queries" else "text"
                         yield event.kind, {} if event.data is None else {name: event.data}
 
-    def told(self, served: Served, asked: Any, prediction: Any, note: Note) -> dict[str, Any]:
+    def told(self, asked: Any, prediction: Any, note: Note) -> dict[str, Any]:
         """The answer as it is sent, counted."""
         seconds = round(time.perf_counter() - note.began, 4)
         told = answer_out(
-            prediction, asked.options or (), trace=asked.trace, artifact=served.name, version=served.version,
+            prediction, asked.options or (), trace=asked.trace, artifact=self.name, version=self.program.id,
             seconds=seconds, id=note.id,
         )  # fmt: skip
         self.metrics.outcome(told["fallbacks"], told["declined"])
@@ -115,40 +112,30 @@ class Service:
         return told
 
     @contextlib.asynccontextmanager
-    async def _counted(self, note: Note) -> AsyncIterator[dict[str, str]]:
-        """Counts LM calls; gives what watchers are told of the request."""
+    async def _counted(self, note: Note) -> AsyncIterator[None]:
+        """Count the LM calls of a request."""
         with metered() as meter:
             try:
-                yield {"request_id": note.id}
+                yield
             finally:
                 cost = meter.total
                 note.fields |= {"lm_calls": cost.calls, "lm_saved": cost.saved}
                 self.metrics.asked(cost.calls, cost.saved)
 
 
-def make_app(
-    programs: "Mapping[str, LoadedProgram]", settings: ServeSettings | None = None, *, load: Load | None = None
-) -> FastAPI:
-    """The application that serves programs; any ASGI server can run it.
+def make_app(program: "LoadedProgram", settings: ServeSettings | None = None, *, name: str = "program") -> FastAPI:
+    """Return the application that serves a program; any ASGI server can run it.
 
-    Each application has its own limits and counters, so it is run in one process. Nothing is loaded here.
+    Each application has its own limits and counters, so run it in one process.
 
     Args:
-        programs: By the names under which they are asked; the first one answers where none is named.
+        program: What is served.
         settings: Limits, token and the rest. Default ``ServeSettings()``.
-        load: Loads a program again for a reload: called in a thread with its name and the program before. Default:
-            the artifacts of the settings.
-
-    Raises:
-        InputError: There is no program.
+        name: What answers and logs call it. Default "program".
     """
     settings = settings or ServeSettings()
-    if not programs:
-        raise InputError("there is nothing to serve; give at least one program")
     metrics = ServerMetrics((*ROUTES, *PAGES))
-    if load is None and set(programs) <= set(settings.names()):
-        load = loader(settings)
-    service = Service(Programs(programs, load, metrics, log_questions=settings.log_questions), settings, metrics)
+    service = Service(program, name, settings, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -176,7 +163,7 @@ def make_app(
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    Asked, AskedToStream = request_shapes(service.settings, [one.name for one in service.programs])  # noqa: N806
+    Asked, AskedToStream = request_shapes(service.settings)  # noqa: N806
     bearer = HTTPBearer(scheme_name="token", auto_error=False)  # for the document: the front looks at it
     closed = [] if service.settings.token is None else [Depends(bearer)]
     streamed: dict[int | str, Any] = {200: {"content": {EVENT_STREAM: {"schema": _EVENT}}, "description": "Done."}}
@@ -187,41 +174,32 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
         Events are sent where the header Accept names text/event-stream or stream is true.
         """
-        served, note = service.served(asked, request), note_of(request.scope)
+        service.check(asked, request)
+        note = note_of(request.scope)
         if asked.stream or EVENT_STREAM in request.headers.get("accept", ""):  # type: ignore[attr-defined]
             failed = partial(note.failed, questions=service.settings.log_questions)
-            return await service.work.streamed(request.receive, service.events(served, asked, note), failed)
-        prediction = await service.predicted(request, asked, served.program.acall)
-        return _json(service.told(served, asked, prediction, note))
+            return await service.work.streamed(request.receive, service.events(asked, note), failed)
+        prediction = await service.predicted(request, asked, service.program.acall)
+        return _json(service.told(asked, prediction, note))
 
     @app.post("/retrieve", summary="Find passages, without a reader", response_model=AnswerOut, dependencies=closed)
     async def retrieve(request: Request, asked: Asked) -> Response:  # type: ignore[valid-type]
-        served = service.served(asked, request, reads=False)
-        prediction = await service.predicted(request, asked, served.program.aretrieve)
-        return _json(service.told(served, asked, prediction, note_of(request.scope)))
+        service.check(asked, request, reads=False)
+        prediction = await service.predicted(request, asked, service.program.aretrieve)
+        return _json(service.told(asked, prediction, note_of(request.scope)))
 
     @app.get("/examples", summary="Questions to begin with", response_model=Examples, dependencies=closed)
     async def examples(request: Request) -> Response:
-        """Golden questions of the artifacts, 20 of each at most."""
-        golden = [(one.name, each) for one in service.programs for each in one.program.golden[:_MOST_EXAMPLES]]
-        return _json({"examples": [{"artifact": name, **each.model_dump()} for name, each in golden]})
-
-    @app.post("/reload", summary="Load the artifacts again", response_model=Reloaded, dependencies=closed)
-    async def reload(request: Request) -> Response:
-        """Requests under way end with the programs they began with."""
-        try:
-            return _json({"artifacts": await service.programs.reload()})
-        except RequestError as error:  # why names folders and services: only who runs the server is told
-            near = request.client is not None and is_loopback(request.client.host)
-            if service.settings.token is not None or near:
-                raise
-            raise RequestError(error.status_code, error.kind, NOT_RELOADED) from None
+        """Golden questions of the artifact, up to 20."""
+        return _json({"examples": [one.model_dump() for one in service.program.golden[:_MOST_EXAMPLES]]})
 
     @app.get("/health", summary="How the server is", response_model=Health)
     async def health() -> Response:
         """A server that stops, or is not ready yet, does not answer at all."""
-        artifacts = [one.told() for one in service.programs]
-        return _json({"live": True, "ready": True, "token": service.settings.token is not None, "artifacts": artifacts})
+        program = service.program
+        facts = {"technique": program.manifest.technique, "reader": program.manifest.reader}
+        artifact = {"name": service.name, "version": program.id, **facts}
+        return _json({"live": True, "ready": True, "token": service.settings.token is not None, "artifact": artifact})
 
     text: dict[int | str, Any] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Counters."}

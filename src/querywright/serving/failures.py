@@ -27,10 +27,9 @@ STATUSES: Mapping[int, str] = {
     400: "The request is not JSON, or not for this server.",
     401: "The token is missing or wrong.",
     403: "The request comes from a page of another site.",
-    404: "There is no such address or artifact.",
+    404: "There is no such address.",
     405: "The address has no such method.",
     408: "The body did not arrive in time.",
-    409: "The artifact could not be loaded again; the old one goes on.",
     413: "The body is too large.",
     415: "The body is not application/json.",
     422: "The question or its options cannot be asked.",
@@ -41,7 +40,6 @@ STATUSES: Mapping[int, str] = {
     504: "The deadline passed.",
 }
 OUTAGE_SECONDS = 30
-NOT_RELOADED = "nothing was replaced; the server's log says why"
 CLIENT_GONE = 499
 """What is logged of a request whose client went away; nobody is answered."""
 
@@ -86,7 +84,7 @@ def failure_of(error: BaseException) -> RequestError | None:
     """What a failure of a program is to the one who asked; None for one that nobody expected.
 
     The texts of LM errors and of broken collections name services and folders, so they are not passed on to who asks a
-    question. Why a reload failed is told to who runs the server: with the token, or on the same machine.
+    question.
     """
     if isinstance(error, RequestError):
         return error

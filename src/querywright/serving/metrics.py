@@ -27,10 +27,8 @@ class ServerMetrics:
         self._lm_calls = counter("lm_calls", "LM calls, made or saved (taken from the store).", ("how",))
         self._fallbacks = counter("fallbacks", "Steps that fell back to something plainer.", ("step",))
         self._declined = counter("declined", "Questions that the passages did not answer.")
-        self._reloads = counter("reloads", "Artifacts loaded again, or not.", ("result",))
-        for labelled, *values in ((self._lm_calls, "made", "saved"), (self._reloads, "done", "failed")):
-            for value in values:
-                labelled.labels(value)  # at 0, so that the first one is a rise
+        for value in ("made", "saved"):
+            self._lm_calls.labels(value)  # at 0, so that the first one is a rise
 
     def route(self, path: str) -> str:
         """The label of an address."""
@@ -51,10 +49,6 @@ class ServerMetrics:
         for step in fallbacks:
             self._fallbacks.labels(step).inc()
         self._declined.inc(declined)
-
-    def reloaded(self, done: bool) -> None:
-        """Count a reload."""
-        self._reloads.labels("done" if done else "failed").inc()
 
     def text(self) -> bytes:
         """All of them as Prometheus reads them."""

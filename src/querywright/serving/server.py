@@ -1,14 +1,13 @@
-"""Runs the application: listens, loads again on SIGHUP, and stops without dropping what is under way."""
+"""Runs the application: listens, and stops without dropping what is under way."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
-import signal
+import os
 import socket
-import threading
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,7 @@ except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
 
 from querywright.serving.app import Service, make_app
-from querywright.serving.failures import RequestError
 from querywright.serving.logging import log_event
-from querywright.serving.programs import loader
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -32,33 +29,43 @@ _BACKLOG = 2048
 
 
 def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = None) -> None:
-    """Load the artifacts and serve them until SIGINT or SIGTERM.
+    """Load the artifact and serve it until SIGINT or SIGTERM.
 
-    The first signal stops accepting; requests under way are finished for ``grace`` seconds. SIGHUP loads the artifacts
-    again. Signals are only heard in the main thread.
+    The first signal stops accepting; requests under way are finished for ``grace`` seconds. Signals are only heard in
+    the main thread.
 
     Args:
         settings: What is served, and how.
         on_start: Called with the address once it listens.
 
     Raises:
-        ArtifactError: An artifact is missing or damaged.
+        ArtifactError: The artifact is missing or damaged.
         CollectionError: Its collection cannot be used.
         ModelError: Its LM or reranker cannot be used.
         InputError: The address cannot be listened on.
         KeyboardInterrupt: A second signal ended it at once; threads may still be at work.
     """
-    if not settings.names():
-        raise InputError("there is nothing to serve; name at least one artifact")
+    if settings.artifact is None:
+        raise InputError("there is nothing to serve; name an artifact")
     with listening(settings.host, settings.port) as heard:
-        load = loader(settings)
-        programs: dict[str, LoadedProgram] = {}
-        for name in settings.names():
-            programs[name] = load(name, next(iter(programs.values()), None))
-        server = Server(make_app(programs, settings, load=load), settings, on_start)
+        name = Path(os.path.abspath(settings.artifact)).name or "artifact"
+        server = Server(make_app(_loaded(settings.artifact, settings), settings, name=name), settings, on_start)
         server.run([heard])
     if server.force_exit:
         raise KeyboardInterrupt
+
+
+def _loaded(artifact: Path, settings: ServeSettings) -> LoadedProgram:
+    from querywright.optimize.artifacts.load import load
+
+    program = load(
+        artifact, lm=settings.lm, reranker=settings.reranker, writer_lm=settings.writer_lm, home=settings.home,
+        verify=settings.verify, digest=settings.digest,
+    )  # fmt: skip
+    if program.manifest.collection is not None:
+        # Search once for what nobody searched for: a missing model is found now.
+        program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
+    return program
 
 
 class Server(uvicorn.Server):
@@ -89,11 +96,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept."""
         await super().startup(sockets)
-        if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._load_again)
         host, port = (sockets or [])[0].getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        log_event("listening", url=url, artifacts={one.name: one.version for one in self._service.programs})
+        log_event("listening", url=url, artifact=self._service.name, version=self._service.program.id)
         if self._on_start is not None:
             self._on_start(url)
 
@@ -108,16 +113,9 @@ class Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
 
-    def _load_again(self) -> None:
-        async def reload() -> None:
-            with contextlib.suppress(RequestError):  # it is in the log
-                await self._service.programs.reload()
-
-        self._reload = asyncio.ensure_future(reload())
-
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens; who connects before the artifacts are loaded waits for them.
+    """A socket that listens; who connects before the artifact is loaded waits for them.
 
     Raises:
         InputError: The address is none, or is taken.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,20 +22,18 @@ class ServeSettings:
     """Settings of a server.
 
     Args:
-        artifacts: Folders of the artifacts, one or two. May be empty where programs are given to ``make_app``.
+        artifact: The artifact's folder; None if a program is given to ``make_app``. Default None.
         host: Address to listen on. Default 127.0.0.1.
         port: Port to listen on; 0 for any that is free. Default 8080.
         token: What a caller must send as ``Authorization: Bearer ...``; at least 16 characters. None for no token,
             which only a loopback address allows.
-        lm: An LM, its name, or a function that makes the LM for the manifest of an artifact, called once a name; None
-            for the one that each artifact names.
+        lm: An LM or its name; None for the LM that the artifact names.
         reranker: A reranker, or the name or folder of one; None for the artifact's own.
-        writer_lm: What techniques ask in place of the LM: an LM, its name or a rewriter's folder; None for the one that
-            each artifact names.
-        home: The working folder that holds the collections, and the rewriters.
-        verify: Replay the golden answers of an artifact before it is used. Default False.
-        digests: The digests that the artifacts must have, in their order; empty for any.
-        watchers: Told of every question, by a thread that holds up no request: see ``LoadedProgram``.
+        writer_lm: What the technique asks in place of the LM: an LM, its name or a rewriter's folder; None for the one
+            that the artifact names.
+        home: The working folder that holds the collection and the rewriters.
+        verify: Replay the golden answers before the artifact is used. Default False.
+        digest: The digest that the artifact must have; None for any.
         max_body: Bytes of a request's body at most. Default 65536.
         max_question: Characters of a question at most. Default 4000.
         max_options: Options of a question at most, 2 or more. Default 20.
@@ -57,7 +53,7 @@ class ServeSettings:
         InputError: A value is out of range, or anyone on the network could ask.
     """
 
-    artifacts: tuple[Path, ...] = ()
+    artifact: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = field(default=None, repr=False)
@@ -66,8 +62,7 @@ class ServeSettings:
     writer_lm: Any = None
     home: Path | None = None
     verify: bool = False
-    digests: tuple[str, ...] = ()
-    watchers: tuple[Callable[[Any], object], ...] = ()
+    digest: str | None = None
     max_body: int = 65_536
     max_question: int = 4000
     max_options: int = 20
@@ -84,10 +79,6 @@ class ServeSettings:
     log_questions: bool = False
 
     def __post_init__(self) -> None:
-        if self.digests and len(self.digests) != len(self.artifacts):
-            raise InputError(
-                f"there are {len(self.artifacts)} artifacts, but {len(self.digests)} digests; give each one (--digest)"
-            )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if not least <= value < (65_536 if name == "port" else math.inf):
@@ -105,17 +96,6 @@ class ServeSettings:
                 f"{self.host!r} can be reached from other machines, where anyone could ask; put a token into an "
                 "environment variable and name it with --token-env, or listen on 127.0.0.1"
             )
-
-    def names(self) -> dict[str, Path]:
-        """The artifacts by the names under which they are asked: their folders', told apart by a number."""
-        found: dict[str, Path] = {}
-        for path in self.artifacts:
-            name = own = Path(os.path.abspath(path)).name or "artifact"
-            number = 2
-            while name in found:
-                name, number = f"{own}-{number}", number + 1
-            found[name] = path
-        return found
 
 
 def is_loopback(host: str) -> bool:

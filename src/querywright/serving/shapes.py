@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, field_validator
 
+from querywright.data.declined import says_declined
 from querywright.optimize.artifacts.files import Golden
-from querywright.optimize.artifacts.watchers import has_declined
 from querywright.serving.settings import ServeSettings
 
 _TEXT = r"\S"
@@ -22,7 +22,6 @@ class AskedIn(BaseModel):
     question: str
     options: list[str] | None = None
     history: list[str] | None = None
-    artifact: str | None = None
     trace: bool = False
 
     @field_validator("options", check_fields=False)
@@ -76,16 +75,10 @@ class AnswerOut(BaseModel):
     id: str = Field(description="The request's id, as in the header X-Request-Id.")
 
 
-class Example(Golden):
-    """A golden question of an artifact, and what it answered when it was saved."""
-
-    artifact: str
-
-
 class Examples(BaseModel):
     """Questions to begin with."""
 
-    examples: list[Example]
+    examples: list[Golden]
 
 
 class ArtifactOut(BaseModel):
@@ -95,7 +88,6 @@ class ArtifactOut(BaseModel):
     version: str
     technique: str
     reader: str | None
-    loaded: str = Field(description="When, ISO 8601.")
 
 
 class Health(BaseModel):
@@ -104,21 +96,7 @@ class Health(BaseModel):
     live: bool
     ready: bool
     token: bool = Field(description="Whether a token is needed.")
-    artifacts: list[ArtifactOut]
-
-
-class Change(BaseModel):
-    """An artifact that was loaded again."""
-
-    name: str
-    before: str
-    after: str
-
-
-class Reloaded(BaseModel):
-    """What a reload did."""
-
-    artifacts: list[Change]
+    artifact: ArtifactOut
 
 
 class ErrorBody(BaseModel):
@@ -134,8 +112,8 @@ class Problem(BaseModel):
     error: ErrorBody
 
 
-def request_shapes(settings: ServeSettings, names: Sequence[str]) -> tuple[type[AskedIn], type[AskedIn]]:
-    """The requests of ``/retrieve`` and ``/ask`` with the limits of these settings, for artifacts of these names."""
+def request_shapes(settings: ServeSettings) -> tuple[type[AskedIn], type[AskedIn]]:
+    """Return the requests of ``/retrieve`` and ``/ask`` with the limits of these settings."""
     option = Annotated[str, Field(max_length=settings.max_option, pattern=_TEXT)]
     turn = Annotated[str, Field(max_length=settings.max_question, pattern=_TEXT)]
     told = "Turns of the conversation before the question, the earliest first."
@@ -152,18 +130,14 @@ def request_shapes(settings: ServeSettings, names: Sequence[str]) -> tuple[type[
             ),
         ),
         "history": (list[turn] | None, Field(None, max_length=100, description=told)),
-        "artifact": (
-            str | None,
-            Field(
-                None,
-                max_length=255,
-                description="Its name; the first one if it is left out.",
-                json_schema_extra={"enum": [*names, None]},
-            ),
-        ),
     }
     retrieve = create_model("Asked", __base__=AskedIn, **fields)
     return retrieve, create_model("AskedToStream", __base__=retrieve, stream=(bool, False))
+
+
+def has_declined(answer: str | None, options: Sequence[str]) -> bool:
+    """Return whether an answer says that the passages do not answer the question. An option is never such an answer."""
+    return bool(answer) and answer not in [option.strip() for option in options] and says_declined(str(answer))
 
 
 def passages_out(passages: Any) -> list[dict[str, Any]]:

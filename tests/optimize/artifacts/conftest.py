@@ -1,4 +1,4 @@
-"""A program over a small collection, saved and packed, with an embedder that needs no model."""
+"""A program over a small collection, saved, with an embedder that needs no model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.pack import pack
 from querywright.optimize.artifacts.save import save_program
 from querywright.programs import make_program
 from querywright.retrieval.engines import LEXICAL, open_retriever
@@ -72,15 +71,6 @@ def built(
     yield build
     for home, _ in homes.values():
         open_store(home).close()
-
-
-@pytest.fixture(scope="module")
-def file(built: Callable[..., tuple[Path, Path]], word_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed artifact with its collection."""
-    home, artifact = built()
-    out = tmp_path_factory.mktemp("packed") / "x.qw"
-    pack(artifact, out, home=home)
-    return out
 
 
 def _built(folder: Path, engine: str, world: Any, lm: Any) -> tuple[Path, Path]:

@@ -1,4 +1,4 @@
-"""LMs that write: named by artifacts; rewriters kept in the working folder, and brought along by packed artifacts."""
+"""LMs that write: named by artifacts; rewriters kept in the working folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from querywright.errors import ArtifactError, InputError, ModelError, TechniqueError
+from querywright.errors import ArtifactError, ModelError, TechniqueError
 from querywright.models.budget import Budget
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
@@ -18,7 +18,6 @@ from querywright.models.store import open_store
 from querywright.optimize.artifacts.card import card
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.pack import pack, unpack
 from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.verify import verify
 from querywright.optimize.artifacts.writers import WriterRef, find_rewriter, keep_rewriter, ref_of
@@ -97,29 +96,6 @@ def test_an_artifact_names_its_rewriter_and_finds_it_in_the_working_folder(
     loaded = load(artifact, lm=make_lm(), home=home, writer_lm=other.path)
     assert loaded.program.technique.writer_lm.model == other.identity
     assert states(writer_lm=other.path)["writer"] == "warning"
-
-
-def test_a_packed_artifact_brings_its_rewriter_along(
-    rewritten: tuple[Path, Path], saved: tuple[Path, Path], trained: Any, make_lm: Any, tmp_path: Path,
-    small_rewriter: Callable[..., Any],
-) -> None:  # fmt: skip
-    home, artifact = rewritten
-    first = pack(artifact, tmp_path / "own.qw", home=home, writer_lm=trained.path)
-    keep_rewriter(trained.path, home)
-    pack(artifact, tmp_path / "again.qw", home=home)
-    assert first.writer == str(read_artifact(artifact).manifest.writer)
-    assert (tmp_path / "own.qw").read_bytes() == (tmp_path / "again.qw").read_bytes()
-    report = unpack(tmp_path / "own.qw", tmp_path / "there", home=tmp_path / "elsewhere")
-    assert report.writer == first.writer
-    loaded = load(tmp_path / "there", lm=make_lm(), home=tmp_path / "elsewhere")
-    assert loaded.program.technique.writer_lm.model == trained.identity
-    open_store(tmp_path / "elsewhere").close()
-    with pytest.raises(InputError, match="names no rewriter; leave writer_lm= out"):
-        pack(saved[1], tmp_path / "plain.qw", home=saved[0], writer_lm=tmp_path)
-    other = small_rewriter(tmp_path / "other", seed=1)
-    with pytest.raises(ArtifactError, match=r"is other@.*, but mine@.* was named"):
-        pack(artifact, tmp_path / "no.qw", home=home, writer_lm=other.path)
-    assert not (tmp_path / "no.qw").exists()
 
 
 def test_any_lm_writes_for_an_artifact_by_name_and_is_counted_and_limited_with_the_one_that_reads(

@@ -5,7 +5,7 @@ const at = (id) => document.getElementById(id);
 const form = at("form"), results = at("results"), problem = at("problem"), status = at("status");
 const shortest = 600; // characters of a passage that are shown at once
 const hits = 10; // of a search that its step in the trace names
-let served = [], needsToken = false, running = null, known = [], chosen = null;
+let served = null, needsToken = false, running = null, known = [], chosen = null;
 
 function make(tag, text, className) {
   const made = document.createElement(tag);
@@ -18,17 +18,16 @@ async function look() {
   try {
     const answer = await fetch("/health");
     const health = await answer.json();
-    served = health.artifacts;
+    served = health.artifact;
     needsToken = health.token;
   } catch {
     at("served").textContent = "The server does not answer. Load the page again.";
     return;
   }
   at("token-row").hidden = !needsToken;
-  at("served").textContent = served
-    .map((one) => `${one.name}: ${one.technique}${one.reader ? ", " + one.reader.replaceAll("_", " ") : ""}`)
-    .join("  |  ");
-  if (served.some((one) => one.reader === "multiple_choice")) at("more").open = true;
+  const reader = served.reader ? `, ${served.reader.replaceAll("_", " ")}` : "";
+  at("served").textContent = `${served.name}: ${served.technique}${reader}`;
+  if (served.reader === "multiple_choice") at("more").open = true;
   await lookForExamples();
 }
 
@@ -43,8 +42,7 @@ async function lookForExamples() {
     const answer = await fetch("/examples", { headers: headers() });
     if (answer.ok) known = (await answer.json()).examples;
   } catch { return; } // a page without examples asks as well
-  const distinct = new Map(known.map((one) => [JSON.stringify([one.question, one.options, one.history]), one]));
-  at("examples").querySelector("ul").replaceChildren(...[...distinct.values()].map((one) => {
+  at("examples").querySelector("ul").replaceChildren(...known.map((one) => {
     const item = make("li"), button = make("button", one.question);
     button.type = "button";
     button.setAttribute("aria-pressed", "false");
@@ -103,17 +101,16 @@ async function copy(pre, button) {
   setTimeout(() => { button.textContent = button.dataset.text; }, 2000);
 }
 
-class Column {
-  constructor(artifact, body) {
-    this.artifact = artifact;
-    this.body = { ...body, artifact: artifact.name };
-    this.golden = known.find((one) => chosen && one.artifact === artifact.name && one.question === chosen.question);
-    this.labels = Object.assign(Object.create(null), chosen?.evidence, this.golden?.evidence);
-    this.section = at("column").content.cloneNode(true).querySelector("section");
+class Answer {
+  constructor(body) {
+    this.body = body;
+    this.golden = chosen;
+    this.labels = Object.assign(Object.create(null), chosen?.evidence);
+    this.section = at("shown").content.cloneNode(true).querySelector("section");
     this.part = (name) => this.section.querySelector(name);
     const title = this.part("h2");
-    title.textContent = artifact.name;
-    title.id = `name-${served.indexOf(artifact)}`;
+    title.textContent = served.name;
+    title.id = "name";
     this.section.setAttribute("aria-labelledby", title.id);
     this.ended = this.failed = false;
     results.append(this.section);
@@ -269,20 +266,20 @@ function found(steps) { // by passage the query whose list has it highest, and i
   return best;
 }
 
-async function ask(column, signal) {
+async function ask(shown, signal) {
   const sent = { "Content-Type": "application/json", Accept: "text/event-stream", ...headers() };
-  const body = JSON.stringify({ ...column.body, trace: true });
+  const body = JSON.stringify({ ...shown.body, trace: true });
   try {
     const answer = await fetch("/ask", { method: "POST", headers: sent, body, signal });
     if (!answer.ok) {
       const told = await answer.json();
-      column.fail(answer.status === 401 ? "The token is missing or wrong." : told.error.message);
+      shown.fail(answer.status === 401 ? "The token is missing or wrong." : told.error.message);
       return;
     }
-    await read(answer.body, (name, data) => column.on(name, data));
-    if (!column.ended) column.fail("The answer broke off. Ask again.");
+    await read(answer.body, (name, data) => shown.on(name, data));
+    if (!shown.ended) shown.fail("The answer broke off. Ask again.");
   } catch {
-    column.fail(signal.aborted ? "Stopped." : "The server does not answer.");
+    shown.fail(signal.aborted ? "Stopped." : "The server does not answer.");
   }
 }
 
@@ -325,7 +322,7 @@ async function submit(event) {
   if (!question.trim()) return complain("Write a question first.", at("question"));
   if (options.length === 1) return complain("Give two options or more, or none.", at("options"));
   if (needsToken && !at("token").value.trim()) return complain("This server wants a token.", at("token"));
-  if (!served.length) return complain("The server does not answer. Load the page again.");
+  if (!served) return complain("The server does not answer. Load the page again.");
   complain("");
   running = new AbortController();
   busy(true);
@@ -334,13 +331,11 @@ async function submit(event) {
   const body = { question };
   if (options.length) body.options = options;
   if (chosen?.history.length) body.history = chosen.history;
-  const columns = served.map((artifact) => new Column(artifact, body));
-  await Promise.all(columns.map((one) => ask(one, running.signal)));
+  const shown = new Answer(body);
+  await ask(shown, running.signal);
   running = null;
   busy(false);
-  const failed = columns.filter((one) => one.failed).map((one) => one.artifact.name);
-  if (failed.length) status.textContent = `No answer from ${failed.join(", ")}.`;
-  else status.textContent = columns.length > 1 ? "All answers are there." : "The answer is there.";
+  status.textContent = shown.failed ? "There is no answer." : "The answer is there.";
 }
 
 form.addEventListener("submit", submit);
