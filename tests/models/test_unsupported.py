@@ -195,6 +195,7 @@ def test_calls_side_by_side_are_all_answered_and_the_report_is_one(remote, caplo
     assert (heard, server.count, len(caplog.records)) == (["tea"] * 8, 16, 1)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:pydantic")  # of litellm's types
 @pytest.mark.parametrize(
     ("engine", "status", "body"),
     [
