@@ -161,7 +161,7 @@ def plain(text: str) -> str:
     Args:
         text: Any text.
     """
-    return unicode_form(_unmarked(text))
+    return unicode_form(_unmarked(unicodedata.normalize("NFC", text)))
 
 
 def unicode_form(text: str) -> str:
