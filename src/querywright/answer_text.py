@@ -40,10 +40,9 @@ ANSWER_WORDS = unicodedata.normalize(
 """The words for "answer" and "option" in many languages, as alternatives of a regular expression."""
 
 _UNSEEN = {
-    **dict.fromkeys(map(ord, "\u00ad\u061c\u180e\u200c-\u200f\u2060\ufeff\u0640\u2122\u2120\u00ae\u00a9"), None),
+    **dict.fromkeys(map(ord, "\u00ad\u061c\u180e\ufeff\u0640\u2122\u2120\u00ae\u00a9"), None),
     **dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070)], None),
     **dict.fromkeys(range(0xFE00, 0xFE10), None),
-    0x2D: "-",
     0x200B: " ",
     0x02DA: "°",
 }
@@ -66,8 +65,6 @@ _ALIKE = str.maketrans(
         "\u2044": "/",
         "\u2215": "/",
         "\u266f": "#",
-        "\u2264": "≤",
-        "\u2265": "≥",
         "\u2a7d": "≤",
         "\u2a7e": "≥",
     }
@@ -164,7 +161,7 @@ def plain(text: str) -> str:
     Args:
         text: Any text.
     """
-    return unicode_form(_unmarked(text))
+    return unicode_form(_unmarked(unicodedata.normalize("NFC", text)))
 
 
 def unicode_form(text: str) -> str:

@@ -353,3 +353,26 @@ def test_the_request_carries_the_schema_with_the_limits_that_a_grammar_keeps():
         assert (limits.items() <= first["queries"].items()) == likelihood
         assert (first["numbers"]["items"].get("maximum") == 4) == likelihood
         assert (first["note"].get("maxLength") == 9) == likelihood
+
+
+class Judged(dspy.Signature):
+    """Judge."""
+
+    passage: str = dspy.InputField()
+    label: Literal["ENTAILED", "USEFUL", "NOT_USEFUL"] = dspy.OutputField()
+    sure: Literal["yes", "no"] = dspy.OutputField()
+
+
+@pytest.mark.parametrize(
+    "label", ['"NOT USEFUL"', '"not-useful"', '"**NOT_USEFUL**"', '"not useful!"', '["NOT_USEFUL"]']
+)
+@pytest.mark.parametrize("sure", ["true", '"Y"', '"**Yes.**"'])
+def test_a_choice_is_read_however_it_is_spelled(label, sure):
+    read = PromptAdapter().parse(Judged, f'{{"label": {label}, "sure": {sure}}}')
+    assert read == {"label": "NOT_USEFUL", "sure": "yes"}
+
+
+def test_an_unclear_choice_cannot_be_read():
+    for label in ("USEFUL or NOT_USEFUL", "not useful at all", "rather"):
+        with pytest.raises(AdapterParseError, match="The field label has a value that is not allowed there"):
+            PromptAdapter().parse(Judged, json.dumps({"label": label, "sure": "no"}))
