@@ -36,6 +36,8 @@ from querywright.optimize.significance import ALPHA
 from querywright.optimize.testsets import make_testset
 from querywright.programs import make_program
 from querywright.programs.question_writer import QuestionWriter
+from querywright.programs.rewrite_retrieve_select import QuestionToSearches, RewriteRetrieveSelect
+from querywright.programs.steps import Predict
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.hybrid import HybridRetriever
@@ -80,6 +82,10 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ),
 }
 """Instructions for the plan, what its queries are said to be, and knobs."""
+RECORDED_PLAN = QuestionToSearches.with_instructions(
+    QuestionToSearches.instructions.replace("in a source.", "in a textbook.")
+).with_updated_fields("passage", desc="the sentence of a textbook that would settle the question")
+"""The plan of `rrs` in the words in which the recording was made; the next recording removes it."""
 SOURCES = {"CDC": 140, "NINDS": 80}
 """Passages of each source of MedQuAD, those that something is asked about first."""
 QUESTIONS, NEW = 4, 60
@@ -216,6 +222,11 @@ def _mean(score: Any) -> str:
     return f"{score.value:.3f} [{score.low:.2f}, {score.high:.2f}]"
 
 
+def _with_recorded_plan(self: RewriteRetrieveSelect, retriever: Any = None, **knobs: Any) -> None:
+    super(RewriteRetrieveSelect, self).__init__(retriever, **knobs)
+    self.plan_searches = Predict(RECORDED_PLAN)
+
+
 def main() -> None:
     """Run the parts that were named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -225,6 +236,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=TEST)
     parser.add_argument("--threads", type=int, default=8)
     given = parser.parse_args()
+    RewriteRetrieveSelect.__init__ = _with_recorded_plan
     for name in ("nursing", "hotpotqa"):
         index(name, given.data / name / "corpus.jsonl")
     health, hops = medical(given.data), two_hop(given.data)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import dspy
 from dspy.utils.exceptions import LMError
@@ -149,7 +149,8 @@ class Technique(Threaded):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         memo |= {id(shared): shared for shared in (self.retriever, self.reranker, self.writer_lm)}
         other = type(self).__new__(type(self))
-        other.__dict__.update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        for name, value in vars(self).items():
+            setattr(other, name, copy.deepcopy(value, memo))
         return other
 
     def __getstate__(self) -> Any:
@@ -318,8 +319,8 @@ class Technique(Threaded):
 
     def _found(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """What the technique finds, or what the LM selects from a larger pool of it."""
-        found = forward(self, **given)
-        return select(self, found, **given) if self.knobs.get("select", False) else found
+        found, asks = forward(self, **given), cast("Technique", self)
+        return select(asks, found, **given) if self.knobs.get("select", False) else found
 
     def _gated(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """What plain retrieval finds if it looks certain or the LM fails, else what the technique finds."""

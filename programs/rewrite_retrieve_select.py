@@ -27,7 +27,7 @@ from querywright.retrieval.types import Query
 
 
 class QuestionToSearches(dspy.Signature):
-    """Decide which answer is most likely and what fact would settle it. Then write what finds that fact in a textbook.
+    """Decide which answer is most likely and what fact would settle it. Then write what finds that fact in a source.
     Short queries, each for one thing: evidence for the likely answer, what tells it from its nearest rivals, and what
     the key clue of the question means. Name the terms that a source would use, not the wording of the question.
     """
@@ -36,7 +36,7 @@ class QuestionToSearches(dspy.Signature):
     options: list[str] = dspy.InputField()
     reasoning: str = dspy.OutputField(desc="the likely answer and what settles it, in one or two short sentences")
     queries: list[str] = dspy.OutputField(desc="names and key words")
-    passage: str = dspy.OutputField(desc="the sentence of a textbook that would settle the question")
+    passage: str = dspy.OutputField(desc="the sentence of a source that would settle the question")
 
 
 class RewriteRetrieveSelect(Technique):

@@ -180,7 +180,7 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     assert (done.status, done.out) == (3, ""), done.err
     assert not Path("made").exists()
     said = " ".join(done.err.split())
-    for part in ("could not be read", "'As an AI, I cannot.'", 'JSON object with "answer" was', "--max-unreadable"):
+    for part in ("could not be read", "'As an AI, I cannot.'", 'where a JSON object with "', "--max-unreadable"):
         assert part in said
     assert len(server.requests) < 60
     wrong = cli(*command, "--max-unreadable", "1", *server.lm)

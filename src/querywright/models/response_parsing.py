@@ -236,7 +236,7 @@ def worth_keeping(request: Request, response: Response) -> bool:
 
 def _fields_asked_for(request: Request) -> set[str] | None:
     """Names of the fields that an answer must have, as far as the request says; None if it need not be JSON."""
-    schema = (request.config.response_format or {}).get("schema")
+    schema: Any = (request.config.response_format or {}).get("schema")
     if schema:
         return set(schema.get("required", schema.get("properties", ())))
     _, asked, fields = system_text(request).rpartition(JSON_REQUEST)

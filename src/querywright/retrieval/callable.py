@@ -212,6 +212,7 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
 
 def _item(found: Any) -> tuple[Any, Any]:
     """An item, and the score that stands beside it, or None."""
+    item: Any
     item, score = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
         return item.node, getattr(item, "score", None) if score is None else score

@@ -26,7 +26,8 @@ PROBE_DEPTH = 10
 
 def check_filter(retriever: Any) -> None:
     """Raise an ``InputError`` if the filter of a retriever passes none of its passages."""
-    where, passages = getattr(retriever, "where", None), getattr(retriever, "passages", None)
+    where: Any = getattr(retriever, "where", None)
+    passages: Any = getattr(retriever, "passages", None)
     if not isinstance(where, Mapping) or not callable(passages):
         return
     if isinstance(retriever, ForeignChromaRetriever) and retriever.passes_some():
