@@ -111,6 +111,7 @@ _LEAD_IN = re.compile(
 )
 
 _NUMBER = r"""
+    (?=[<>≤≥±+.0-9-])
     (?P<compared>(?:[<>≤≥±]|\+/-)\s{0,2})?
     (?P<sign>(?<![\w%)\].])[-+])?
     (?P<number>
@@ -408,7 +409,7 @@ def _pattern() -> re.Pattern[str]:
     return re.compile(
         rf"""
         {_NUMBER}
-        | (?P<word>(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
+        | (?P<word>[A-Za-z]+(?=[,.;:]?\s\w)|(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
           (?P<after>\+\+|[+#*](?!\w)|-(?!\w)|\s[+-](?=[\s.]*\Z))?
         | (?P<cjk>[{CJK}])
         | (?P<degree>°\s?[CFKcfk]\b)
