@@ -32,10 +32,10 @@ CJK = (
 
 ANSWER_WORDS = unicodedata.normalize(
     "NFKC",
-    r"answer|choice|option|letter|variante?|Antwort|Lösung|Auswahl|réponse|choix|respuesta|opción|resposta|opção|risposta|opzione"
+    r"answer|ans(?:\.|(?=\s*[:=]))|choice|option|letter|letra|lettre|lettera|variante?|Antwort|Lösung|Auswahl|réponse|choix|respuesta|opción|resposta|opção|risposta|opzione"
     r"|scelta|antwoord|optie|keuze|ответ|вариант|відповідь|odpowiedź|opcja|odpověď|cevap|yan\u0131t|seçenek|svar|vastaus"
     r"|válasz|răspuns|απάντηση|jawaban|đáp án|câu trả lời|تשובה|תשובה|الإجابة|إجابة|الجواب|جواب|الخيار|پاسخ"
-    r"|उत्तर|जवाब|विकल्प|উত্তর|คำตอบ|答案|选项|選項|选择|選擇|回答|答え|正解|選択肢|정답|답변|답|선택지",
+    r"|उत्तर|जवाब|विकल्प|উত্তর|คำตอบ|答案|选项|選項|选择|選擇|选|選(?!択)|回答|答え|正解|選択肢|정답|답변|답|선택지",
 )
 """The words for "answer" and "option" in many languages, as alternatives of a regular expression."""
 
@@ -409,7 +409,8 @@ def _pattern() -> re.Pattern[str]:
     return re.compile(
         rf"""
         {_NUMBER}
-        | (?P<word>[A-Za-z]+(?=[,.;:]?\s\w)|(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
+        | (?P<word>[A-Za-z]+(?=[,.;:]?\s\w)  # most words, found at once
+            |(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
           (?P<after>\+\+|[+#*](?!\w)|-(?!\w)|\s[+-](?=[\s.]*\Z))?
         | (?P<cjk>[{CJK}])
         | (?P<degree>°\s?[CFKcfk]\b)
@@ -547,8 +548,8 @@ def _pieces(raw: str) -> list[str]:
 
 def _canonical(raw: str) -> str | None:
     """One text for each value of a number; None for what is not one number."""
-    mantissa, _, exponent = raw.partition("e")
-    if len(raw) > 100:
+    mantissa, mark, exponent = raw.partition("e")
+    if len(raw) > 100 or (mark and not re.fullmatch(r"[+-]?\d{1,4}", exponent)):
         return None
     if _GROUPS.fullmatch(mantissa):
         mantissa = re.sub("[,' ]", "", mantissa)
