@@ -78,8 +78,8 @@ _DOT = re.compile("(?<=[0-9])\u00b7(?=[0-9])")
 
 _BLOCK = re.compile(r"</?(?:p|br|hr|div|li|ul|ol|td|th|tr|table|h[1-6])(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _INLINE = re.compile(
-    r"</?(?:b|i|u|s|em|strong|sub|sup|span|code|pre|mark|small|big|font|center|a|answer|final|final_answer)"
-    r"(?:\s[^<>]*)?/?>",
+    r"</?(?:b|i|u|s|em|strong|sub|sup|span|code|pre|mark|small|big|font|center|a|answer|final|final_answer|label|verdict"
+    r"|choice|option)(?:\s[^<>]*)?/?>",
     re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z]+\d*);", re.IGNORECASE)
@@ -105,7 +105,7 @@ _MARKDOWN = [
     (re.compile("`+"), ""),
 ]
 _LEAD_IN = re.compile(
-    rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|judge?ment)"
+    rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|score|judge?ment)"
     r"['\"]?\s*(?:[:=]|是|は|은|는)\s*(?=\S)",
     re.IGNORECASE,
 )
@@ -381,7 +381,8 @@ def _shared(given: Sequence[str], wanted: Sequence[str]) -> float:
 
 def _unmarked(text: str) -> str:
     if "<" in text:
-        text = _INLINE.sub(lambda tag: "^" if tag[0].lower() == "<sup>" else "", _BLOCK.sub("\n", text))
+        bare = _INLINE.sub(lambda tag: "^" if tag[0].lower() == "<sup>" else "", _BLOCK.sub("\n", text))
+        text = bare if bare.strip() else text  # an answer may be a tag
     if "&" in text:
         text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
     if "\\" in text:
@@ -451,7 +452,7 @@ def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
             symbol = match["symbol"]
             if symbol == "&":
                 symbol = "and"
-            elif (symbol not in "%‰°#♯" and unicodedata.category(symbol) not in _KEPT) or symbol in "|~^≈#♯":
+            elif (symbol not in "%‰°#♯♭" and unicodedata.category(symbol) not in _KEPT) or symbol in "|~^≈#♯":
                 continue
         else:
             symbol = "→" if kind == "arrow" else "".join(match[0].split())

@@ -52,7 +52,7 @@ def test_option_text_alone(answer, index):
         "I would pick option B",
         "A resposta correta é a letra B",
         "选B",
-        "故选：B。",
+        "故选B。",
         "A) is wrong.\nThe answer is B because it slows the heart.",
     ],
 )
