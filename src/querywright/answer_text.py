@@ -456,8 +456,13 @@ def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
                 continue
         else:
             symbol = "→" if kind == "arrow" else "".join(match[0].split())
-        token = Token(folded(symbol), start, end)
-        found.append(_Scanned(token, (token,), False))
+        pieces = [symbol]
+        if unicodedata.category(symbol[0]) == "Sc" and _is_amount(text, found, start, end):  # "5 €" is "€5"
+            start, amount = found[-1].whole.start, found.pop()
+            pieces.append(amount.whole.text)
+        for piece in pieces:
+            token = Token(folded(piece), start, end)
+            found.append(_Scanned(token, (token,), False))
     if not found and (rest := text.strip()):  # nothing but signs: they are all that there is to compare
         token = Token(rest, text.index(rest), text.index(rest) + len(rest))
         return (_Scanned(token, (token,), False),)
@@ -465,6 +470,15 @@ def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
         each._replace(article=_is_article(text, found, place)) if each.whole.text.lower() in _ARTICLES else each
         for place, each in enumerate(found)
     )
+
+
+def _is_amount(text: str, found: Sequence[_Scanned], start: int, end: int) -> bool:
+    """Whether the sign of a currency belongs to the number before it, and not to one after it."""
+    if not found or re.match(r"\s?\d", text[end:]):
+        return False
+    number, before = found[-1].whole, text[: found[-1].whole.start].rstrip()[-1:] or " "
+    gap = text[number.end : start]
+    return not gap.strip() and bool(re.fullmatch(r"-?[\d.]+", number.text)) and unicodedata.category(before) != "Sc"
 
 
 def _is_sign(word: str, rest: str, after: str) -> bool:
