@@ -278,7 +278,8 @@ _IS = (
     r"|هي|هو)\b|\s*(?:[:=]|是|为|為|は|が|은|는)|\s+-(?=\s))\s*[:=]?\s*"
 )
 _NAMED = rf"(?<!{_PART})(?:{ANSWER_WORDS})[\"']?"
-_ANNOUNCED = rf"{_NAMED}{_IS}(?:(?:the|la)\s+)?(?:(?:{ANSWER_WORDS})\s*)?{_LETTER}"
+_CHOSEN = r"\bI(?:['\s](?:will|would|ll|d))?\s+(?:choose|chose|pick|select|go\s+with)\s+"
+_ANNOUNCED = rf"(?:{_NAMED}{_IS}|{_CHOSEN})(?:(?:the|la|a(?=\s+letra))\s+)?(?:(?:{ANSWER_WORDS})\s*)?{_LETTER}"
 _BARE = rf"(?:^\W*(?:(?!not\b)[^\s\d!-@]+\s+){{0,2}}?{_NAMED}\s+|{_NAMED}(?<=[{CJK}])\s*){_LETTER}"
 _JUDGED = rf"(?:^\s*|{_NAMED}\s+){_LETTER}[)\]\"']*\s+(?:is|ist|est|es|é|è)\s+(?:the\s+|die\s+|la\s+|a\s+)?{_CORRECT}\b"
 # What may follow a letter: closing marks, the end of the line, a stop, a dash, a reason, an ending; no other word.

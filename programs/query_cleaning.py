@@ -24,7 +24,7 @@ _OFFER = (
     r"(?:here|below|hier|voici|aqu[i\u00ed]|ecco|\u0432\u043e\u0442)"
 )
 _MARK = re.compile(
-    r"^(?:[*\u2022\u00b7\u25e6\u25aa\u2023\u25cf]\s+|[->\u2013\u2014]\s+(?=[^\W\d]|[\"'(\[`\u201c\u00ab])|#{2,6}\s+"
+    r"^(?:[*\u2022\u00b7\u25e6\u25aa\u2023\u25cf]\s+|[\u2460-\u2473]\s*|[->\u2013\u2014]\s+(?=[^\W\d]|[\"'(\[`\u201c\u00ab])|#{2,6}\s+"
     r"|\(\d{1,2}\)(?!\d)\s+|\d{1,2}(?:[)\uff09\u3001](?!\d)|\\[.)])\s*|\[\d{1,2}\]:?\s+"
     r"|(?:q\s?)?\d{1,2}\.\s+(?=[\"'\u201c]?(?:the|an|what|which|who|whom|whose|when|where|why|how|is|are|was|were|"
     r"does|did|wie|wer|wann|warum|welche[mnrs]?|quel(?:le)?s?|comment|pourquoi|qu\u00e9|cu\u00e1l|c\u00f3mo|qui\u00e9n)\b)"
@@ -35,7 +35,9 @@ _MARK = re.compile(
 """Marks that are never part of a query: bullets, bracketed or escaped numbers, numbers before an article or a question
 word, labels such as "Query 1:"."""
 _SIGN = re.compile(r"^[->\u2013\u2014]\s+")
-_NUMBER = re.compile(r"^(?:[-\u2013\u2014]\s+)?(?:q\s?)?(\d{1,2})\s*[.:\uff0e\uff1a](?!\d)\s*", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"^(?:[-\u2013\u2014]\s+)?(?:q\s?)?(\d{1,2})(?:\s*[.:\uff0e\uff1a](?!\d)\s*|\s+[-\u2013]\s+)", re.IGNORECASE
+)
 """Numbers and signs that may be part of a query, as ordinals are; they are cut only from the lines of a list."""
 _LEAD_IN = re.compile(
     rf"(?:{_OFFER}\b.*[:\uff1a]|{_OFFER}\b.*\b{_NOUN}[.!]?|(?:sure|certainly|of course|absolutely|okay)[!,]"
@@ -53,6 +55,7 @@ _CLOSING = re.compile(
     r"|n'h\u00e9sitez pas|j'esp\u00e8re que|espero que|av\u00edsame si|hazme saber)",
     re.IGNORECASE,
 )
+_TAG = re.compile(rf"</?{_NOUN}\d*>", re.IGNORECASE)
 _FRAME = re.compile(r"(?:```|~~~)\w*$|(?:---|\*\*\*|___)[-*_]*$")
 _BOLD = re.compile(r"(?<!\w)\*\*(?=\S)(.+?)(?<=\S)\*\*(?!\w)")
 _ITALIC = re.compile(r"([*_])(?=[^\s*_])([^*_]*)(?<=[^\s*_])\1$")
@@ -106,7 +109,7 @@ def _is_marked(line: str) -> bool:
 
 
 def _cleaned(lines: Iterable[str], *, in_one_text: bool = False) -> list[str]:
-    texts = [_without_emphasis(plain_line(line)) for line in lines if not _FRAME.match(line.strip())]
+    texts = [_without_emphasis(plain_line(_TAG.sub("", line))) for line in lines if not _FRAME.match(line.strip())]
     texts = [text for text in texts if text and not _LEAD_IN.match(text)]
     texts = [text for text in texts if len(texts) == 1 or not _CLOSING.match(text)]
     headings = [text for text in texts if text.endswith((":", "\uff1a")) and not _is_marked(text)]

@@ -32,10 +32,10 @@ CJK = (
 
 ANSWER_WORDS = unicodedata.normalize(
     "NFKC",
-    r"answer|choice|option|letter|variante?|Antwort|Lösung|Auswahl|réponse|choix|respuesta|opción|resposta|opção|risposta|opzione"
+    r"answer|ans(?:\.|(?=\s*[:=]))|choice|option|letter|letra|lettre|lettera|variante?|Antwort|Lösung|Auswahl|réponse|choix|respuesta|opción|resposta|opção|risposta|opzione"
     r"|scelta|antwoord|optie|keuze|ответ|вариант|відповідь|odpowiedź|opcja|odpověď|cevap|yan\u0131t|seçenek|svar|vastaus"
     r"|válasz|răspuns|απάντηση|jawaban|đáp án|câu trả lời|تשובה|תשובה|الإجابة|إجابة|الجواب|جواب|الخيار|پاسخ"
-    r"|उत्तर|जवाब|विकल्प|উত্তর|คำตอบ|答案|选项|選項|选择|選擇|回答|答え|正解|選択肢|정답|답변|답|선택지",
+    r"|उत्तर|जवाब|विकल्प|উত্তর|คำตอบ|答案|选项|選項|选择|選擇|选|選(?!択)|回答|答え|正解|選択肢|정답|답변|답|선택지",
 )
 """The words for "answer" and "option" in many languages, as alternatives of a regular expression."""
 
@@ -78,8 +78,8 @@ _DOT = re.compile("(?<=[0-9])\u00b7(?=[0-9])")
 
 _BLOCK = re.compile(r"</?(?:p|br|hr|div|li|ul|ol|td|th|tr|table|h[1-6])(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _INLINE = re.compile(
-    r"</?(?:b|i|u|s|em|strong|sub|sup|span|code|pre|mark|small|big|font|center|a|answer|final|final_answer)"
-    r"(?:\s[^<>]*)?/?>",
+    r"</?(?:b|i|u|s|em|strong|sub|sup|span|code|pre|mark|small|big|font|center|a|answer|final|final_answer|label|verdict"
+    r"|choice|option)(?:\s[^<>]*)?/?>",
     re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z]+\d*);", re.IGNORECASE)
@@ -105,12 +105,13 @@ _MARKDOWN = [
     (re.compile("`+"), ""),
 ]
 _LEAD_IN = re.compile(
-    rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|judge?ment)"
+    rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|score|judge?ment)"
     r"['\"]?\s*(?:[:=]|是|は|은|는)\s*(?=\S)",
     re.IGNORECASE,
 )
 
 _NUMBER = r"""
+    (?=[<>≤≥±+.0-9-])
     (?P<compared>(?:[<>≤≥±]|\+/-)\s{0,2})?
     (?P<sign>(?<![\w%)\].])[-+])?
     (?P<number>
@@ -380,7 +381,8 @@ def _shared(given: Sequence[str], wanted: Sequence[str]) -> float:
 
 def _unmarked(text: str) -> str:
     if "<" in text:
-        text = _INLINE.sub(lambda tag: "^" if tag[0].lower() == "<sup>" else "", _BLOCK.sub("\n", text))
+        bare = _INLINE.sub(lambda tag: "^" if tag[0].lower() == "<sup>" else "", _BLOCK.sub("\n", text))
+        text = bare if bare.strip() else text  # an answer may be a tag
     if "&" in text:
         text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
     if "\\" in text:
@@ -408,7 +410,8 @@ def _pattern() -> re.Pattern[str]:
     return re.compile(
         rf"""
         {_NUMBER}
-        | (?P<word>(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
+        | (?P<word>[A-Za-z]+(?=[,.;:]?\s\w)  # most words, found at once
+            |(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
           (?P<after>\+\+|[+#*](?!\w)|-(?!\w)|\s[+-](?=[\s.]*\Z))?
         | (?P<cjk>[{CJK}])
         | (?P<degree>°\s?[CFKcfk]\b)
@@ -449,12 +452,17 @@ def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
             symbol = match["symbol"]
             if symbol == "&":
                 symbol = "and"
-            elif (symbol not in "%‰°#♯" and unicodedata.category(symbol) not in _KEPT) or symbol in "|~^≈#♯":
+            elif (symbol not in "%‰°#♯♭" and unicodedata.category(symbol) not in _KEPT) or symbol in "|~^≈#♯":
                 continue
         else:
             symbol = "→" if kind == "arrow" else "".join(match[0].split())
-        token = Token(folded(symbol), start, end)
-        found.append(_Scanned(token, (token,), False))
+        pieces = [symbol]
+        if unicodedata.category(symbol[0]) == "Sc" and _is_amount(text, found, start, end):  # "5 €" is "€5"
+            start, amount = found[-1].whole.start, found.pop()
+            pieces.append(amount.whole.text)
+        for piece in pieces:
+            token = Token(folded(piece), start, end)
+            found.append(_Scanned(token, (token,), False))
     if not found and (rest := text.strip()):  # nothing but signs: they are all that there is to compare
         token = Token(rest, text.index(rest), text.index(rest) + len(rest))
         return (_Scanned(token, (token,), False),)
@@ -462,6 +470,15 @@ def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
         each._replace(article=_is_article(text, found, place)) if each.whole.text.lower() in _ARTICLES else each
         for place, each in enumerate(found)
     )
+
+
+def _is_amount(text: str, found: Sequence[_Scanned], start: int, end: int) -> bool:
+    """Whether the sign of a currency belongs to the number before it, and not to one after it."""
+    if not found or re.match(r"\s?\d", text[end:]):
+        return False
+    number, before = found[-1].whole, text[: found[-1].whole.start].rstrip()[-1:] or " "
+    gap = text[number.end : start]
+    return not gap.strip() and bool(re.fullmatch(r"-?[\d.]+", number.text)) and unicodedata.category(before) != "Sc"
 
 
 def _is_sign(word: str, rest: str, after: str) -> bool:
@@ -546,8 +563,8 @@ def _pieces(raw: str) -> list[str]:
 
 def _canonical(raw: str) -> str | None:
     """One text for each value of a number; None for what is not one number."""
-    mantissa, _, exponent = raw.partition("e")
-    if len(raw) > 100:
+    mantissa, mark, exponent = raw.partition("e")
+    if len(raw) > 100 or (mark and not re.fullmatch(r"[+-]?\d{1,4}", exponent)):
         return None
     if _GROUPS.fullmatch(mantissa):
         mantissa = re.sub("[,' ]", "", mantissa)

@@ -29,6 +29,12 @@ def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_filter_that_removes_evidence_is_reported_in_json_too(ok, shelf, questions):
+    options = ["--collection", f"{shelf}#tiny", "--reader", "none", "--where", '{"sweet": false}', "--json"]
+    notes = ok("evaluate", "plain", "--data", questions, *options).data["notes"]
+    assert any("passes 5 of 6 passages" in note and "removes all labelled passages of" in note for note in notes)
+
+
 def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, server, tmp_path):
     before, place = snapshot(shelf), f"{shelf}#tiny"
     asked = ["What of fast sugar such as juice?", "--technique", "plain", "--reader", "none", "--json"]

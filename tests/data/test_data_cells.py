@@ -10,6 +10,7 @@ import pytest
 
 from querywright.data import Label, Passage, Question, read_passages, read_questions
 from querywright.data.types import PERSON
+from querywright.errors import DataError
 
 TURNS = [{"role": "user", "content": "It's loose."}, {"role": "assistant", "content": "Which one?"}]
 
@@ -151,3 +152,9 @@ def test_forms_of_other_tools_are_known_in_printed_cells(one, tmp_path):
     )
     metadata.to_csv(tmp_path / "p.csv", index=False)
     assert read_passages(tmp_path / "p.csv") == [Passage("a", "x", "", {"year": 2020, "topic": "it's"})]
+
+
+@pytest.mark.parametrize("turns", [str(TURNS), "[HumanMessage(content='It is loose.'), AIMessage(content='Which?')]"])
+def test_a_printed_conversation_is_no_question(turns):
+    with pytest.raises(DataError, match=r'"user_input".* expected one question'):
+        read_questions([{"user_input": turns, "reference": "The chain."}])

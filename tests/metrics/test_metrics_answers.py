@@ -84,6 +84,7 @@ def test_hit_in_other_texts():
     assert [hit(["서울은 수도이다."], [answer]) for answer in ("서울", "부산")] == [1.0, 0.0]
     assert hit(["Lord of the Rings (指輪物語)"], ["The Lord of the Rings"]) == 1.0
     assert hit(["Curie"], ["A", "Curie"]) == 1.0
+    assert hit(["Request f47ac10b-5e02b2c3 of Curie"], ["Curie"]) == 1.0  # no number has the exponent 02b2c3
     assert hit(["Blood of type A"], ["A"]) == 1.0
     assert hit([PASSAGE], ["A"]) == hit([PASSAGE], ["", "the"]) == 0.0  # articles in front of words
     assert math.isnan(hit([PASSAGE], ["", " "]))

@@ -197,6 +197,10 @@ def test_what_an_input_says_reaches_the_model_otherwise_unchanged():
         '<|channel|>analysis<|message|>{"answer": "coffee"}<|end|><|start|>assistant<|channel|>final<|message|>'
         '{"answer": "tea"}',
         '{"answer": "tea"}\n<think>Or {"answer": "coffee"}?</think>',
+        '{"answer": "tea"}\n</think>',
+        '<think type="slow">{"answer": "coffee"}</think >{"answer": "tea"}',
+        '<|think|>{"answer": "coffee"}<|/think|>{"answer": "tea"}',
+        '<unused94>thought\n{"answer": "coffee"}<unused95>{"answer": "tea"}',
     ],
 )
 def test_answers_that_can_be_read(text):

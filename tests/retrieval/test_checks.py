@@ -108,6 +108,11 @@ def test_passages_without_an_id_beside_others_are_counted():
     assert told(asked(["tyre"]), as_retriever(lambda query, k: ROWS)) == []
 
 
+def test_a_retriever_that_finds_nothing_is_reported():
+    (line,) = told(asked(["tyre"], ["chain"]), as_retriever(lambda query, k: []))
+    assert "found nothing for the first 2 labelled questions" in line
+
+
 def test_a_retriever_that_fails_is_left_to_the_run():
     def fails(query, k):
         raise OSError("the server is down")

@@ -97,6 +97,7 @@ class Bench:
     guidelines: Guidelines | None
     named: Sequence[str]
     logged: Callable[..., None]
+    told: list[str]
 
     @classmethod
     def open(cls, named: Sequence[str], given: Given) -> Bench:
@@ -110,24 +111,30 @@ class Bench:
         if judging.guidelines is not None:
             check_file(judging.guidelines, "--guidelines")
             guidelines = Guidelines()
+        told: list[str] = []
+
+        def tell(line: str) -> None:
+            note(line)
+            told.append(line)
+
         ready = prepare(
             named, given.data.source,
             workspace=lambda asks: lm.open(given.output.home, given.run.threads, asks=asks),
             **arms.given(lm), engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages,
             metrics=arms.metric, reading=given.data.given,
-            judges=judging.judge, guidelines=guidelines, threads=given.run.threads, tell=note,
+            judges=judging.judge, guidelines=guidelines, threads=given.run.threads, tell=tell,
             judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         )  # fmt: skip
         if guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in ready.metrics.values()):
             raise InputError("only the judge coverage holds answers against --guidelines; give --judge coverage too")
-        return cls(given, ready, guidelines, named, logged)
+        return cls(given, ready, guidelines, named, logged, told)
 
     def keep(self, compared: Compared, kept: Path | None, baseline: str | None) -> None:
         """Print what the arms gave and keep it: the rows in a file or, beside a baseline, all in a folder."""
         notes, files = self.notes(compared, diagnosed=baseline is not None), {}
         if baseline is not None and kept is not None:
-            files = self.write(kept, compared, notes)
-        found = {**compared.to_json(), "notes": notes, "files": files}
+            files = self.write(kept, compared, [*self.told, *notes])
+        found = {**compared.to_json(), "notes": [*self.told, *notes], "files": files}
         if baseline is None:
             found = {name: found[name] for name in ("arms", "comparisons", "notes")}
         emit(self.given.output.as_json, found, lambda: self.show(compared, notes))

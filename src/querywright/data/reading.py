@@ -321,6 +321,10 @@ def _records(source: Source, kind: Kind, table: Table, limit: int | None, split:
 def asked_in(record: Record) -> tuple[Question, bool]:
     """The question of a row without its evidence, and whether its id was given."""
     text = record.required_text("question")
+    if text.startswith(("[{", "[HumanMessage(")):
+        record.complain(
+            record.cell("question").column, text, "one question; earlier turns of a conversation go into history"
+        )
     options = read_options(record)
     answer = read_answer(record, options)
     texts = options.texts if options else ()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from querywright.answer_text import fold, unicode_form
 from querywright.data.types import Question
 from querywright.errors import DataError, InputError
 
@@ -113,7 +113,7 @@ def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> l
 def marks(question: Question) -> set[tuple[str, ...]]:
     """Return what makes a question the same as another: its id, or its text, options and history.
 
-    Case, spaces, Unicode form and the order of the options make no difference.
+    Case, spaces, Unicode form, kinds of quotes, final punctuation and the order of the options make no difference.
     """
     text, *history = map(folded, (question.question, *question.history))
     return {("id", question.id), ("text", text, *sorted(map(folded, question.options)), *history)}
@@ -128,8 +128,8 @@ def repeated(questions: Iterable[Question]) -> list[list[Question]]:
 
 
 def folded(text: str) -> str:
-    """Return the text without the differences in case, spaces and Unicode form."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    """Return the text without the differences in case, spaces, Unicode form, kinds of quotes and final punctuation."""
+    return " ".join(fold(unicode_form(text)).split()).rstrip(" .?!")
 
 
 def asked_of(question: Question) -> str:

@@ -68,12 +68,12 @@ def broken_off(response: Response) -> str:
 
 _THINKING = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad)"
 _OPENING = re.compile(
-    rf"<{_THINKING}>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|START_THINKING\|>"
+    rf"<\|?{_THINKING}\|?(?:\s[^<>]*)?>|<unused94>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|START_THINKING\|>"
     r"|<\|channel\|?>(?:analysis|commentary|thought)",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(
-    rf"</{_THINKING}>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|END_THINKING\|>"
+    rf"<\|?/{_THINKING}\|?\s*>|<unused95>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|END_THINKING\|>"
     r"|<\|channel\|>final\s*(?:<\|constrain\|>\w+\s*)?<\|message\|>|<channel\|>",
     re.IGNORECASE,
 )
@@ -105,8 +105,8 @@ def strip_thinking(text: str) -> str:
             begin = closing.end()
     if text[begin:].strip():
         return text[begin:]
-    opening = _OPENING.search(text)  # thinking after the answer
-    return text[: opening.start()] if opening else ""
+    after = _OPENING.search(text) or (closings[0] if _ANSWER.match(text) else None)  # thinking or a tag, not an answer
+    return text[: after.start()] if after else ""
 
 
 def separate_thinking(response: Response) -> Response:

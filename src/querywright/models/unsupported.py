@@ -83,8 +83,10 @@ def adapted(
                     raise
                 left_out.add(found)
             else:
-                for one in left_out.difference(known, always):
-                    known.add(one)
+                for one in left_out.difference(always):
+                    if one in known:
+                        continue
+                    known.add(one)  # before the report, in which another thread may come here
                     _logger.warning("%s does not support %s", identity, _report(one, left_out))
                 return response
 

@@ -148,13 +148,20 @@ def _tell_copies(questions: Sequence[Question], held: Mapping[str, bool], texts:
 def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
     """Report ids of passages that no label can name."""
     asked = [question.question for question in labelled[:PROBED]]
-    found: list[Passage] = []
+    found: list[Passage] | None = None
     with suppress(Exception):  # the run reports what fails, question by question
         found = [hit.passage for hits in retriever.search(asked, PROBE_DEPTH) for hit in hits]
+    if found is None:
+        return
     named = dict.fromkeys(id for question in labelled for id in question.evidence)
     made = sum(passage.id.startswith(MADE_ID) for passage in found)
     remedy = f"return the ids that the labels name, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
-    if found and not any(passage.id in named for passage in found):
+    if not found:
+        tell(
+            f"warning: the retriever found nothing for the first {len(asked)} labelled questions, so their scores are "
+            "0: check that its index is not empty, and what it filters by"
+        )
+    elif not any(passage.id in named for passage in found):
         key = next((key for one in found for key, value in one.metadata.items() if str(value) in named), None)
         hint = "" if key is None else f"; the labels name their metadata {key!r}, so give that as the id"
         tell(
