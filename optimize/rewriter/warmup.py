@@ -21,7 +21,7 @@ from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingErro
 from querywright.optimize.rewriter.settings import TrainSettings
 
 LOG = "warmup.jsonl"
-_RISE, _LONGEST_GRADIENT = 0.03, 1.0
+_RISE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,12 @@ def warm_up(
 
     taught = [[policy.taught(pair.messages, pair.text) for pair in pairs] for pairs in (train, dev)]
     learnt, looked_at = (
-        [one for one in part if policy.spells(one) and policy.refused(one.prompt, len(one.tokens)) is None]
-        for part in taught
+        [one for one in part if policy.refused(one.prompt, len(one.tokens)) is None] for part in taught
     )
     left_out = len(train) + len(dev) - len(learnt) - len(looked_at)
     for name, count, needed in (("train", len(learnt), settings.least_pairs), ("dev", len(looked_at), 1)):
         if count < needed:
-            gone = f" ({left_out} do not fit the model's context or vocabulary)" if left_out else ""
+            gone = f" ({left_out} do not fit the model's context)" if left_out else ""
             raise InputError(
                 f"the warm-up needs {needed} {name} pairs or more, but there are {count}{gone}: {needed - count} more "
                 "needed; collect from more questions, or with more candidates a question"
@@ -90,7 +89,7 @@ def warm_up(
         tokens = sum(len(one.tokens) for one in chosen)
         parts = ([chosen[place] for place in places] for places in policy.parts(chosen))
         losses = (-torch.cat(policy.log_probs(part)).sum() / tokens for part in parts)
-        loss, norm = descend(policy, optimizer, losses, _LONGEST_GRADIENT, f"step {number + 1} of the warm-up")
+        loss, norm = descend(policy, optimizer, losses, f"step {number + 1} of the warm-up")
         return {"lr": rate, "loss": loss, "gradient": norm, "tokens": tokens}
 
     def look() -> dict[str, Any]:
