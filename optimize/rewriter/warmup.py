@@ -1,7 +1,7 @@
-"""The second stage: the model learns to write what was kept of the collected rewrites.
+"""The second stage: the model learns to write the collected rewrites.
 
-The loss is the mean over the tokens of the completions, the end token among them; the prompt is not learnt. After each
-epoch the dev pairs are measured, and the weights of the best epoch are kept, those of the start among them.
+The loss is the mean over the tokens of the completions, with the end token and without the prompt. The dev pairs are
+measured at the start and after each epoch, and the weights with the lowest loss are kept.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _RISE = 0.03
 
 @dataclass(frozen=True, slots=True)
 class WarmupReport:
-    """What a warm-up did: its steps; pairs that were learnt from, and pairs of train and dev together that were left
-    out because they do not fit the model's context or vocabulary; the mean loss a token on dev at the start and
-    after each epoch; which epoch's weights were kept (0 for those of the start); and what a reader should know.
+    """Report of a warm-up: its steps; the pairs that were learned from, and the pairs of train and dev that do not fit
+    the model's context; the mean loss per token on dev at the start and after each epoch; the epoch whose weights were
+    kept (0 for the start); and notes for the reader.
     """
 
     steps: int
@@ -49,14 +49,14 @@ def warm_up(
     *,
     progress: Progress | None = None,
 ) -> WarmupReport:
-    """Teach a policy what to write; it ends with the weights that did best on dev.
+    """Teach a policy the pairs; it ends with the weights that did best on dev.
 
-    The folder holds the checkpoint and the log, and is taken up again. AdamW; the rate rises over 3 % of the steps and
-    falls to nothing by a cosine.
+    ``folder`` holds the checkpoint and the log, from which an interrupted stage resumes. The learning rate of AdamW
+    rises over 3 % of the steps and falls to 0 by a cosine.
 
     Raises:
         InputError: There are too few pairs, or a file cannot be read.
-        TrainingError: The loss is no number; the last checkpoint is whole.
+        TrainingError: The loss is not finite; the last checkpoint is whole.
     """
     import torch
 
