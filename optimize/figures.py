@@ -52,7 +52,7 @@ class Figure:
 
 
 class Plot:
-    """A figure under way, in the units of its data: x from left to right, y from bottom to top, ``height`` units high.
+    """A figure under way, in the units of its data: x from left to right, y from bottom to top.
 
     ``labels`` name lines, each by one or more lines of text; then y counts them from 0, downwards.
     """
@@ -62,13 +62,13 @@ class Plot:
         x: tuple[float, float],
         y: tuple[float, float] = (0, 1),
         *,
-        height: float = 240,
         x_title: str = "",
         y_title: str = "",
         labels: Sequence[Sequence[str]] = (),
         ticks: bool = True,
     ) -> None:
         self.left, self.top = LABELS if labels else 48, 26
+        height: float = 240
         if labels:
             height, y = LINE_HEIGHT * len(labels), (len(labels) - 0.5, -0.5)
         self._x, self._y, self.height = x, y, height
@@ -163,8 +163,8 @@ def metrics_of(compared: Compared) -> list[str]:
     return list(dict.fromkeys(metric for arm in compared.arms for metric in arm.metrics))
 
 
-def means(compared: Compared, part: str = "") -> list[Figure]:
-    """Every arm's mean with its interval, a figure a metric; ``part`` ends their ids, where a page has several."""
+def means(compared: Compared) -> list[Figure]:
+    """Return a figure per metric with every arm's mean and its interval."""
     figures = []
     labels = [
         [*arm_label(line, arm.name), *(["(baseline)"] if arm.name == compared.baseline else [])]
@@ -184,11 +184,11 @@ def means(compared: Compared, part: str = "") -> list[Figure]:
             said = f"{arm.name}: {percent(mean)}"
             plot.dot(100 * mean.value, line, said, text=f"{100 * mean.value:.1f}", **_look(arm, compared.baseline))
         alt = "; ".join(f"{arm.name}: {percent(mean)}" for _, arm, mean in scored)
-        figures.append(Figure(f"figure-mean-{place}{part}", f"{metric}, 95 % interval", plot.svg(), alt, metric))
+        figures.append(Figure(f"figure-mean-{place}", f"{metric}, 95 % interval", plot.svg(), alt, metric))
     return figures
 
 
-def differences(compared: Compared, part: str = "") -> list[Figure]:
+def differences(compared: Compared) -> list[Figure]:
     """Questions won and lost against the baseline, a figure a metric; see ``means``."""
     numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
     figures = []
@@ -209,7 +209,7 @@ def differences(compared: Compared, part: str = "") -> list[Figure]:
             for one, fact in zip(held, p, strict=True)
         )
         title = f"{metric}, against {compared.baseline}"
-        figures.append(Figure(f"figure-difference-{place}{part}", title, plot.svg(), alt, metric))
+        figures.append(Figure(f"figure-difference-{place}", title, plot.svg(), alt, metric))
     return figures
 
 

@@ -1,8 +1,8 @@
-"""The first stage: several rewrites a question, by an LM or the evidence, of which the best are learnt from.
+"""The first stage: several rewrites per question, by an LM or from the evidence, of which the best are learned from.
 
-What is learnt is always the prompt that the trained model will be given and an answer that it could write: rewrites of
-another LM, or made with other prompts, are put into that form, searched again in it, and scored so. A collection that
-was ended begins again and finds the answers of the LM in the store.
+A pair is always the prompt that the trained model will be given and an answer that it could write: the teacher's
+rewrites are put into that form, searched again in it, and scored so. An interrupted collection starts again and finds
+the LM's answers in the cache.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ import dspy
 
 from querywright.data.splits import asked_of
 from querywright.data.types import Question
-from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import failure_kind
@@ -33,15 +32,14 @@ from querywright.programs import RAG
 from querywright.programs.qb_rag import QBRAG
 from querywright.retrieval.replay import searched_by
 
-_AT_A_TIME = 16  # questions between two reports of progress; more where more threads ask
+_AT_A_TIME = 16  # questions between two reports of progress; more if more threads ask
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was collected: the pairs that were kept, in the order of the questions; how many train questions there are,
-    how many have a rewrite that could be scored (or a passage was learnt with), and how many a pair; what ``plain``
-    (the question as it was written) and ``best`` (the best rewrite) are means of over the answered questions, empty
-    where nothing is searched.
+    """The pairs that were kept, in the order of the questions; the number of train questions, of those with a rewrite
+    that could be scored (or a passage to learn from), and of those with a pair; and the means of the metric over the
+    answered questions, as written (``plain``) and with the best rewrite (``best``). Empty metric: nothing was searched.
     """
 
     pairs: Sequence[Pair]
@@ -54,7 +52,7 @@ class Collected:
 
 
 class _Line(NamedTuple):
-    """The rewrites of one question: what it is worth as written, the rewards of all, and the best with its score."""
+    """The rewrites of one question: its metric as written, all rewards, and the best rewrite with its score."""
 
     plain: float
     rewards: Sequence[float]
@@ -63,10 +61,9 @@ class _Line(NamedTuple):
 
 
 def collect(settings: TrainSettings, given: Given, *, progress: Progress | None = None) -> Collected:
-    """Collects the teacher's rewrites of the train questions.
+    """Collect the teacher's rewrites of the train questions.
 
-    For a reward by what is found, a question's best rewrite is kept where it beats the plain question; for one that
-    reads answers, where the answer is right.
+    A question's best rewrite is kept if it finds more than the question as it was written.
     """
     check_training(settings, given, collecting=True)
     teacher, train = given.teacher, given.splits.train
@@ -74,33 +71,31 @@ def collect(settings: TrainSettings, given: Given, *, progress: Progress | None 
         held: Any = searched_by(given.retriever)
         pairs = passage_pairs(train, held, data=given.collection, limits=settings.limits)
         marks = {one for pair in pairs for one in pair.asked.split()}
-        learnt = sum(asked_of(question) in marks for question in train)
-        return Collected(pairs, len(train), learnt, learnt)
-    work = _Collection(settings, given, str(teacher_name(teacher)), progress)
+        answered = sum(asked_of(question) in marks for question in train)
+        return Collected(pairs, len(train), answered, answered)
+    work = _Collection(settings, given, progress)
     if teacher is not None and not isinstance(teacher, str):
         writers = [_writer(work.program, _sampling(teacher, settings, n)) for n in range(settings.candidates)]
         return work.collected(work.lines(train, writers))
-    found = work.reward.found if work.reward.name == "retrieval" else None
 
     def rewards(writers: Sequence[Writer]) -> list[Sequence[float]]:
         return [line.rewards for line in work.lines(train, writers)]
 
-    writer = taught_by_evidence(work.program.technique, train, rewards, found, progress)
+    writer = taught_by_evidence(work.program.technique, train, rewards, work.reward.found, progress)
     return work.collected(work.lines(train, [writer]), every=True)
 
 
 class _Collection:
-    """Rewrites on their way to pairs; ``source`` says who writes."""
+    """Turns rewrites into pairs."""
 
-    def __init__(self, settings: TrainSettings, given: Given, source: str, progress: Progress | None) -> None:
-        self.settings, self.source, self.progress, self.data = settings, source, progress, given.collection
+    def __init__(self, settings: TrainSettings, given: Given, progress: Progress | None) -> None:
+        self.settings, self.progress, self.data = settings, progress, given.collection
+        self.source = str(teacher_name(given.teacher))
         self.program = given.program(settings)
-        self.lm = given.reader_lm if settings.recipe.needs_reader else None
-        recipe = replace(settings.recipe, length_penalty=0.0)  # there is no length to aim at yet
-        self.reward = Reward(recipe, self.program, metric=settings.metric, lm=self.lm, threads=settings.threads)
+        self.reward = Reward(self.program, settings.metric)
 
     def lines(self, questions: Sequence[Question], writers: Sequence[Writer]) -> list[_Line]:
-        """What the writers write for each question, and what it is worth."""
+        """Return the rewrites of each question by the writers."""
         lines: list[_Line] = []
         step = max(_AT_A_TIME, self.settings.threads)
         for start in range(0, len(questions), step):
@@ -110,14 +105,13 @@ class _Collection:
         return lines
 
     def collected(self, lines: Sequence[_Line], *, every: bool = False) -> Collected:
-        """The pairs of the questions whose best rewrite is good enough, or of every one that has any."""
+        """Return the pairs of the questions with a good rewrite, or of all questions with any."""
         scored = [line for line in lines if line.best is not None]
         pairs = [pair for line in scored if every or self._is_good(line) for pair in self._pairs(line)]
         both = [(line.plain, line.best.value) for line in scored if line.best and not math.isnan(line.plain)]
         plain, best = (fmean(values) for values in zip(*both, strict=True)) if both else (math.nan, math.nan)
-        measure = self.reward.metric if self.reward.name == "retrieval" else self.reward.name
         kept = len({pair.question for pair in pairs})
-        return Collected(pairs, len(lines), len(scored), kept, measure, plain, best)
+        return Collected(pairs, len(lines), len(scored), kept, self.settings.metric, plain, best)
 
     def _batch(self, questions: Sequence[Question], writers: Sequence[Writer]) -> list[_Line]:
         places = [(question, write) for question in questions for write in writers]
@@ -132,30 +126,19 @@ class _Collection:
 
         asked = [places[place][0] for place in written]
         given: dict[str, Any] = {"settings": self.settings.limits, "threads": self.settings.threads}
-        episodes = run_episodes(self.program, asked, answer, lm=self.lm, **given)
+        episodes = run_episodes(self.program, asked, answer, **given)
         scored = dict(zip(written, zip(episodes, self.reward.score(episodes), strict=True), strict=True))
         lines = []
         for number, plain in enumerate(self.reward.plain_values(questions)):
             mine = range(number * len(writers), (number + 1) * len(writers))
             rewards = [scored[place][1].reward if place in scored else math.nan for place in mine]
             known = [scored[place] for place in mine if place in scored and not math.isnan(scored[place][1].reward)]
-            best = max(known, key=lambda one: (self._is_right(one[0]), one[1].reward), default=(None, None))
+            best = max(known, key=lambda one: one[1].reward, default=(None, None))
             lines.append(_Line(plain, rewards, *best))
         return lines
 
-    def _is_right(self, episode: Episode) -> bool:
-        """Whether a reader's answer is right, which counts for more than any reward."""
-        accuracy = METRICS["accuracy"]
-        return self.reward.needs_reader and accuracy(episode.question.to_example(), episode.prediction) == 1.0
-
     def _is_good(self, line: _Line) -> bool:
-        if line.best is None or line.episode is None:
-            return False
-        if self.reward.needs_reader:
-            return self._is_right(line.episode)
-        if self.settings.ties and line.best.value == line.plain > 0:
-            return line.best.reward >= 0
-        return line.best.value > line.plain and line.best.reward > 0
+        return line.best is not None and line.best.value > line.plain and line.best.reward > 0
 
     def _pairs(self, line: _Line) -> list[Pair]:
         assert line.episode is not None
@@ -165,13 +148,13 @@ class _Collection:
         return [
             Pair(question.id, technique, turn.number, turn.messages, text, **given)  # type: ignore[arg-type]
             for turn, text in zip(line.episode.turns, line.episode.read, strict=True)
-            # The grammar of the embedded LM has no empty list, so none can be learnt.
+            # The grammar of the embedded LM has no empty list.
             if text is not None and not (self.settings.limits is not None and [] in json.loads(text).values())
         ]
 
 
 def _sampling(lm: dspy.LM, settings: TrainSettings, number: int) -> dspy.LM:
-    """The LM for one of several rewrites; a seed makes it another draw than the others, and the same one tomorrow."""
+    """Return the LM for one of several rewrites; its seed makes the draw differ from the others and repeatable."""
     if number == 0:
         return lm
     sampling: dict[str, Any] = {"temperature": settings.temperature}
@@ -181,7 +164,7 @@ def _sampling(lm: dspy.LM, settings: TrainSettings, number: int) -> dspy.LM:
 
 
 def _writer(program: RAG, lm: dspy.LM) -> Writer:
-    """Runs a technique with an LM, and gives what the LM wrote."""
+    """Return a writer that runs a technique with an LM."""
     mine = copy.deepcopy(program)
     for predictor in mine.technique.predictors():
         predictor.lm = lm

@@ -29,12 +29,11 @@ from querywright.models.adapter import PromptAdapter
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.local_engine import messages_of, schema_of
-from querywright.models.response_parsing import as_json, text_response
+from querywright.models.response_parsing import text_response
 from querywright.models.transcript import next_place
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.rewriter.policy import Completion, HFPolicy, Messages
-from querywright.optimize.rewriter.recipes import Recipe
 from querywright.pool import bounded_map
 from querywright.programs.rag import RAG
 from querywright.shared import Shared
@@ -67,7 +66,7 @@ class Episode:
         question: The question.
         turns: Each time the LM was asked, in order.
         texts: What it answered, one a turn.
-        prediction: What the technique (or the technique and its reader) gave; None where it failed.
+        prediction: What the technique returned; None if it failed.
         error: The kind of failure, or None.
         read: What was read of each text, as the embedded LM would have written it: JSON, the fields in order, each
             value within its limits. None for a text that could not be read.
@@ -98,7 +97,6 @@ def run_episodes(
     questions: Sequence[Question],
     answer: Answer,
     *,
-    lm: dspy.LM | None = None,
     settings: EmbeddedSettings | None = REWRITER_LIMITS,
     threads: int = 4,
 ) -> list[Episode]:
@@ -107,10 +105,9 @@ def run_episodes(
     A completion that cannot be read is asked for only once: the technique falls back as it does in use.
 
     Args:
-        program: A technique, with a reader or without. It is copied; the copy's technique asks the policy.
+        program: A technique without a reader. It is copied; the copy asks the policy.
         questions: One an episode; the same question may stand several times.
         answer: The policy, asked once a round with all turns of it, ordered by place and number.
-        lm: What the reader asks. Default None: the program has no reader.
         settings: Limits of a completion's values, those of the LM that the rewriter will run in; a technique is given
             what is left within them. None: no limits. Default: those of a rewriter.
         threads: Episodes gone through at a time. Default 4.
@@ -125,7 +122,7 @@ def run_episodes(
             raise result
 
     under_way = plays
-    with asking(_PolicyEngine().lm() if lm is None else lm), dspy.context(adapter=_EpisodeAdapter()):
+    with asking(_PolicyEngine().lm()), dspy.context(adapter=_EpisodeAdapter()):
         while under_way:
             bounded_map(_Play.go, under_way, threads=threads, on_done=on_done)
             under_way = [play for play in under_way if play.engine.asked]
@@ -308,30 +305,33 @@ def seed_of(*parts: object) -> int:
 
 
 def roll_out(
-    policy: HFPolicy, run: Run, questions: Sequence[Question], recipe: Recipe, *, seed: tuple[object, ...] | None = None
+    policy: HFPolicy,
+    run: Run,
+    questions: Sequence[Question],
+    *,
+    room: int,
+    seed: tuple[object, ...] | None = None,
+    top_k: int = 0,
 ) -> list[Episode]:
-    """Go through questions, an episode each, which has what the policy wrote.
+    """Return an episode per question, with the policy's completions of ``room`` tokens at most.
 
-    A recipe says how it draws, and tokens of a completion at most. The draws depend on the seed and the round; without
-    a seed the likeliest is written.
+    The draws, from the ``top_k`` likeliest tokens (0 for all), depend on the seed and the round; without a seed the
+    policy writes greedily.
     """
     written: dict[tuple[int, int], Completion] = {}
 
     def answer(turns: Sequence[Turn]) -> list[str | Exception]:
-        refused = [policy.refused(policy.prompt(turn.messages), recipe.room) for turn in turns]
+        refused = [policy.refused(policy.prompt(turn.messages), room) for turn in turns]
         asked = [turn for turn, error in zip(turns, refused, strict=True) if error is None]
         made = policy.write(
             [turn.messages for turn in asked],
-            room=recipe.room,
+            room=room,
             seed=None if seed is None else seed_of(*seed, len(written)),
-            temperature=recipe.temperature,
-            top_k=recipe.top_k,
+            top_k=top_k,
         )
         written.update({(turn.place, turn.number): one for turn, one in zip(asked, made, strict=True)})
         texts = iter(made)
-        read = as_json if policy.kind == "seq2seq" else lambda text, _: text
-        each = zip(turns, refused, strict=True)
-        return [read(next(texts).text, turn.schema) if error is None else error for turn, error in each]
+        return [next(texts).text if error is None else error for error in refused]
 
     return [
         replace(episode, completions=tuple(written[place, turn.number] for turn in episode.turns))

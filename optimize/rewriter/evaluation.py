@@ -1,16 +1,16 @@
-"""The arms of a training: episodes as results, how they stand against no rewriting, and what guards look at.
+"""The arms of a training, how they compare with the baseline, the guards, and the card in words.
 
-A reward can be raised by what is no rewriting at all: copying the question, writing nothing, naming the answer, or the
-same text whatever is asked. None of it is forbidden; all of it is counted (``guards_of``) and reported.
+A reward can rise without any rewriting: by copying the question, writing nothing, naming the answer, or writing the
+same text for every question. None of it is forbidden; all of it is counted (``guards_of``) and reported.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from querywright.answer_text import occurs_in, words
 from querywright.data.types import Question
@@ -18,47 +18,38 @@ from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.usefulness import usefulness
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING
 from querywright.optimize.rewriter.episodes import Episode
 from querywright.optimize.significance import against, verdict_on
-from querywright.programs.query_cleaning import LONGEST_QUERY
+from querywright.optimize.tables import percent
 
-UNTRAINED, WARMED_UP, TRAINED, TEACHER, IN_USE, AS_IT_COMES = (
-    "untrained",
-    "warmed up",
-    "trained",
-    "teacher",
-    "trained, in use",
-    "untrained, in use",
-)
-"""Arms: the policy as it was, after each stage, who taught it, and what runs when the rewriter is used by its name."""
+UNTRAINED, TRAINED, IN_USE = "untrained", "trained", "trained, in use"
+"""Arms: the policy before and after the training, and the rewriter as techniques run it."""
 
 METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
-"""What every rewriter is measured by, where evidence is labelled."""
+"""Metrics of every rewriter if evidence is labelled."""
 
 DEEPEST = 10
-"""Passages that the deepest of them looks at."""
+"""Passages that the deepest of these metrics looks at."""
 
-SHARES: Mapping[str, str] = {
+GUARDS: Mapping[str, str] = {
     "empty": "rewrites wrote no query",
     "copied": "rewrites only copied the question",
-    "over_long": "rewrites wrote a query longer than is searched well",
     "leaking": "rewrites named the right answer in a query, which the question does not",
     "unreadable": "completions could not be read",
-    "cut": "completions did not end by themselves",
     "equal": "rewrites were the same as for another question",
 }
-"""The guards that are shares which should not rise, and what they are shares of."""
+"""Shares that should not rise, and what they are shares of."""
 _WARNINGS = {
     "loss": "WORSE than the question as it is written: do not use this rewriter",
     "no gain shown": "no gain over the question as it is written was shown",
 }
-_RISE = 0.1  # a share that rose by more than this is warned of
-_DROP = 0.5  # diversity that fell below this part of what it was is warned of
+_RISE = 0.1  # a share that rises by more than this is reported
 
 
 def evaluation_of(name: str, episodes: Sequence[Episode], metrics: Mapping[str, Metric]) -> Evaluation:
-    """Episodes, one a question, as an arm of that name; a failed one is unscored."""
+    """Return episodes, one per question, as an arm of that name; a failed one is unscored."""
     return Evaluation(name, tuple(_row(one, metrics) for one in episodes), 0.0)
 
 
@@ -79,16 +70,16 @@ def _row(episode: Episode, metrics: Mapping[str, Metric]) -> Row:
 
 
 def compared(arms: Sequence[Evaluation], questions: Sequence[Question]) -> Compared:
-    """All arms against no rewriting, Holm-corrected within a metric."""
+    """Compare all arms with the baseline, Holm-corrected within a metric."""
     return Compared(tuple(arms), NO_REWRITING, tuple(against(arms, NO_REWRITING)), questions=tuple(questions))
 
 
 def standing(found: Compared, metric: str, arm: str = TRAINED) -> dict[str, str | None]:
-    """How an arm, the trained policy by default, stands against no rewriting in a metric.
+    """Return how an arm compares with the baseline in a metric.
 
     Returns:
-        ``verdict`` (``gain``, ``no gain shown``, ``loss``, or ``not measured`` where no question could be scored), the
-        ``sentence`` of the paired test, and ``warning``: what must be said of one that is no gain, or None.
+        ``verdict`` (``gain``, ``no gain shown``, ``loss``, or ``not measured`` if no question could be scored), the
+        ``sentence`` of the paired test, and ``warning``, a sentence unless the verdict is a gain.
     """
     one = next((one for one in found.comparisons if (one.metric, one.arm) == (metric, arm)), None)
     if one is None or not one.test.n:
@@ -96,68 +87,65 @@ def standing(found: Compared, metric: str, arm: str = TRAINED) -> dict[str, str 
         return {"verdict": "not measured", "sentence": sentence, "warning": _WARNINGS["no gain shown"]}
     word, _ = verdict_on({metric: one.test})
     lower = "; its mean is below" if word == "no gain shown" and one.test.difference < 0 else ""
-    return {
-        "verdict": word,
-        "sentence": one.sentence,
-        "warning": _WARNINGS[word] + lower if word in _WARNINGS else None,
-    }
+    warning = _WARNINGS[word] + lower if word in _WARNINGS else None
+    return {"verdict": word, "sentence": one.sentence, "warning": warning}
 
 
 def guards_of(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What the completions of some episodes look like.
+    """Return the ``GUARDS`` of some episodes, each a share in [0, 1] (0 of nothing is 0).
 
-    Returns:
-        Shares in [0, 1], where 0 of nothing is 0: of the episodes that did not fail those that searched for nothing
-        (``empty``), whose every query is the question again (``copied``), with a query of more than 120 characters
-        (``over_long``), of those with a known answer those with a query that names it where question and options do not
-        (``leaking``), and those that searched for just what was searched for another question (``equal``); of the
-        completions those that could not be read (``unreadable``) and were out of room (``cut``); and of all pairs of
-        neighbouring words of the queries those that are distinct (``distinct_2``, Li et al. 2016, arXiv 1510.03055).
-        Besides the number of ``episodes``, and the ``words`` of an episode's queries in the mean.
+    Failed episodes count for ``unreadable`` only, and episodes without a known answer do not count for ``leaking``.
     """
     through = [one for one in episodes if one.prediction is not None]
     known = [one for one in through if any(map(words, one.question.answers))]
     searched = [frozenset(tuple(words(query)) for query in one.queries) for one in through]
     both = list(zip(searched, through, strict=True))
     askers = Counter(queries for queries, _ in {(queries, one.question.id) for queries, one in both})
-    texts = [words(query) for one in through for query in one.queries]
-    pairs = [pair for text in texts for pair in itertools.pairwise(text)]
     return {
-        "episodes": len(through),
         "empty": _share(not one.queries for one in through),
         "copied": _share(queries == {tuple(words(one.question.question))} for queries, one in both),
-        "over_long": _share(any(len(query) > LONGEST_QUERY for query in one.queries) for one in through),
         "leaking": _share(map(_leaks, known)),
         "unreadable": _share(text is None for one in episodes for text in one.read),
-        "cut": _share(not one.ended for episode in episodes for one in episode.completions),
         "equal": _share(bool(queries) and askers[queries] > 1 for queries in searched),
-        "distinct_2": len(set(pairs)) / max(1, len(pairs)),
-        "words": _share(sum(len(query.split()) for query in one.queries) for one in through),
     }
 
 
 def warnings(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """What of these guards got worse by reinforcement, in sentences; none where nothing did."""
-    said = [
+    """Return a sentence for each guard that rose in the training."""
+    return [
         f"{after[name]:.0%} of the {meaning} ({before[name]:.0%} before)"
-        for name, meaning in SHARES.items()
+        for name, meaning in GUARDS.items()
         if after[name] - before[name] > _RISE
     ]
-    if after["distinct_2"] < _DROP * before["distinct_2"]:
-        said.append(
-            f"diversity fell: {after['distinct_2']:.2f} of the pairs of words in queries are distinct "
-            f"({before['distinct_2']:.2f} before)"
-        )
-    if after["words"] > 2 * before["words"] > 0:
-        said.append(f"queries grew to {after['words']:.0f} words a question ({before['words']:.0f} before)")
-    return said
+
+
+def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Compared]) -> str:
+    """Return the README.md of a rewriter, from its folder's name, its ``card.json`` and its arms on dev and test."""
+    learned = [f"`{one}`" for one in card["techniques"]]
+    parts = [
+        {
+            "name": part,
+            "metrics": (metrics := found.arm(found.baseline).metrics),
+            "rows": [[one.name, len(one.rows), *(percent(one.mean(name)) for name in metrics)] for one in found.arms],
+            "sentences": [one.sentence for one in found.comparisons if one.arm in (TRAINED, IN_USE)],
+        }
+        for part, found in measured.items()
+    ]
+    return render(
+        "rewriter.md",
+        name=name,
+        card=card,
+        learned=", ".join(learned),
+        chosen=f" (chosen by `{card['technique']}`)" if len(learned) > 1 else "",
+        said=[f"**{one['warning']}** ({part})." for part, one in card["standing"].items() if one["warning"]],
+        parts=parts,
+    )
 
 
 def _leaks(episode: Episode) -> bool:
-    """Whether a query names the right answer, as whole words, and neither the question nor an option does.
+    """Return whether a query names the right answer, as whole words, and neither the question nor an option does.
 
-    A model that knows the answer may search for it, which is no fraud; one that learnt the training answers by heart
-    does so as well, and this tells that it should be looked at.
+    A model that knows the answer may search for it; a model that learned the training answers by heart does so too.
     """
     question = episode.question
     given = " ".join([question.question, *question.options])

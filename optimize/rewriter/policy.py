@@ -1,7 +1,7 @@
 """A transformers model in training: it writes, says how likely its words were, and learns.
 
-LoRA by default: small matrices beside the frozen weights. The model runs without dropout when it learns as well, so
-that nothing is drawn but tokens. Samples of one question share their prompt, and prompts of one technique share its
+LoRA trains small matrices next to the frozen weights. The model runs without dropout even while it learns, so only
+tokens are random. Samples of one question share their prompt, and prompts of one technique share its
 instructions; both are much longer than what is written after them, so what the prompts of a batch begin with is gone
 through once. Gradients flow back through the shared part as well.
 """
@@ -9,8 +9,6 @@ through once. Gradients flow back through the shared part as well.
 from __future__ import annotations
 
 import inspect
-import json
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +18,11 @@ from typing import Any
 from querywright.errors import InputError, ModelError, QuerywrightError
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
-from querywright.models.response_parsing import plain_text
 from querywright.models.rewriters import save_weights
 
 Messages = tuple[tuple[str, str], ...]
 """A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""
 
-DTYPES = ("auto", "float32", "bfloat16")
 SMALLER = "begin again with a smaller learning rate (--warmup-lr or --lr) in another working folder (--work)"
 """What to do about numbers that are none."""
 SHARED = 32
@@ -41,9 +37,8 @@ class TrainingError(QuerywrightError):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model wrote: a text without its end token, the token ids of the prompt (of the encoder's input for a
-    sequence-to-sequence model) and of the completion (the end token last where it was written), and whether it ended by
-    itself, and not because there was no more room.
+    """What a model wrote: a text without its end token, the token ids of the prompt and of the completion (with the end
+    token if it was written), and whether the completion ended by itself and not for lack of room.
     """
 
     text: str
@@ -53,46 +48,41 @@ class Completion:
 
 
 class HFPolicy:
-    """A causal or sequence-to-sequence model of transformers as the policy in training.
+    """A causal model of transformers as the policy in training, with LoRA.
 
-    What it is when it is made is its reference, until ``set_reference`` is called.
+    The reference is the policy at its start, until ``set_reference`` is called. Weights are kept in 32 bits; a GPU that
+    has bfloat16 computes in it.
 
     Args:
-        base: From ``load_base``; LoRA is put into its model, whose weights are kept in 32 bits.
-        rank: Inner size of LoRA's matrices, which count twice; None trains all weights.
-        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
-        dtype: What is computed in: ``float32``, ``bfloat16``, or ``auto`` for bfloat16 on a GPU that has it.
-        seed: Of the first values of LoRA.
+        base: From ``load_base``; LoRA is put into its model.
+        rank: Inner size of LoRA's matrices; alpha is twice as large. Default 16.
+        device: Such as ``cpu`` or ``cuda:0``. Default ``auto``: a GPU if there is one.
+        seed: Seed of the first values of LoRA. Default 0.
 
     Raises:
-        InputError: There is no such dtype or device, or LoRA cannot be put into the model.
+        InputError: The device does not exist, or LoRA cannot be put into the model.
         ModelError: The tokenizer has no end token, or the extra ``train`` is missing.
     """
 
-    def __init__(
-        self, base: Base, *, rank: int | None = 16, device: str = "auto", dtype: str = "auto", seed: int = 0
-    ) -> None:
+    def __init__(self, base: Base, *, rank: int = 16, device: str = "auto", seed: int = 0) -> None:
         import torch
 
-        model, tokenizer, kind = base
+        model, tokenizer = base
         if tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer of the base model has no end token; take a model whose tokenizer has one")
-        self.device, self.tokenizer, self.kind = device_of(device, dtype), tokenizer, kind
+        self.device, self.tokenizer = device_of(device), tokenizer
         self._ends = end_tokens(base)
         self.pad = self._ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         """Fills short rows."""
-        self.start = _start(model) if kind == "seq2seq" else 0
-        """Begins a sequence-to-sequence model's output."""
         self.takes = frozenset(inspect.signature(model.forward).parameters)
         """The arguments that the model takes."""
         # A window counts places and not positions, so there must be no gap between prompt and completion.
-        self.shares = kind == "causal" and not getattr(model.config, "sliding_window", None)
+        self.shares = not getattr(model.config, "sliding_window", None)
         """Whether what all prompts of a batch begin with is gone through once."""
         model.to(torch.float32)  # float() is refused for a model that was read from a GGUF file
-        self._saved = base._replace(model=model.requires_grad_(True) if rank is None else _with_lora(base, rank, seed))
+        self._saved = base._replace(model=_with_lora(base, rank, seed))
         self.model = model.to(self.device).eval()
-        gpu = self.device.startswith("cuda")
-        half = dtype == "bfloat16" or (dtype == "auto" and gpu and torch.cuda.is_bf16_supported())
+        half = self.device.startswith("cuda") and torch.cuda.is_bf16_supported()
         self._autocast = partial(torch.autocast, self.device.partition(":")[0], torch.bfloat16, enabled=half)
         self._reference: dict[str, Any] = {}
         self.set_reference()
@@ -115,47 +105,33 @@ class HFPolicy:
 
     def prompt(self, messages: Messages) -> tuple[int, ...]:
         """Tokens of a prompt."""
-        kind: Any = self.kind
-        return tuple(encode(self.tokenizer, kind, messages))
+        return tuple(encode(self.tokenizer, messages))
 
     def taught(self, messages: Messages, text: str) -> Completion:
-        """A text of someone else as a completion, with the end token; fields as a model of this kind writes them."""
-        if self.kind == "seq2seq" and isinstance(fields := _fields(text), dict):
-            text = plain_text(fields)
+        """Return a given text as a completion, with the end token."""
         tokens = tuple(encode_completion(self.tokenizer, text))
         return Completion(text, self.prompt(messages), tokens, ended=True)
 
-    def spells(self, completion: Completion) -> bool:
-        """Whether the tokens of a completion say its text: a vocabulary may lack some of its characters."""
-        said = self.tokenizer.decode(completion.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return _alike(said) == _alike(completion.text)
-
     def refused(self, prompt: tuple[int, ...], room: int) -> LMPromptTooLongError | None:
-        """Why a prompt of these tokens cannot be answered in so many: they do not fit the model's context."""
+        """Return an error if the prompt leaves less than ``room`` tokens of the model's context, else None."""
         context = context_of(self.model)
-        taken = len(prompt) + room if self.kind == "causal" else max(len(prompt), room)  # an encoder has its own places
-        return None if context is None or taken <= context else LMPromptTooLongError(len(prompt), context, room)
+        if context is None or len(prompt) + room <= context:
+            return None
+        return LMPromptTooLongError(len(prompt), context, room)
 
     def write(
-        self,
-        prompts: Sequence[Messages],
-        *,
-        room: int,
-        seed: int | None = None,
-        temperature: float = 1.0,
-        top_k: int = 0,
+        self, prompts: Sequence[Messages], *, room: int, seed: int | None = None, top_k: int = 0
     ) -> list[Completion]:
-        """A completion a prompt, in order.
+        """Return a completion per prompt, in order.
 
         Args:
-            prompts: What is asked; none that is ``refused``.
+            prompts: Prompts that are not ``refused``.
             room: Tokens of a completion at most.
-            seed: Of the draws. None writes the likeliest token each time.
-            temperature: More than 0.
-            top_k: The likeliest tokens that are drawn from; 0 for all.
+            seed: Seed of the draws. If None, the likeliest token is written each time.
+            top_k: Number of likeliest tokens to draw from. Default 0: all.
 
         Raises:
-            TrainingError: The model gives numbers that are none.
+            TrainingError: The logits are not finite.
         """
         import torch
 
@@ -167,7 +143,7 @@ class HFPolicy:
                 raise TrainingError(f"the logits are no numbers: the training cannot go on; {SMALLER}")
             if generator is None:
                 return logits.argmax(-1)
-            scores, names = (logits.float() / temperature).topk(min(top_k or logits.shape[-1], logits.shape[-1]))
+            scores, names = logits.float().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
             return names.gather(-1, torch.multinomial(torch.softmax(scores, -1), 1, generator=generator))[:, 0]
 
         made = [self.prompt(messages) for messages in prompts]
@@ -264,11 +240,11 @@ class _Batch:
         import torch
 
         self._policy, self._call = policy, call
-        kind, device = policy.kind, policy.device
+        device = policy.device
         unique = list(dict.fromkeys(prompts))
         shared = _common(unique) if policy.shares and len(unique) > 1 else 0
         shared = shared if shared >= SHARED else 0
-        tokens, mask = _padded([prompt[shared:] for prompt in unique], policy.pad, left=kind == "causal")
+        tokens, mask = _padded([prompt[shared:] for prompt in unique], policy.pad, left=True)
         tokens, self._mask = tokens.to(device), mask.to(device)
         given: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
         if shared:
@@ -279,15 +255,9 @@ class _Batch:
             cache.batch_select_indices(torch.zeros(len(unique), dtype=torch.long, device=device))
             given["past_key_values"] = cache
             self._mask = torch.cat([self._mask.new_ones(len(unique), shared), self._mask], dim=-1)
-        given["attention_mask"] = self._mask
-        if kind == "seq2seq":
-            given["decoder_input_ids"] = torch.full((len(unique), 1), policy.start, device=device)
-        else:
-            given["position_ids"] = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, shared:]
-            given["logits_to_keep"] = 1
-        out = self._ask(given)
+        positions = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, shared:]
+        out = self._ask(given | {"attention_mask": self._mask, "position_ids": positions, "logits_to_keep": 1})
         self._cache, self.logits = out.past_key_values, out.logits[:, -1]
-        self._encoded = out.encoder_last_hidden_state if kind == "seq2seq" else None
         self._next = self._mask.sum(-1)
         if unique != list(prompts):
             numbers = {prompt: number for number, prompt in enumerate(unique)}
@@ -297,40 +267,21 @@ class _Batch:
         """Go on with the rows at these places only, or with some several times."""
         self._cache.batch_select_indices(rows)
         self.logits, self._mask, self._next = self.logits[rows], self._mask[rows], self._next[rows]
-        if self._encoded is not None:
-            self._encoded = self._encoded[rows]
 
     def feed(self, tokens: Any) -> Any:
         """The logits after each of some more tokens, as many a row."""
         import torch
 
-        given = {"past_key_values": self._cache, "use_cache": True}
-        if self._policy.kind == "seq2seq":
-            given |= {"encoder_outputs": (self._encoded,), "attention_mask": self._mask, "decoder_input_ids": tokens}
-        else:
-            self._mask = torch.cat([self._mask, torch.ones_like(tokens)], dim=-1)
-            steps = torch.arange(tokens.shape[1], device=tokens.device)
-            given |= {"input_ids": tokens, "attention_mask": self._mask, "position_ids": self._next[:, None] + steps}
-            self._next = self._next + tokens.shape[1]
-        out = self._ask(given)
+        self._mask = torch.cat([self._mask, torch.ones_like(tokens)], dim=-1)
+        positions = self._next[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        given = {"input_ids": tokens, "attention_mask": self._mask, "position_ids": positions, "use_cache": True}
+        out = self._ask(given | {"past_key_values": self._cache})
+        self._next = self._next + tokens.shape[1]
         self._cache, self.logits = out.past_key_values, out.logits[:, -1]
         return out.logits
 
     def _ask(self, given: dict[str, Any]) -> Any:
         return self._call(**{name: value for name, value in given.items() if name in self._policy.takes})
-
-
-def _fields(text: str) -> Any:
-    """What a text is as JSON; None where it is none."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _alike(text: str) -> str:
-    """The text without what tokenizers take for the same: spaces, and forms of a character."""
-    return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _common(prompts: Sequence[tuple[int, ...]]) -> int:
@@ -349,12 +300,10 @@ def _padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> t
     return fill(tensors, padding_value=pad), fill([torch.ones_like(one) for one in tensors])
 
 
-def device_of(name: str, dtype: str = "auto") -> str:
-    """The device of that name; ``auto`` is a GPU where there is one."""
+def device_of(name: str) -> str:
+    """Return the device of that name; ``auto`` is a GPU if there is one."""
     import torch
 
-    if dtype not in DTYPES:
-        raise InputError(f"there is no dtype {dtype!r}; give one of {', '.join(DTYPES)}")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -378,18 +327,11 @@ def _with_lora(base: Base, rank: int, seed: int) -> Any:
         lora_alpha=2 * rank,
         lora_dropout=0.0,
         target_modules="all-linear",
-        task_type=TaskType.CAUSAL_LM if base.kind == "causal" else TaskType.SEQ_2_SEQ_LM,
+        task_type=TaskType.CAUSAL_LM,
     )
     with torch.random.fork_rng(devices=[]), quietly_adapting():
         torch.manual_seed(seed % 2**63)
         try:
             return get_peft_model(base.model, config)
         except ValueError as error:
-            raise InputError(f"LoRA cannot be put into the base model: {error}; give --full") from error
-
-
-def _start(model: Any) -> int:
-    for config in (model.generation_config, model.config):
-        if getattr(config, "decoder_start_token_id", None) is not None:
-            return int(config.decoder_start_token_id)
-    raise ModelError("the base model's configuration has no decoder_start_token_id; add it to its config.json")
+            raise InputError(f"LoRA cannot be put into the base model: {error}; give another --base") from error

@@ -1,42 +1,44 @@
-"""The third stage: the policy writes, what its rewrites retrieve is its reward, and its weights follow.
+"""The third stage: the policy writes, its reward is what its rewrites retrieve, and its weights follow.
 
-Each step draws questions, answers each several times, scores the episodes and changes the weights once an epoch of
-the recipe. Every now and then the policy answers the dev questions greedily: the weights that did best there are what
-is kept, those of the start among them.
+Each step draws questions, answers each several times, scores the episodes and changes the weights once. A reward is
+compared with the mean of the other samples of its question (REINFORCE leave-one-out, Kool et al. 2019; for LMs Ahmadian
+et al. 2024, arXiv 2402.14740). Drifting from the policy at the start costs the estimate k3 of the KL divergence, as in
+GRPO (Shao et al. 2024, arXiv 2402.03300); unlike there, rewards are not divided by the deviation of their group, which
+would make a question on which samples hardly differ as loud as one on which they do.
+
+The loop is not TRL's, because a question may take several completions with searches between them.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.checkpoints import FLAT_STEPS, Stage, descend
+from querywright.optimize.rewriter.checkpoints import Stage, descend
 from querywright.optimize.rewriter.episodes import Episode, Run, batch_of, roll_out
-from querywright.optimize.rewriter.evaluation import guards_of
 from querywright.optimize.rewriter.policy import Completion, HFPolicy, TrainingError
-from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, steered
 from querywright.optimize.rewriter.rewards import Reward, Scored
 from querywright.optimize.rewriter.settings import TrainSettings
 
 LOG = "reinforce.jsonl"
-_NOTHING = 1e-6  # advantages below teach nothing
+FLAT_STEPS = 10
+"""Steps at the start that may teach nothing before the training stops."""
+_NOTHING = 1e-6  # smaller advantages teach nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Reinforced:
-    """What a reinforcement did: its steps, and after how many of them the kept weights were reached (0 for those of the
-    start); the mean of the measure on dev at the start, at its best, and for the questions as they are written (None
-    where that is not known); whether it ended before the last step, because dev no longer got better or nothing was
-    learnt any more; in how many steps all advantages were 0, so that they taught nothing; and what a reader should
-    know.
+    """Report of a reinforcement: its steps; the step of the kept weights (0 for the start); the mean of the metric on
+    dev at the start, at its best, and for the questions as they were written (None if unknown); and the number of steps
+    in which all samples of a question had the same reward, so that they taught nothing.
     """
 
     steps: int
@@ -44,9 +46,7 @@ class Reinforced:
     first: float
     best: float
     plain: float | None
-    early: bool
     flat: int
-    notes: tuple[str, ...]
 
 
 def reinforce(
@@ -60,50 +60,46 @@ def reinforce(
     reward: Reward,
     progress: Progress | None = None,
 ) -> Reinforced:
-    """Trains a policy by what its rewrites retrieve; it ends with the weights that did best on dev.
+    """Train a policy by what its rewrites retrieve; it ends with the weights that did best on dev.
 
-    The KL is measured from what it is at the start. ``folder`` holds the checkpoint and the log, and is taken up again.
+    ``folder`` holds the checkpoint and the log, from which an interrupted stage resumes.
 
     Raises:
         InputError: No dev question can be scored, or a file cannot be read.
-        TrainingError: The loss is no number, or nothing was learnt in any step because all rewards are alike; the last
-            checkpoint is whole.
+        TrainingError: The loss is not finite, or the first steps taught nothing because all rewards are alike.
     """
-    recipe, seed = settings.recipe, settings.seed
+    import torch
+
     policy.set_reference()
-    optimizer = make_optimizer(recipe, list(policy.parameters().values()))
+    optimizer = torch.optim.AdamW(list(policy.parameters().values()), lr=settings.lr, weight_decay=0.0)
     stage = Stage(policy, optimizer, folder, LOG)
 
     def look() -> dict[str, Any]:
         """Answer the dev questions greedily."""
-        episodes = roll_out(policy, run, dev, recipe)
+        episodes = roll_out(policy, run, dev, room=settings.room)
         scored = reward.score(episodes)
         value = _mean([_on_dev(*one) for one in zip(episodes, scored, strict=True)])
         if math.isnan(value):
             raise InputError(
-                f"none of the {len(dev)} dev questions could be scored; they lack what the measure needs (evidence, or "
+                f"none of the {len(dev)} dev questions could be scored; they lack what the metric needs (evidence, or "
                 "a right answer): give labelled questions or another --metric"
             )
-        return {"value": value} | _told(episodes, scored)
+        return {"value": value} | _summary(episodes, scored)
 
     def step(number: int) -> dict[str, Any]:
-        """Answer some questions, each several times, and learn from what came of it."""
-        began, steps = time.monotonic(), stage.steps
-        batch = batch_of(train, recipe.batch, seed=seed, step=number)
-        questions = [one for one in batch for _ in range(recipe.group)]
-        episodes = roll_out(policy, run, questions, recipe, seed=(seed, "reinforce", number))
+        """Answer some questions, each several times, and learn from the rewards."""
+        batch = batch_of(train, settings.batch, seed=settings.seed, step=number)
+        questions = [one for one in batch for _ in range(settings.group)]
+        draws = (settings.seed, "reinforce", number)
+        episodes = roll_out(policy, run, questions, room=settings.room, seed=draws, top_k=settings.top_k)
         scored = reward.score(episodes)
-        rewards = [one.reward for one in scored]
-        last = [float(line["reward"]) for line in steps if line["reward"] is not None][-MOVING_STEPS:]
-        advantages = advantages_of(recipe, rewards, [one.id for one in questions], statistics.fmean(last or [0.0]))
+        advantages = advantages_of([one.reward for one in scored], [one.id for one in questions])
         flat = all(abs(advantage) < _NOTHING for advantage in advantages)
-        known = [one for one in rewards if not math.isnan(one)]
-        if flat and stage.flat == number == FLAT_STEPS - 1:
-            said = f"between {min(known):.4g} and {max(known):.4g}" if known else "could not be worked out"
+        if flat and number == FLAT_STEPS - 1 and all(line["flat"] for line in stage.steps):
             raise TrainingError(
-                f"nothing can be learnt: in {FLAT_STEPS} steps the rewards of a question's samples were all alike (in "
-                f"the last one {said}). Take another --metric or --recipe, a base model that can write the form, or "
-                "warm it up on collected rewrites first (--stages collect,warmup,reinforce)"
+                f"nothing can be learned: in {FLAT_STEPS} steps all samples of a question had the same reward (mean "
+                f"{_mean([one.reward for one in scored]):.4g} in the last step). Take another --metric, a base model "
+                "that can write the form, or warm it up on collected rewrites first (--stages collect,warmup,reinforce)"
             )
         pairs = [
             (completion, advantage)
@@ -112,147 +108,83 @@ def reinforce(
             for completion in one.completions
             if completion.tokens
         ]
-        beta = float(steps[-1]["next_beta"]) if steps else recipe.kl
-        # A batch that teaches nothing is not scaled, which would make the cost of drifting as loud as a reward.
-        scaled = recipe.baseline == "batch" and not flat
-        learnt = learn(policy, optimizer, pairs, recipe, beta=beta, scaled=scaled, step=number + 1)
-        told = {
-            "deviation": statistics.pstdev(known) if known else math.nan,
-            "value": _mean([one.value for one in scored]),
-            "unscored": len(rewards) - len(known),
-            "flat": flat,
-            "beta": beta,
-            "next_beta": steered(recipe, beta, learnt.get("kl", math.nan)),
-            "seconds": round(time.monotonic() - began, 3),
-        }
-        return told | learnt | _told(episodes, scored)
+        learned = learn(policy, optimizer, pairs, kl=settings.kl, step=number + 1)
+        return {"flat": flat} | learned | _summary(episodes, scored)
 
-    ends = {"steps": recipe.steps, "look_each": settings.look_each, "patience": settings.patience}
+    ends = {"steps": settings.steps, "look_each": settings.look_each, "patience": settings.patience}
     stage.run(step, look, name="reinforce", progress=progress, **ends)
     first, best, steps = stage.looks[0], stage.best, stage.steps
-    notes = (
-        f"it ended after step {len(steps)}: the last {FLAT_STEPS} steps taught nothing, since the rewards of a "
-        "question's samples were all alike",
-    )
-    return Reinforced(
-        steps=len(steps),
-        best_step=best["step"],
-        first=first["value"],
-        best=best["value"],
-        plain=first["plain"],
-        early=len(steps) < recipe.steps,
-        flat=sum(line["flat"] for line in steps),
-        notes=notes if stage.flat >= FLAT_STEPS else (),
-    )
+    flat = sum(line["flat"] for line in steps)
+    return Reinforced(len(steps), best["step"], first["value"], best["value"], first["plain"], flat)
+
+
+def advantages_of(rewards: Sequence[float], groups: Sequence[object]) -> list[float]:
+    """Return each reward less the mean of the other rewards of its group.
+
+    A reward that is NaN is ignored; it, and a reward that is alone in its group, gives 0.
+    """
+    known: dict[object, list[float]] = defaultdict(list)
+    for value, group in zip(rewards, groups, strict=True):
+        if not math.isnan(value):
+            known[group].append(value)
+
+    def advantage(value: float, others: list[float]) -> float:
+        count = len(others)
+        return 0.0 if math.isnan(value) or count < 2 else (value - fmean(others)) * count / (count - 1)
+
+    return [advantage(value, known[group]) for value, group in zip(rewards, groups, strict=True)]
 
 
 def learn(
-    policy: HFPolicy,
-    optimizer: Any,
-    pairs: Sequence[tuple[Completion, float]],
-    recipe: Recipe,
-    *,
-    beta: float,
-    scaled: bool = False,
-    step: int = 1,
+    policy: HFPolicy, optimizer: Any, pairs: Sequence[tuple[Completion, float]], *, kl: float, step: int = 1
 ) -> dict[str, float]:
-    """Change the weights once an epoch of the recipe, from what was written and its advantage: the reward of its
-    episode less the baseline.
+    """Change the weights once, from completions and their advantages.
 
-    The loss is a mean over all tokens of the batch, so that long completions do not count less a token. The KL, of
-    price ``beta``, is taken off what each token earns (k1, of it and those after it) or added to the loss (k3, which is
-    never negative). ``scaled`` brings what the tokens of the batch earn, the cost of drifting included, to mean 0 and
-    deviation 1 (the ``paper`` recipe). ``step`` is for the message of an error.
+    The loss is a mean over all tokens of the batch, so that a token counts as much in a long completion. The KL
+    divergence from the reference is added at the price ``kl``: k3 = r - log r - 1 per token, where r is the reference's
+    probability over the policy's.
 
     Returns:
-        ``loss`` and ``gradient`` (its length before it was cut) of the last epoch, and ``kl``, to the warmed-up policy
-        in nats a token (mean log ratio of all tokens, k1, as RL4LMs has it). Nothing where nothing was written.
+        ``loss``, ``gradient`` (its length before it was clipped) and ``kl`` (nats per token, the mean log ratio); empty
+        if nothing was written.
 
     Raises:
-        TrainingError: The loss or the gradient is no number; the weights are those before this epoch.
+        TrainingError: The loss or the gradient is not finite; the weights stay unchanged.
     """
     import torch
 
     total = sum(len(one.tokens) for one, _ in pairs)
     if not total:
         return {}
-    parts = [[pairs[place] for place in part] for part in policy.parts([one for one, _ in pairs])]
-    texts = [[one for one, _ in part] for part in parts]
-    with torch.no_grad():
-        refs = [policy.log_probs(one, reference=True) for one in texts]
-        # Where nothing needs them before, what the policy thinks before it learns comes of its first pass.
-        olds = [policy.log_probs(one) if scaled else [] for one in texts]
-    mean, deviation = 0.0, 1.0
-
-    def earned(place: int) -> list[Any]:
-        each = zip(parts[place], olds[place], refs[place], strict=True)
-        return [(_earned(advantage, old - ref, recipe, beta) - mean) / deviation for (_, advantage), old, ref in each]
-
-    if scaled:
-        every = torch.cat([one for place in range(len(parts)) for one in earned(place)]).double()
-        mean, deviation = float(every.mean()), float(every.std(correction=0)) + 1e-8
+    drifts: list[float] = []
 
     def losses() -> Iterator[Any]:
-        for place, part in enumerate(texts):
-            news = policy.log_probs(part)
-            olds[place] = olds[place] or [one.detach() for one in news]
-            each = zip(news, olds[place], refs[place], earned(place), strict=True)
-            yield torch.cat([_loss(*one, recipe, beta) for one in each]).sum() / total
+        for places in policy.parts([one for one, _ in pairs]):
+            texts = [pairs[place][0] for place in places]
+            refs = torch.cat(policy.log_probs(texts, reference=True))
+            news = policy.log_probs(texts)
+            earned = torch.cat([torch.full_like(one, pairs[place][1]) for one, place in zip(news, places, strict=True)])
+            new = torch.cat(news)
+            drifts.append(float((new.detach() - refs).sum()))
+            yield (kl * (torch.exp(refs - new) - (refs - new) - 1) - earned * new).sum() / total
 
-    loss, norm = math.nan, math.nan
-    for _ in range(recipe.epochs):
-        loss, norm = descend(policy, optimizer, losses(), recipe.max_grad_norm, f"step {step}")
-    drifts = [(old - ref).sum() for part in zip(olds, refs, strict=True) for old, ref in zip(*part, strict=True)]
-    return {"kl": math.fsum(map(float, drifts)) / total, "loss": loss, "gradient": norm}
-
-
-def _earned(advantage: float, ratio: Any, recipe: Recipe, beta: float) -> Any:
-    """What each token is worth: with the KL as reward, less beta times the log ratios of it and those after it."""
-    import torch
-
-    earned = torch.full_like(ratio, advantage)
-    return earned - beta * ratio.flip(0).cumsum(0).flip(0) if recipe.kl_place == "reward" else earned
-
-
-def _loss(new: Any, old: Any, ref: Any, earned: Any, recipe: Recipe, beta: float) -> Any:
-    """Of each token; k3 = r - log r - 1, where r is the reference's probability over the policy's."""
-    import torch
-
-    ratio = torch.exp(new - old)
-    loss = -torch.minimum(ratio * earned, ratio.clamp(1 - recipe.clip, 1 + recipe.clip) * earned)
-    return loss if recipe.kl_place == "reward" else loss + beta * (torch.exp(ref - new) - (ref - new) - 1)
-
-
-def make_optimizer(recipe: Recipe, tensors: Sequence[Any]) -> Any:
-    """The optimizer of a recipe for some tensors, without weight decay.
-
-    AdaFactor takes steps of the size of the learning rate, and not in proportion to the weights, of which those of a
-    fresh adapter are zero.
-    """
-    import torch
-
-    if recipe.optimizer == "adafactor":
-        from transformers.optimization import Adafactor
-
-        return Adafactor(tensors, lr=recipe.lr, scale_parameter=False, relative_step=False, warmup_init=False)
-    return torch.optim.AdamW(tensors, lr=recipe.lr, weight_decay=0.0)
+    loss, norm = descend(policy, optimizer, losses(), f"step {step}")
+    return {"kl": math.fsum(drifts) / total, "loss": loss, "gradient": norm}
 
 
 def _on_dev(episode: Episode, scored: Scored) -> float:
-    """What an episode counts; one that failed, never more than the question as it is written."""
+    """Return the metric of an episode; a failed one counts no more than the question as it was written."""
     return scored.value if episode.error is None else min(scored.plain, 0.0 * scored.plain)
 
 
-def _told(episodes: Sequence[Episode], scored: Sequence[Scored]) -> dict[str, Any]:
-    """What a step and a look have in common in the log."""
+def _summary(episodes: Sequence[Episode], scored: Sequence[Scored]) -> dict[str, Any]:
+    """Return what the log has of steps and of measurements."""
     completions = [one for episode in episodes for one in episode.completions]
     return {
         "reward": _mean([one.reward for one in scored]),
         "plain": _mean([one.plain for one in scored]),
         "failed": sum(one.error is not None for one in episodes),
         "tokens": _mean([float(len(one.tokens)) for one in completions]),
-        "ended": _mean([float(one.ended) for one in completions]),
-        "guards": guards_of(episodes),
     }
 
 

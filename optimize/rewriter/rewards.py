@@ -1,32 +1,28 @@
-"""What a rewrite is worth: what it finds beside the plain question, or what a reader makes of it."""
+"""The reward of a rewrite: how much more it finds than the question as it was written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import dspy
 
-from querywright.answer_text import squad_form
 from querywright.data.types import Question
-from querywright.metrics.dspy_metrics import METRICS, metric_named
-from querywright.optimize.dspy_context import asking
-from querywright.optimize.failures import failure_kind
+from querywright.metrics.dspy_metrics import metric_named
 from querywright.optimize.rewriter.episodes import Episode
-from querywright.optimize.rewriter.recipes import Recipe
-from querywright.pool import bounded_map
 from querywright.programs.base import MAX_PASSAGES
-from querywright.programs.plain import PlainRetrieval
 from querywright.programs.rag import RAG
 from querywright.retrieval.replay import searched_by
 
+UNREADABLE = 0.1
+"""Taken off the reward in proportion to the completions that could not be read. The technique then searches for the
+question alone, which would make nonsense as good as leaving the question alone."""
+
 
 class Scored(NamedTuple):
-    """An episode's reward, which is learnt from (NaN where it cannot be worked out, and then left out and counted), and
-    the measure itself, such as nDCG@10, of the episode and of the question as it was written.
+    """An episode's reward (NaN if it failed or has no labels), its metric, and the metric of the question as it was
+    written.
     """
 
     reward: float
@@ -37,107 +33,45 @@ class Scored(NamedTuple):
 class Reward:
     """Scores whole episodes; all completions of an episode share its reward.
 
-    What the question as it was written is worth does not depend on the policy, so it is worked out once a question.
+    The reward is the gain of the metric over the question as it was written, searched for as many passages.
 
     Args:
-        recipe: Says what is rewarded (``retrieval``: the gain of a metric over the plain question with as many
-            passages; ``answer``: the gain of the answer's token F1; ``paper``: EM + F1 + Hit, whatever the plain
-            question is worth, and of multiple choice EM alone), and what is taken off.
-        program: What is trained; the plain question is searched, and read, as it does.
-        metric: What ``retrieval`` measures: any that reads no answer. Default ``ndcg@10``.
-        lm: What the reader asks, for a reward that reads answers.
-        target: Tokens aimed at, for a length penalty.
-        threads: Plain questions under way at a time. Default 4.
-
-    Source: ``paper``, Ma et al. 2023, arXiv:2305.14283.
+        program: The technique to train.
+        metric: A metric of retrieval. Default ``ndcg@10``.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        program: RAG,
-        *,
-        metric: str = "ndcg@10",
-        lm: dspy.LM | None = None,
-        target: float | None = None,
-        threads: int = 4,
-    ) -> None:
-        self.name, self.needs_reader, self.metric = recipe.reward, recipe.needs_reader, metric
+    def __init__(self, program: RAG, metric: str = "ndcg@10") -> None:
         technique = program.technique
-        knobs: dict[str, Any] = (
-            {MAX_PASSAGES.name: technique.max_passages} if MAX_PASSAGES.name in technique.knobs else {}
-        )
-        self._plain = RAG(PlainRetrieval(technique.retriever, **knobs), program.reader if self.needs_reader else None)
-        self._measured, self._lm = metric_named(metric), lm if self.needs_reader else None
-        self._recipe, self._target, self._threads = recipe, target, threads
+        self._retriever: Any = searched_by(technique.retriever)
+        named = MAX_PASSAGES.name in technique.knobs
+        self._passages = technique.max_passages if named else int(MAX_PASSAGES.default)
+        self._measured = metric_named(metric)
         self._known: dict[str, float] = {}
 
     def score(self, episodes: Sequence[Episode]) -> list[Scored]:
-        """One score an episode, in order; NaN for one that failed or cannot be scored."""
+        """Return the score of each episode, in order."""
         plains = self.plain_values([episode.question for episode in episodes])
         return [self._scored(*one) for one in zip(episodes, plains, strict=True)]
 
     def plain_values(self, questions: Sequence[Question]) -> list[float]:
-        """What each question as it was written is worth; NaN where it cannot be worked out."""
+        """Return the metric of each question as it was written; each is searched once. NaN if it has no labels."""
         new = list({one.id: one for one in questions if one.id not in self._known}.values())
-
-        def work(question: Question) -> float:
-            return self.value(question, self._plain(**question.inputs))
-
-        def on_done(place: int, result: float | Exception) -> None:
-            if isinstance(result, Exception) and failure_kind(result) is None:
-                raise result
-            self._known[new[place].id] = math.nan if isinstance(result, Exception) else result
-
-        with nullcontext() if self._lm is None else asking(self._lm):
-            bounded_map(work, new, threads=self._threads, on_done=on_done)
+        values = self.found(new, [one.question for one in new]) if new else []
+        self._known |= {one.id: value for one, value in zip(new, values, strict=True)}
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
-        """The measure of each question where a text is searched in its place; all are searched at once."""
-        technique = self._plain.technique
-        rankings = searched_by(technique.retriever).search(texts, technique.max_passages)
+        """Return the metric of each question if a text is searched in its place; all are searched at once."""
+        rankings = self._retriever.search(texts, self._passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
-        return [self.value(*one) for one in zip(questions, predictions, strict=True)]
+        return [self._value(*one) for one in zip(questions, predictions, strict=True)]
 
-    def parts(self, question: Question, prediction: Any) -> dict[str, float]:
-        """What the value of a prediction is made of. NaN where it cannot be worked out."""
-        example = question.to_example()
-        if self.name == "retrieval":
-            return {self.metric: float(self._measured(example, prediction))}
-        if self.name == "answer":
-            return {"f1": METRICS["token_f1"](example, prediction)}
-        if question.options:
-            return {"em": METRICS["accuracy"](example, prediction)}
-        parts = {"em": METRICS["exact_match"](example, prediction), "f1": METRICS["token_f1"](example, prediction)}
-        hit = _substring_hit([passage.content for passage in prediction.passages], question.answers)
-        return parts | ({} if math.isnan(hit) and question.answers else {"hit": hit})
-
-    def value(self, question: Question, prediction: Any) -> float:
-        """The sum of its ``parts``."""
-        return math.fsum(self.parts(question, prediction).values())
+    def _value(self, question: Question, prediction: Any) -> float:
+        return float(self._measured(question.to_example(), prediction))
 
     def _scored(self, episode: Episode, plain: float) -> Scored:
         if episode.prediction is None:
             return Scored(math.nan, math.nan, plain)
-        value, off = self.value(episode.question, episode.prediction), 0.0
-        if self._target is not None and episode.completions:
-            apart = fmean(abs(len(one.tokens) - self._target) for one in episode.completions)
-            off += self._recipe.length_penalty * apart
-        if episode.read:
-            off += self._recipe.unreadable * episode.read.count(None) / len(episode.read)
-        gain = value if self.name == "paper" else value - plain
-        return Scored(gain - off, value, plain)
-
-
-def _substring_hit(passages: Sequence[str], answers: Sequence[str]) -> float:
-    """1.0 if any accepted answer stands in the text of the passages, else -1.0; NaN if none could be looked for.
-
-    Both are compared as SQuAD normalises them, and any run of letters counts ("no" in "know"), as in the code of Ma et
-    al. 2023. An answer that normalises to nothing, which would stand everywhere, is left out.
-    """
-    wanted = [text for text in map(squad_form, answers) if text]
-    if not wanted:
-        return math.nan
-    text = squad_form(" ".join(passages))
-    return 1.0 if any(answer in text for answer in wanted) else -1.0
+        value = self._value(episode.question, episode.prediction)
+        unreadable = episode.read.count(None) / len(episode.read) if episode.read else 0.0
+        return Scored(value - plain - UNREADABLE * unreadable, value, plain)

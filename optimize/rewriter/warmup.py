@@ -1,7 +1,7 @@
-"""The second stage: the model learns to write what was kept of the collected rewrites.
+"""The second stage: the model learns to write the collected rewrites.
 
-The loss is the mean over the tokens of the completions, the end token among them; the prompt is not learnt. After each
-epoch the dev pairs are measured, and the weights of the best epoch are kept, those of the start among them.
+The loss is the mean over the tokens of the completions, with the end token and without the prompt. The dev pairs are
+measured at the start and after each epoch, and the weights with the lowest loss are kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingErro
 from querywright.optimize.rewriter.settings import TrainSettings
 
 LOG = "warmup.jsonl"
-_RISE, _LONGEST_GRADIENT = 0.03, 1.0
+_RISE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupReport:
-    """What a warm-up did: its steps; pairs that were learnt from, and pairs of train and dev together that were left
-    out because they do not fit the model's context or vocabulary; the mean loss a token on dev at the start and
-    after each epoch; which epoch's weights were kept (0 for those of the start); and what a reader should know.
+    """Report of a warm-up: its steps; the pairs that were learned from, and the pairs of train and dev that do not fit
+    the model's context; the mean loss per token on dev at the start and after each epoch; the epoch whose weights were
+    kept (0 for the start); and notes for the reader.
     """
 
     steps: int
@@ -49,26 +49,25 @@ def warm_up(
     *,
     progress: Progress | None = None,
 ) -> WarmupReport:
-    """Teach a policy what to write; it ends with the weights that did best on dev.
+    """Teach a policy the pairs; it ends with the weights that did best on dev.
 
-    The folder holds the checkpoint and the log, and is taken up again. AdamW; the rate rises over 3 % of the steps and
-    falls to nothing by a cosine.
+    ``folder`` holds the checkpoint and the log, from which an interrupted stage resumes. The learning rate of AdamW
+    rises over 3 % of the steps and falls to 0 by a cosine.
 
     Raises:
         InputError: There are too few pairs, or a file cannot be read.
-        TrainingError: The loss is no number; the last checkpoint is whole.
+        TrainingError: The loss is not finite; the last checkpoint is whole.
     """
     import torch
 
     taught = [[policy.taught(pair.messages, pair.text) for pair in pairs] for pairs in (train, dev)]
     learnt, looked_at = (
-        [one for one in part if policy.spells(one) and policy.refused(one.prompt, len(one.tokens)) is None]
-        for part in taught
+        [one for one in part if policy.refused(one.prompt, len(one.tokens)) is None] for part in taught
     )
     left_out = len(train) + len(dev) - len(learnt) - len(looked_at)
     for name, count, needed in (("train", len(learnt), settings.least_pairs), ("dev", len(looked_at), 1)):
         if count < needed:
-            gone = f" ({left_out} do not fit the model's context or vocabulary)" if left_out else ""
+            gone = f" ({left_out} do not fit the model's context)" if left_out else ""
             raise InputError(
                 f"the warm-up needs {needed} {name} pairs or more, but there are {count}{gone}: {needed - count} more "
                 "needed; collect from more questions, or with more candidates a question"
@@ -90,7 +89,7 @@ def warm_up(
         tokens = sum(len(one.tokens) for one in chosen)
         parts = ([chosen[place] for place in places] for places in policy.parts(chosen))
         losses = (-torch.cat(policy.log_probs(part)).sum() / tokens for part in parts)
-        loss, norm = descend(policy, optimizer, losses, _LONGEST_GRADIENT, f"step {number + 1} of the warm-up")
+        loss, norm = descend(policy, optimizer, losses, f"step {number + 1} of the warm-up")
         return {"lr": rate, "loss": loss, "gradient": norm, "tokens": tokens}
 
     def look() -> dict[str, Any]:

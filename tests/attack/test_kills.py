@@ -66,11 +66,11 @@ COMMANDS: dict[str, str] = {
     "evaluate": "evaluate plain --data questions.jsonl --collection tiny --rows rows.jsonl --reader none",
     "study export": "study export studied --out trials.parquet --questions",
     "rewriter collect": "rewriter collect rrr --data vague.jsonl --collection tiny --out pairs.jsonl --metric recall@1"
-    " --knob max_passages=1 --candidates 2 --sizes 10,3,3 --teacher openai/scripted --teacher-api-base {url}"
-    " --teacher-api-key-env SCRIPTED_KEY",
+    " --knob max_passages=1 --candidates 2 --sizes 10,3,3 --lm openai/scripted --api-base {url}"
+    " --api-key-env SCRIPTED_KEY",
     "rewriter train": "rewriter train rrr --data vague.jsonl --collection tiny --out rewriter --base {tiny}"
     " --stages collect,warmup --epochs 1 --sizes 30,3,3 --device cpu --metric recall@1 --knob max_passages=1"
-    " --candidates 2 --teacher openai/scripted --teacher-api-base {url} --teacher-api-key-env SCRIPTED_KEY",
+    " --candidates 2 --lm openai/scripted --api-base {url} --api-key-env SCRIPTED_KEY",
 }
 SLOW = {"study with two workers": 1, "rewriter train": 2, "compile": 3, "study": 3}
 """Kills at scale 1, where they take long; 6 of the others."""

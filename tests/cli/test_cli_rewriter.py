@@ -16,10 +16,9 @@ from querywright.cli.rewriter import RewriteOptions
     [
         (["--stages", "collect,dream"], "each stage once, of collect,warmup,reinforce"),
         (["--device", "abacus"], "there is no device 'abacus'"),
-        (["--recipe", "theirs"], "unknown recipe 'theirs'"),
-        (["--base", "nowhere/model", "--stages", "collect,warmup"], "nothing to collect rewrites from"),
-        (["--recipe", "seed", "--reader", "none"], "needs a reader; give --reader and --lm"),
-        (["--group", "1"], "a baseline of the group needs 2 or more samples"),
+        (["--base", "nowhere/model", "--stages", "collect,warmup"], "no teacher writes rewrites"),
+        (["--teacher", "openai/scripted"], "--teacher"),
+        (["--lr", "0"], "lr of a training must be more than 0"),
         (["--sizes", "20,0,10"], "--sizes takes numbers of 1 or more"),
         (["--pairs", "missing.jsonl"], "'missing.jsonl' cannot be read"),
     ],

@@ -41,8 +41,8 @@ def collect(cli: Any, vague: Path, collection: str, server: Any, rows: list[dict
     def call(*more: object, sizes: str = "4,3,3") -> Any:
         return cli(
             "rewriter", "collect", "--data", vague, "--collection", collection, "--metric", "recall@1", "--sizes",
-            sizes, "--candidates", "2", "--knob", "max_passages=1", "--teacher", "openai/scripted",
-            "--teacher-api-base", server.address, "--teacher-api-key-env", "SCRIPTED_KEY", *more, width=200,
+            sizes, "--candidates", "2", "--knob", "max_passages=1", "--lm", "openai/scripted",
+            "--api-base", server.address, "--api-key-env", "SCRIPTED_KEY", *more, width=200,
         )  # fmt: skip
 
     return call
@@ -103,7 +103,6 @@ def test_a_collection_that_was_stopped_asks_nothing_twice(collect: Any, server: 
     ("options", "said"),
     [
         (["plain"], "plain writes nothing with an LM"),
-        (["--recipe", "paper", "--reader", "none"], "needs a reader; give --reader and --lm"),
         (["--out", "mine.txt"], "'mine.txt' exists and is no file of pairs; give another --out"),
     ],
 )
@@ -154,7 +153,7 @@ def test_what_was_asked_of_passages_is_for_the_writer_of_questions(
     assert (again.data["pairs"], again.data["plain"]) == (len(pairs), None)
     refused = cli(*call, "--out", "b.jsonl")
     assert refused.status == 2
-    assert "so give --teacher evidence" in refused.err
+    assert "give --teacher evidence" in refused.err
     assert server.requests == []
     # questions that are held out are refused
     assert cli(*call[:-2], "--teacher", "evidence", "--out", "c.jsonl", "--seed", "4").status == 0

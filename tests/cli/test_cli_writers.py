@@ -186,7 +186,7 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     told("qb_rag")
     refused = cli(*command)
     assert refused.status == 2
-    assert "learnt the prompts of qb_rag, which no search asks; name a technique" in " ".join(refused.err.split())
+    assert "learned the prompts of qb_rag, which no search asks; name a technique" in " ".join(refused.err.split())
 
 
 def test_a_writer_behind_an_address_of_its_own_is_asked_there_with_its_own_key(

@@ -53,7 +53,7 @@ def tokenizer():
 
 @pytest.mark.parametrize("chat", CHATS, ids=["usual", "demonstration", "begun", "hostile", "odd"])
 def test_a_chat_has_the_tokens_that_llama_reads(tokens_of, tokenizer, chat):
-    assert encode(tokenizer, "causal", chat) == tokens_of(chat)
+    assert encode(tokenizer, chat) == tokens_of(chat)
 
 
 def test_a_completion_ends_with_the_end_token_alone(tokenizer):
@@ -64,18 +64,19 @@ def test_a_completion_ends_with_the_end_token_alone(tokenizer):
     assert tokenizer.decode(tokens, skip_special_tokens=True) == '{"query": "aspirin < |im_end|> 100 mg"}'
 
 
-def test_a_folder_is_a_base_of_its_kind(tmp_path):
-    for kind in ("causal", "seq2seq"):
-        base = load_base(str(TINY["save_tiny"](tmp_path / kind, kind)))
-        assert (base.kind, base.model.training, base.tokenizer.pad_token) == (kind, False, "<pad>")
-        assert base.tokenizer.padding_side == ("left" if kind == "causal" else "right")
-        assert end_tokens(base) == (base.tokenizer.eos_token_id,)
+def test_a_folder_is_a_base(tmp_path):
+    base = load_base(str(TINY["save_tiny"](tmp_path / "tiny")))
+    assert (base.model.training, base.tokenizer.pad_token, base.tokenizer.padding_side) == (False, "<pad>", "left")
+    assert end_tokens(base) == (base.tokenizer.eos_token_id,)
 
 
-def test_a_sequence_to_sequence_model_reads_the_texts_one_after_the_other(tmp_path):
-    _, tokenizer, kind = TINY["tiny_seq2seq"]()
-    ids = encode(tokenizer, kind, [("system", "Rewrite."), ("user", "why?")])
-    assert ids == tokenizer("Rewrite.\n\nwhy?").input_ids
+def test_a_model_that_is_not_causal_is_refused(tmp_path):
+    from transformers import T5Config
+
+    folder = TINY["save_tiny"](tmp_path / "encoder")
+    T5Config().save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"'.*encoder' cannot be used .*T5Config"):
+        load_base(str(folder))
 
 
 def test_a_model_without_a_chat_template_is_named_with_the_remedy(tmp_path):
@@ -86,10 +87,10 @@ def test_a_model_without_a_chat_template_is_named_with_the_remedy(tmp_path):
 
 
 def test_what_is_no_model_is_said(tmp_path):
-    _, tokenizer, kind = TINY["tiny_causal"]()
+    _, tokenizer = TINY["tiny_causal"]()
     tokenizer.chat_template = "{{ raise_exception('no system here') }}"
     with pytest.raises(ModelError, match=r"roles: system, user \(no system here\)"):
-        encode(tokenizer, kind, [("system", "s"), ("user", "u")])
+        encode(tokenizer, [("system", "s"), ("user", "u")])
     with pytest.raises(ModelError, match=r"'nobody/nothing' cannot be used.*hub's cache"):
         load_base("nobody/nothing")
 

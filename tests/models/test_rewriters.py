@@ -70,7 +70,7 @@ def place(made, tmp_path):
 
 def test_it_says_what_it_is(made):
     rewriter = read_rewriter(made / "mine")
-    assert (rewriter.name, rewriter.form, rewriter.techniques) == ("mine", "lora", ("hcqr", "rrr"))
+    assert (rewriter.name, rewriter.techniques) == ("mine", ("hcqr", "rrr"))
     assert rewriter.identity == f"rewriter:mine@{rewriter.checksum[:12]}"
     assert rewriter.base == RewriterBase(kind="folder", name="tiny", digest=rewriter.base.digest)
     assert rewriter.card == {"dev": {"ndcg@10": 0.5}}
@@ -125,23 +125,6 @@ def test_a_prompt_that_does_not_fit_is_an_error_and_a_stop_cuts(made):
     assert (cut.text, cut.finish_reason) == (whole[: whole.index(whole[3])], "stop")
 
 
-@pytest.mark.parametrize("kind", ["causal", "seq2seq"])
-def test_a_whole_model_is_a_rewriter_too(tmp_path, kind):
-    base = load_base(str(TINY["save_tiny"](tmp_path / "tiny", kind)))
-    with torch.no_grad():
-        next(iter(base.model.parameters())).add_(0.5)
-    save_weights(base, tmp_path / "weights")
-    rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base(str(tmp_path / "tiny")))
-    shutil.rmtree(tmp_path / "tiny")
-    assert rewriter.form == "full"
-    again = load_rewriter(rewriter)
-    assert again.kind == kind
-    assert all(
-        torch.equal(one, other) for one, other in zip(again.model.parameters(), base.model.parameters(), strict=True)
-    )
-    assert resolve_lm(f"rewriter:{tmp_path / 'whole'}", max_tokens=4)("why?")
-
-
 def forge(file: Path, **changes: Any) -> None:
     content = {**json.loads(file.read_text()), **changes}
     del content["sha256"]
@@ -161,7 +144,7 @@ DAMAGES = {
     "a checked later format": (lambda f: forge(f / "rewriter.json", format=9), r"field format.*version of querywright"),
     "a checked key": (lambda f: forge(f / "rewriter.json", url="http://x"), r"rewriter.json.*field url"),
     "a way out": (lambda f: forge(f / "rewriter.json", files={"../x": "0"}), r"'../x' is no file of a rewriter"),
-    "no weights": (lambda f: forge(f / "rewriter.json", files={"card.json": "0"}), r"either an adapter or a model"),
+    "no weights": (lambda f: forge(f / "rewriter.json", files={"card.json": "0"}), r"'README.md' is missing; a"),
     "nothing": (lambda f: shutil.rmtree(f), r"no rewriter at 'mine'.*rewriter train"),
 }  # fmt: skip
 

@@ -14,42 +14,38 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from querywright.errors import ModelError
 from querywright.models import gguf_files
-
-Kind = Literal["causal", "seq2seq"]
-"""How a model writes: on and on after its prompt, or from an encoded input."""
 
 EMBEDDED = "embedded"
 _TEMPLATE = "tokenizer.chat_template"
 
 
 class Base(NamedTuple):
-    """A model in evaluation mode, its tokenizer, which has a padding token, and how it writes."""
+    """A causal model in evaluation mode, and its tokenizer, which has a padding token."""
 
     model: Any
     tokenizer: Any
-    kind: Kind
 
 
 def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | None = None) -> Base:
-    """A base model.
+    """Load a base model.
 
     Args:
-        name: ``embedded``, a folder with a transformers model in it, or a name on the Hugging Face hub.
+        name: ``embedded``, a folder with a causal transformers model, or the name of such a model on the Hugging Face
+            hub.
         dtype: Of its weights, as torch names it.
         revision: Commit of a model of the hub. Default None: the newest.
 
     Raises:
-        ModelError: It is missing, cannot be read, has no safetensors, or is a causal model without a chat template.
+        ModelError: The model is missing, cannot be read, is not causal, or has no safetensors or no chat template.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForCausalLM
 
     tokenizer = load_tokenizer(name, revision=revision)
-    kind: Kind = "causal"
     numbers = getattr(torch, dtype)
     with _loading(name):
         if name == EMBEDDED:
@@ -59,14 +55,10 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
                 quantizer.remove_quantization_config(model)  # its weights are plain numbers now, and can be saved
         else:
             place = _place(name, revision)
-            config = AutoConfig.from_pretrained(**place)
-            kind = "seq2seq" if config.is_encoder_decoder else "causal"
-            loader: Any = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
-            model = loader.from_pretrained(**place, config=config, use_safetensors=True, dtype=numbers)
-    if kind == "causal":
-        _check_template(tokenizer)
-    tokenizer.padding_side = "left" if kind == "causal" else "right"
-    return Base(model.eval(), tokenizer, kind)
+            model = AutoModelForCausalLM.from_pretrained(**place, use_safetensors=True, dtype=numbers)
+    _check_template(tokenizer)
+    tokenizer.padding_side = "left"
+    return Base(model.eval(), tokenizer)
 
 
 def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
@@ -97,25 +89,20 @@ def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
 
 
 def context_of(model: Any) -> int | None:
-    """Tokens that a model can go through at most; None where it counts places from one another, as T5 does."""
-    if hasattr(model.config, "relative_attention_num_buckets"):
-        return None
+    """Return the tokens that a model can go through at most; None if its configuration does not say."""
     lengths = (getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions"))
     return next((int(length) for length in lengths if length), None)
 
 
-def encode(tokenizer: Any, kind: Kind, messages: Sequence[tuple[str, str]]) -> list[int]:
-    """The tokens of a prompt.
+def encode(tokenizer: Any, messages: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the tokens of a prompt, framed by the chat template.
 
     Args:
         tokenizer: Of ``load_base``.
-        kind: How its model writes. For a causal model the chat template frames the messages, and a last message of
-            the assistant's is continued; for a sequence-to-sequence model their texts are joined by blank lines.
-        messages: Role and content of each: ``system``, ``user`` or ``assistant``.
+        messages: Role and content of each: ``system``, ``user`` or ``assistant``. If the assistant's message is the
+            last one, the model continues it.
     """
     texts = [(role, broken_up(tokenizer, content)) for role, content in messages]
-    if kind == "seq2seq":
-        return list(tokenizer("\n\n".join(text for _, text in texts if text)).input_ids)
     begun = texts.pop()[1] if texts and texts[-1][0] == "assistant" else ""
     framed = [{"role": role, "content": text} for role, text in texts]
     from jinja2.exceptions import TemplateError

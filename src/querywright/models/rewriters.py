@@ -1,9 +1,8 @@
-"""A rewriter on disk: a small model's adapter, or a whole small model, that was taught to rewrite, and its base.
+"""A rewriter on disk: the LoRA adapter of a small model that learned to rewrite, and the name of its base.
 
-``rewriter.json`` binds the other files by SHA-256 and says what they are for: the adapter as peft has it and, for the
-embedded model, as llama.cpp has it; or a whole model; the tokenizer, unless the embedded model brings it;
-``card.json``, ``curve.jsonl`` and ``README.md`` for people. Tensors are in safetensors and GGUF. No address is stored,
-and no absolute path.
+``rewriter.json`` lists the other files with their SHA-256: the adapter for peft and, if the base is the embedded model,
+for llama.cpp; the tokenizer of any other base; ``card.json``, ``curve.jsonl`` and ``README.md`` for people. No address
+and no absolute path is stored.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ from querywright.models.lora_gguf import write_lora_gguf
 
 MANIFEST = "rewriter.json"
 ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF = "adapter.safetensors", "adapter_config.json", "adapter.gguf"
-MODEL, MODEL_CONFIG = "model.safetensors", "config.json"
 CARD, CURVE, README = "card.json", "curve.jsonl", "README.md"
-_WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, MODEL, MODEL_CONFIG, "generation_config.json")
+_WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -109,9 +107,8 @@ class Rewriter(Checksummed):
         given = set(files)
         if not given < set(FILES):
             raise ValueError(f"{min(given - set(FILES))!r} is no file of a rewriter")
-        is_lora, is_full = {ADAPTER, ADAPTER_CONFIG} <= given, {MODEL, MODEL_CONFIG} <= given
-        if is_lora == is_full or not {CARD, README, CURVE} <= given:
-            raise ValueError("it must name a card, a README, a curve, and either an adapter or a model")
+        if missing := {ADAPTER, ADAPTER_CONFIG, CARD, README, CURVE} - given:
+            raise ValueError(f"{min(missing)!r} is missing; a rewriter has an adapter, a card, a README and a curve")
         return files
 
     @property
@@ -128,11 +125,6 @@ class Rewriter(Checksummed):
     def identity(self) -> str:
         """Tells rewriters, and states of one, apart."""
         return f"rewriter:{self.name}@{self.checksum[:12]}"
-
-    @property
-    def form(self) -> Literal["lora", "full"]:
-        """Whether it is an adapter or a whole model."""
-        return "full" if MODEL in self.files else "lora"
 
     @property
     def adapter_gguf(self) -> Path | None:
@@ -283,23 +275,19 @@ def find_base(base: RewriterBase, beside: Path) -> str:
 
 
 def save_weights(base: Base, folder: Path) -> None:
-    """Save what was trained, and the tokenizer, as ``write_rewriter`` takes them.
+    """Save the adapter and the tokenizer for ``write_rewriter``.
 
-    The tensors of an adapter are in half precision, as llama.cpp's are: one adapter in either form, and half the size.
+    The tensors are in half precision, as llama.cpp's are, so both forms of an adapter are the same.
 
     Args:
-        base: A model with a LoRA adapter of peft's, or one that was trained whole.
-        folder: Where the files are written; made when missing.
+        base: A model with a LoRA adapter of peft's.
+        folder: Where the files are written; made if it is missing.
     """
+    from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     base.tokenizer.save_pretrained(folder)
-    if not hasattr(base.model, "peft_config"):
-        base.model.save_pretrained(folder, max_shard_size="1TB")
-        return
-    from peft import get_peft_model_state_dict
-
     tensors = get_peft_model_state_dict(base.model, save_embedding_layers=False)
     halves = {name: one.detach().cpu().half().contiguous() for name, one in tensors.items()}
     save_file(halves, folder / "adapter.safetensors")
@@ -331,11 +319,10 @@ def check_target(path: str | Path) -> None:
 def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
     """Only what a rewriter has."""
     found = {file.name for file in weights.iterdir()}
-    # The embedded model comes with its tokenizer; a whole model stands alone, whatever it was made from.
-    needs_base = ADAPTER in found and base.kind == "embedded"
-    for name in sorted(found & {*_WEIGHTS, *(() if needs_base else _TOKENIZER)}):
+    embedded = base.kind == "embedded"  # which brings its tokenizer
+    for name in sorted(found & {*_WEIGHTS, *(() if embedded else _TOKENIZER)}):
         shutil.copyfile(weights / name, folder / name)
-    if needs_base:
+    if embedded:
         write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
 
 

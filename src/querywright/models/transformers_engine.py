@@ -1,7 +1,7 @@
 """A rewriter as a DSPy engine: in llama.cpp where its base is the embedded model, else through transformers.
 
-Both see the same prompts. Through transformers a causal model writes the whole JSON object by itself, and what it wrote
-is read as leniently as any model's; a sequence-to-sequence model writes the fields in plain words.
+Both see the same prompts. Through transformers the model writes the whole JSON object without a grammar, and the answer
+is read as leniently as any model's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
 from querywright.models.local_engine import LEAST_ROOM, MAX_TOKENS, LocalEngine, messages_of
-from querywright.models.response_parsing import as_json, text_response
+from querywright.models.response_parsing import text_response
 from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, find_base
 
 _REVISION = 2  # raised when the same request may have another answer
@@ -31,8 +31,7 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
     Raises:
         ModelError: Its base is not here, or settings are given that transformers has no use for.
     """
-    if rewriter.form == "lora":
-        find_base(rewriter.base, rewriter.path)  # a missing base is said now, not at the first question
+    find_base(rewriter.base, rewriter.path)  # a missing base is reported now and not at the first question
     if rewriter.adapter_gguf is not None and rewriter.base.kind == "embedded":
         return EmbeddedEngine(None, settings or rewriter.settings, rewriter)
     if settings is not None:
@@ -47,8 +46,6 @@ def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
         ModelError: Its base is not here, or ``peft`` is not installed.
         ArtifactError: Its adapter is not for its base.
     """
-    if rewriter.form == "full":
-        return load_base(str(rewriter.path), dtype=dtype)
     revision = rewriter.base.digest if rewriter.base.kind == "hub" else None
     base = load_base(find_base(rewriter.base, rewriter.path), dtype=dtype, revision=revision)
     return base._replace(model=_adapted(base, rewriter).eval())
@@ -84,11 +81,10 @@ class TransformersEngine(LocalEngine):
 
     def _answer(self, model: Base, request: Request, schema: Schema | None) -> Response:
         messages = [(message["role"], message["content"]) for message in messages_of(request)]
-        prompt = encode(model.tokenizer, model.kind, messages)
+        prompt = encode(model.tokenizer, messages)
         room = _room_for(model, len(prompt), request.config.max_tokens or MAX_TOKENS)
         tokens = _generated(model, prompt, room, request)
         text, is_cut = _until(model.tokenizer.decode(tokens, skip_special_tokens=True), request.config.stop or ())
-        text = as_json(text, schema) if model.kind == "seq2seq" else text
         finish = "stop" if is_cut or (tokens and tokens[-1] in end_tokens(model)) else "length"
         return text_response(text, finish, request.model, len(prompt), len(tokens))
 
@@ -105,12 +101,10 @@ def _generated(base: Base, prompt: list[int], room: int, request: Request) -> li
     sampling: dict[str, Any] = {"do_sample": False}
     if config.temperature:
         sampling = {"do_sample": True, "temperature": config.temperature, "top_p": config.top_p or 1.0, "top_k": 0}
-    start = getattr(base.model.generation_config, "decoder_start_token_id", None)
     generation = GenerationConfig(
         max_new_tokens=room,
         eos_token_id=list(end_tokens(base)),
         pad_token_id=base.tokenizer.pad_token_id,
-        decoder_start_token_id=getattr(base.model.config, "decoder_start_token_id", None) if start is None else start,
         **sampling,
     )
     ids = torch.tensor([prompt], device=base.model.device)
@@ -118,7 +112,7 @@ def _generated(base: Base, prompt: list[int], room: int, request: Request) -> li
         torch.manual_seed(config.seed or 0)
         written = base.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=generation)
     tokens: list[int] = written[0].tolist()
-    return tokens[len(prompt) :] if base.kind == "causal" else tokens[1:]  # it begins with the decoder's start
+    return tokens[len(prompt) :]
 
 
 def _room_for(base: Base, prompt: int, room: int) -> int:
@@ -126,10 +120,10 @@ def _room_for(base: Base, prompt: int, room: int) -> int:
     context = context_of(base.model)
     if context is None:
         return room
-    least = min(room, LEAST_ROOM) if base.kind == "causal" else 0
+    least = min(room, LEAST_ROOM)
     if context - prompt < least:
         raise LMPromptTooLongError(prompt, context, least)
-    return min(room, context - prompt) if base.kind == "causal" else room
+    return min(room, context - prompt)
 
 
 def _until(text: str, stops: Sequence[str]) -> tuple[str, bool]:

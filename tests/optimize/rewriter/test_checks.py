@@ -19,10 +19,8 @@ from querywright.errors import InputError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
 from querywright.optimize.rewriter.episodes import Episode
-from querywright.optimize.rewriter.evaluation import TRAINED, compared, guards_of, standing, warnings
+from querywright.optimize.rewriter.evaluation import GUARDS, TRAINED, compared, guards_of, standing, warnings
 from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
-from querywright.optimize.rewriter.policy import Completion
-from querywright.optimize.rewriter.recipes import SEED
 from querywright.optimize.rewriter.settings import STAGES, Given, TrainSettings, check_training
 from querywright.optimize.rewriter.train import split_pairs
 from querywright.retrieval.types import Query
@@ -33,7 +31,7 @@ QUESTIONS = [
 ]
 SPLITS = Splits(QUESTIONS[:16], QUESTIONS[16:20], QUESTIONS[20:])
 SETTINGS = TrainSettings(technique="rrr", stages=("warmup",), metric="recall@5")
-READER: Any = SimpleNamespace(model="m")
+TEACHER: Any = SimpleNamespace(model="m")
 
 
 def pair(question: str, technique: str = "rrr", **values: Any) -> Pair:
@@ -76,7 +74,7 @@ def without(field: str, *parts: str) -> Splits:
     return SPLITS._replace(**changed)
 
 
-ASKED: dict[str, Any] = {"teacher": READER, "reader": "short_answer", "reader_lm": READER}
+ASKED: dict[str, Any] = {"teacher": TEACHER}
 
 
 @pytest.mark.parametrize(
@@ -84,11 +82,11 @@ ASKED: dict[str, Any] = {"teacher": READER, "reader": "short_answer", "reader_lm
     [
         ({}, {"pairs": LEARNT[:4]}, "needs 17 pairs or more, but --pairs has 4: 13 more needed"),
         ({}, {"splits": SPLITS._replace(dev=[])}, "there is no dev question: 1 more is needed"),
-        ({"dtype": "bf16"}, {}, "no dtype 'bf16'"),
+        ({"device": "abacus"}, {}, "no device 'abacus'"),
         ({"metric": "accuracy"}, {}, "accuracy needs a reader"),
         ({"technique": "step_back", "stages": STAGES}, {"teacher": "evidence"}, "but not step_back"),
         ({"stages": STAGES}, ASKED | {"splits": without("evidence", "train")}, "none of the 16 train questions"),
-        ({"stages": STAGES, "recipe": SEED}, ASKED | {"splits": without("answer", "dev")}, "none of the 4 dev"),
+        ({"stages": STAGES}, ASKED | {"splits": without("evidence", "dev")}, "none of the 4 dev"),
         ({"stages": STAGES, "metric": "hit"}, ASKED | {"splits": without("answer", "train")}, "hit needs right answ"),
     ],
 )
@@ -101,11 +99,19 @@ def test_what_cannot_be_trained_is_refused_with_what_is_missing(
 
 def test_what_can_be_trained_is_not_refused() -> None:
     check(SETTINGS, pairs=LEARNT)
-    check(replace(SETTINGS, recipe=SEED), pairs=LEARNT, splits=without("answer", "train", "dev", "test"))
-    check(replace(SETTINGS, stages=("collect", "warmup"), recipe=SEED), **ASKED | {"splits": without("answer", "dev")})
-    for name in ("candidates", "epochs", "look_each", "patience", "rank", "temperature", "warmup_lr"):
+    check(SETTINGS, pairs=LEARNT, splits=without("answer", "train", "dev", "test"))
+    check(SETTINGS, pairs=LEARNT, splits=without("evidence", "train"))
+    check(replace(SETTINGS, kl=0.0, top_k=0, seed=0, stages=STAGES), **ASKED)
+
+
+def test_a_number_out_of_range_is_refused() -> None:
+    for name in ("candidates", "epochs", "look_each", "patience", "rank", "temperature", "warmup_lr", "steps", "lr"):
         with pytest.raises(InputError, match=f"{name} of a training must be more than 0, but got 0"):
             replace(SETTINGS, **{name: 0})
+    changes: list[dict[str, Any]] = [{"kl": -1.0}, {"lr": math.inf}, {"group": 1}]
+    for change, said in zip(changes, ("0 or more", "more than 0", "2 or more"), strict=True):
+        with pytest.raises(InputError, match=f"{next(iter(change))} of a training must be {said}"):
+            replace(SETTINGS, **change)
 
 
 def test_pairs_to_choose_by_are_of_other_questions_in_any_data() -> None:
@@ -150,25 +156,22 @@ def episode(id: str, *queries: str, read: Sequence[str | None] = ("{}",), **ques
 
 def test_each_way_to_cheat_is_counted() -> None:
     failed = Episode(Question("i", "?"), (), ("x",), None, "bug", (None,))
-    ended = tuple(Completion("", (), (1,), one) for one in (True, True, False))
     found = guards_of(
         [
             episode("a", "discovery of radium"),
             episode("b"),
             episode("c", "who found C radium"),
-            episode("d", "word " * 30),
             episode("e", "marie curie radium"),
             episode("f", "x", read=("{}", None)),
             episode("g", "radium history chemist"),
-            replace(episode("h", "Radium history, chemist!"), completions=ended),
+            episode("h", "Radium history, chemist!"),
             failed,
         ]
     )
-    assert (found["episodes"], found["equal"], found["unreadable"], found["cut"]) == (8, 2 / 8, 2 / 10, 1 / 3)
-    assert [found[name] for name in ("empty", "copied", "over_long", "leaking")] == [1 / 8] * 4
-    samples = guards_of([episode("a", "red fox runs", "red fox sleeps", "one")] * 2)
-    assert (samples["equal"], samples["distinct_2"]) == (0, 3 / 8)  # samples of one question may be equal
-    assert guards_of([])["words"] == 0
+    assert (found["equal"], found["unreadable"]) == (2 / 7, 2 / 9)
+    assert [found[name] for name in ("empty", "copied", "leaking")] == [1 / 7] * 3
+    assert guards_of([episode("a", "red fox")] * 2)["equal"] == 0  # samples of one question may be equal
+    assert guards_of([]) == dict.fromkeys(GUARDS, 0.0)
     for question, leaks in (
         ({}, 1),
         ({"options": ("Marie Curie", "Bohr")}, 0),
@@ -183,10 +186,7 @@ def test_what_got_worse_is_said_and_nothing_else() -> None:
     before = guards_of([episode("a", "radium chemist prize"), episode("b", "uranium ore mine")])
     assert warnings(before, before) == []
     said = warnings(before, guards_of([episode(id, "radium radium radium radium") for id in "ab"]))
-    assert said[0] == "100% of the rewrites were the same as for another question (0% before)"
-    assert [one.partition(" fell")[0] for one in said[1:]] == ["diversity"]
-    long = [episode("a", "radium one two three four five six"), episode("b", "ore and nine more words are here")]
-    assert warnings(before, guards_of(long)) == ["queries grew to 7 words a question (3 before)"]
+    assert said == ["100% of the rewrites were the same as for another question (0% before)"]
 
 
 NO_GAIN = "no gain over the question as it is written"

@@ -13,7 +13,6 @@ import pytest
 
 from querywright.errors import InputError
 from querywright.models.hf import Base
-from querywright.models.response_parsing import as_json, plain_text
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import HFPolicy, TrainingError
 from querywright.optimize.rewriter.settings import TrainSettings
@@ -28,14 +27,12 @@ PROMPTS = [
     (("user", "Another prompt, with nothing in common."),),
 ]
 GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
-CASES = pytest.mark.parametrize("kind", ["causal", "seq2seq"])
-WAYS = pytest.mark.parametrize("rank", [4, None], ids=["lora", "full"])
 
 
-def make(kind: str = "causal", rank: int | None = 4, *, moved: bool = True, **given: Any) -> HFPolicy:
-    model, tokenizer, kind = TINY[f"tiny_{kind}"]()
+def make(*, moved: bool = True, **given: Any) -> HFPolicy:
+    model, tokenizer = TINY["tiny_causal"]()
     model.generation_config.eos_token_id = list(range(300, 330))  # so many that one is met soon
-    policy = HFPolicy(Base(model, tokenizer, kind), rank=rank, device="cpu", **given)  # type: ignore[arg-type]
+    policy = HFPolicy(Base(model, tokenizer), rank=4, device="cpu", **given)
     if moved:
         move(policy)
     return policy
@@ -62,18 +59,12 @@ def plainly(policy: HFPolicy, completion: Any) -> Any:
     """Log-probabilities by one forward pass over everything, as the model's own documentation has it."""
     prompt, tokens = list(completion.prompt), list(completion.tokens)
     with torch.no_grad():
-        if policy.kind == "causal":
-            logits = policy.model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
-        else:
-            ids = torch.tensor([[policy.model.config.decoder_start_token_id, *tokens[:-1]]])
-            logits = policy.model(input_ids=torch.tensor([prompt]), decoder_input_ids=ids).logits[0]
+        logits = policy.model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits, -1)[range(len(tokens)), tokens]
 
 
-@CASES
-@WAYS
-def test_log_probs_and_gradients_of_a_batch_are_those_of_a_plain_pass_over_each(kind: str, rank: int | None) -> None:
-    policy = make(kind, rank)
+def test_log_probs_and_gradients_of_a_batch_are_those_of_a_plain_pass_over_each() -> None:
+    policy = make()
     written = policy.write(GROUPS, seed=1, room=24)
     assert len({one.tokens for one in written}) == len(GROUPS)
     assert {one.ended for one in written} == {True, False}
@@ -89,7 +80,7 @@ def test_log_probs_and_gradients_of_a_batch_are_those_of_a_plain_pass_over_each(
     assert apart(together.values(), [one.grad for one in policy.parameters().values()]) < 1e-4 * largest
     frozen = [one for one in policy.model.parameters() if not one.requires_grad]
     assert all(one.grad is None for one in frozen)
-    assert bool(frozen) == (rank is not None)
+    assert frozen
     assert sorted(place for part in policy.parts(written) for place in part) == list(range(len(GROUPS)))
 
 
@@ -102,16 +93,15 @@ def test_what_is_drawn_depends_on_the_seed_and_lies_within_the_cuts() -> None:
     first, again, third = (policy.write(PROMPTS, seed=seed, room=8) for seed in (1, 1, 2))
     assert first == again != third
     assert torch.equal(torch.get_rng_state(), state)
-    for one in policy.write(PROMPTS[:1] * 8, seed=3, room=6, temperature=3.0, top_k=3):
+    for one in policy.write(PROMPTS[:1] * 8, seed=3, room=6, top_k=3):
         with torch.no_grad():
             logits = policy.model(torch.tensor([[*one.prompt, *one.tokens]])).logits[0, len(one.prompt) - 1 : -1]
         ranks = (logits > logits.gather(1, torch.tensor(one.tokens)[:, None])).sum(-1)
         assert int(ranks.max()) < 3
 
 
-@CASES
-def test_the_reference_stays_until_it_is_set(kind: str) -> None:
-    policy = make(kind, moved=False)
+def test_the_reference_stays_until_it_is_set() -> None:
+    policy = make(moved=False)
     written = policy.write(PROMPTS, seed=1, room=10)
     with torch.no_grad():
         before = policy.log_probs(written)
@@ -126,29 +116,18 @@ def test_the_reference_stays_until_it_is_set(kind: str) -> None:
     assert apart(now, policy.log_probs(written, reference=True)) < 1e-5
 
 
-def test_a_prompt_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_that_does_not_fit_is_said() -> None:
     policy = make()
     prompt = policy.prompt(PROMPTS[2])
     policy.model.config.max_position_embeddings = len(prompt) + 8
     assert len(policy.write(PROMPTS, room=8)) == len(PROMPTS)
     assert policy.refused(prompt, 8) is None
     assert "9 are kept for the answer" in str(policy.refused(prompt, 9))
-    encoder = make("seq2seq")
-    assert encoder.refused((1,) * 6000, 500) is None  # T5 counts from one another
-    monkeypatch.setattr("querywright.optimize.rewriter.policy.context_of", lambda model: 64)
-    assert encoder.refused((1,), 64) is None  # its encoder has places of its own
-    assert encoder.refused((1,), 65) is not None
 
 
-def test_wrong_settings_are_refused_and_less_precise_numbers_are_much_like_the_others() -> None:
-    for given, told in (({"dtype": "int8"}, "no dtype 'int8'"), ({"device": "abacus"}, "no device 'abacus'")):
-        with pytest.raises(InputError, match=told):
-            HFPolicy(Base(*TINY["tiny_causal"]()), rank=4, **{"device": "cpu"} | given)
-    half, full = (make(moved=False, dtype=dtype) for dtype in ("bfloat16", "float32"))
-    written = full.write(PROMPTS, seed=1, room=8)
-    with torch.no_grad():
-        assert 1e-6 < apart(half.log_probs(written), full.log_probs(written)) < 0.5
-    assert all(one.dtype == torch.float32 for one in half.parameters().values())
+def test_a_device_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InputError, match="no device 'abacus'"):
+        HFPolicy(Base(*TINY["tiny_causal"]()), rank=4, device="abacus")
 
 
 def taught(numbers: Sequence[int], text: str = '{"queries": ["key %d"]}') -> list[Pair]:
@@ -193,8 +172,8 @@ def test_a_model_learns_its_pairs_keeps_the_best_epoch_and_goes_on_after_an_end(
     assert loss == pytest.approx(min(done.losses), abs=1e-4)
     assert warmed(policy, tmp_path, progress=stopped) == done
     assert len(steps) == 7
-    (tmp_path / "checkpoint.safetensors").write_bytes(b"half")
-    with pytest.raises(InputError, match=r"checkpoint.safetensors in .* is damaged .* delete that folder"):
+    (tmp_path / "checkpoint.pt").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"checkpoint.pt in .* is damaged .* delete that folder"):
         warmed(policy, tmp_path)
 
 
@@ -212,57 +191,10 @@ def test_too_few_pairs_and_no_numbers_are_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"needs 4 train pairs or more, but there are 3: 1 more needed"):
         warmed(policy, tmp_path, TRAIN[:3])
     policy.model.config.max_position_embeddings = 8
-    with pytest.raises(InputError, match=r"there are 0 \(15 do not fit the model's context or vocabulary\)"):
+    with pytest.raises(InputError, match=r"there are 0 \(15 do not fit the model's context\)"):
         warmed(policy, tmp_path)
     with pytest.raises(TrainingError, match=r"loss on dev is nan.*--warmup-lr.*--work"):
         warmed(broken(), tmp_path / "nan")
     for seed in (None, 1):
         with pytest.raises(TrainingError, match=r"logits are no numbers.*--lr"):
             broken().write(PROMPTS[:1], seed=seed, room=4)
-
-
-@pytest.mark.slow
-def test_a_model_of_the_t5_family_learns_fields_in_plain_words(tmp_path: Path) -> None:
-    text = '{"thought": "Look up.", "queries": ["key %d", "dose"]}'
-    train, dev = taught(range(12), text), taught([12], text)
-    said = [f"thought: Look up. | queries: key {n}; dose What of?" for n in range(13)]
-    model, tokenizer, kind = TINY["tiny_seq2seq"](tokenizer=TINY["plain_tokenizer"](said))
-    torch.manual_seed(0)  # of the dropout
-    policy = HFPolicy(Base(model, tokenizer, kind), rank=None, device="cpu")
-    one = policy.taught(train[3].messages, train[3].text)
-    assert one.text == "thought: Look up. | queries: key 3; dose"
-    assert policy.spells(one)
-    unsaid = policy.taught(train[0].messages, '{"queries": ["ключ {1}"]}')
-    assert not policy.spells(unsaid)
-    assert "<unk>" in tokenizer.convert_ids_to_tokens(tokenizer(train[0].text).input_ids), "JSON cannot be learnt"
-
-    bad = [Pair("q99", "rrr", 0, train[0].messages, '{"queries": ["ключ"]}', 1.0, "me")]
-    settings = TrainSettings("rrr", epochs=30, warmup_batch=4, warmup_lr=0.02, least_pairs=4)
-    done = warm_up(policy, [*train, *bad], dev, tmp_path, settings)
-    assert (done.pairs, done.left_out) == (12, 1)
-    (written,) = policy.write([train[3].messages], room=64)
-    schema = {"properties": {"thought": {"type": "string"}, "queries": {"type": "array", "items": {"type": "string"}}}}
-    read = json.loads(as_json(written.text, schema))
-    assert read["thought"] == "Look up."
-    assert read["queries"][0].startswith("key ")
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"queries": ["a; b", "c|d"]}, "a, b; c,d"),
-        ({"best": "x: y", "sure": True, "ranks": [3, 1]}, "best: x: y | sure: true | ranks: 3; 1"),
-        ({"passage": "Its mass: 5\nkg"}, "Its mass: 5 kg"),
-    ],
-)
-def test_fields_in_plain_words_are_read_back(values: dict[str, Any], said: str) -> None:
-    kinds = {str: {"type": "string"}, bool: {"type": "boolean"}, list: {"type": "array", "items": {"type": "string"}}}
-    fields = {name: kinds[type(one)] for name, one in values.items()}
-    if "ranks" in fields:
-        fields["ranks"] = {"type": "array", "items": {"type": "integer"}}
-    assert plain_text(values) == said
-    again = json.loads(as_json(said, {"properties": fields}))
-    assert plain_text(again) == said
-    assert {name: type(one) for name, one in again.items()} == {name: type(one) for name, one in values.items()}
-    assert as_json('{"a": 1}', {"properties": fields}) == '{"a": 1}'
-    assert as_json(said, None) == said

@@ -1,4 +1,4 @@
-"""Recipes, the change of the weights and the loop, with a policy of a few numbers; values worked out by hand."""
+"""Advantages, the change of the weights and the loop, with a policy of a few numbers; values worked out by hand."""
 
 from __future__ import annotations
 
@@ -19,22 +19,14 @@ from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.episodes import Episode, Turn, roll_out, run_episodes
 from querywright.optimize.rewriter.evaluation import evaluation_of
 from querywright.optimize.rewriter.policy import Completion, Messages, TrainingError
-from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED, Recipe, advantages_of, recipe_named
-from querywright.optimize.rewriter.reinforce import LOG, Reinforced, learn, make_optimizer, reinforce
+from querywright.optimize.rewriter.reinforce import LOG, Reinforced, advantages_of, learn, reinforce
 from querywright.optimize.rewriter.rewards import Scored
 from querywright.optimize.rewriter.settings import TrainSettings
 
 torch: Any = pytest.importorskip("torch")
 TRAIN = [Question(f"q{n}", f"Question {n}?") for n in range(6)]
 DEV = [Question(f"d{n}", f"Dev question {n}?") for n in range(3)]
-RECIPES = {
-    "ours": replace(OURS, lr=0.2, steps=12, batch=4, group=4, room=3, top_k=0, unreadable=0.0),
-    "seed": replace(SEED, lr=0.2, steps=12, batch=16, room=3, top_k=0, length_penalty=0.0),
-    "paper": replace(PAPER, lr=0.2, steps=12, batch=16, room=3, top_k=0),
-}
-FREE = replace(OURS, max_grad_norm=100.0)
-REWARDED = replace(FREE, kl=0.0, kl_place="reward")
-
+SETTINGS = TrainSettings("rrr", lr=0.2, steps=12, batch=4, group=4, room=3, top_k=0, look_each=4, patience=9)
 
 WORDS = ("end", "good", "bad", "plain", "other")
 
@@ -42,7 +34,6 @@ WORDS = ("end", "good", "bad", "plain", "other")
 class Bandit:
     """A logit a word, the same at every place; the first word ends a completion."""
 
-    kind = "causal"
     size = 8
 
     def __init__(self, start: float = 0.0, words: int = len(WORDS)) -> None:
@@ -50,12 +41,12 @@ class Bandit:
         self.set_reference()
 
     def write(
-        self, prompts: Sequence[Messages], *, room: int, seed: int | None = None, temperature: float = 1.0, **cuts: Any
+        self, prompts: Sequence[Messages], *, room: int, seed: int | None = None, **cuts: Any
     ) -> list[Completion]:
         made = []
         for place in range(len(prompts)):
             generator = torch.Generator().manual_seed(0 if seed is None else seed + place)
-            scores = torch.log_softmax(self.logits.detach() / temperature, 0)
+            scores = torch.log_softmax(self.logits.detach(), 0)
             tokens: list[int] = []
             while len(tokens) < room and (not tokens or tokens[-1] != 0):
                 drawn = scores.argmax() if seed is None else torch.multinomial(scores.exp(), 1, generator=generator)
@@ -106,89 +97,53 @@ class Words:
         return [self.change(Scored(value, value, 0.0), one) for value, one in zip(values, episodes, strict=True)]
 
 
-def test_a_reward_is_held_against_the_others_of_its_group_the_batch_or_the_last_steps() -> None:
-    found = advantages_of(OURS, [1.0, 0.0, 0.5, 0.3, 7.0], ["a", "a", "a", "b", "c"], 0.0)
+def test_a_reward_is_compared_with_the_others_of_its_group() -> None:
+    found = advantages_of([1.0, 0.0, 0.5, 0.3, 7.0], ["a", "a", "a", "b", "c"])
     assert found == pytest.approx([1 - 0.25, 0 - 0.75, 0.5 - 0.5, 0, 0])
-    assert advantages_of(OURS, [1.0, math.nan, 0.0], "aaa", 0.0) == [1.0, 0.0, -1.0]  # a NaN counts for nobody
-    assert advantages_of(PAPER, [1.0, math.nan, 3.0], "abc", 0.0) == pytest.approx([-1, 0, 1])
-    assert advantages_of(PAPER, [math.nan], "a", 0.0) == [0.0]
-    assert advantages_of(SEED, [1.0, math.nan], "ab", 0.25) == [0.75, 0.0]
-
-
-def test_a_recipe_has_a_name_and_numbers_in_their_range() -> None:
-    assert recipe_named("seed") == SEED
-    with pytest.raises(InputError, match="there are: ours, seed, paper"):
-        recipe_named("ppo")
-    for changes, said in (
-        ({"group": 1}, "2 or more samples a question"),
-        ({"batch": 0}, "batch of a recipe must be more than 0, but got 0"),
-        ({"temperature": math.inf}, "temperature"),
-        ({"unreadable": -1.0}, "0 or more"),
-        ({"kl_target": 0.0}, "kl_target"),
-    ):
-        with pytest.raises(InputError, match=said):
-            replace(OURS, **changes)  # type: ignore[arg-type]
+    assert advantages_of([1.0, math.nan, 0.0], "aaa") == [1.0, 0.0, -1.0]  # a NaN is ignored
 
 
 def written(*tokens: int) -> Completion:
     return Completion("", (1,), tokens, ended=True)
 
 
-def learnt(recipe: Recipe, start: Sequence[float], *pairs: tuple[Completion, float], **given: Any) -> Any:
-    """The logits after a step of size 1 from a start, and what is told of it; the reference is uniform."""
+def learned(start: Sequence[float], *pairs: tuple[Completion, float], kl: float = 0.0) -> Any:
+    """The logits after a step of size 1 from a start, and its report; the reference is uniform."""
     policy = Bandit()
-    policy.size = given.pop("size", 8)
     policy.logits.data.copy_(torch.tensor(start))
     optimizer = torch.optim.SGD(list(policy.parameters().values()), lr=1.0)
-    told = learn(policy, optimizer, pairs, recipe, **{"beta": 0.0, **given})
-    return policy.logits.detach(), told
+    report = learn(policy, optimizer, pairs, kl=kl)  # type: ignore[arg-type]
+    return policy.logits.detach(), report
 
 
 UNIFORM, START = [0.0] * 5, [0.0, 1.0, 0.0, 0.0, 0.0]
 
 
 def test_the_gradient_is_the_one_of_reinforce() -> None:
-    logits, told = learnt(FREE, UNIFORM, (written(1, 0), 2.0), (written(2), -1.0))
+    logits, report = learned(UNIFORM, (written(1, 0), 1.0), (written(2), -0.5))
     # d/dlogit of sum over tokens of A * log softmax, a token of three: A * (1[token] - 1/5)
-    torch.testing.assert_close(logits, torch.tensor([2 - 3 / 5, 2 - 3 / 5, -1 - 3 / 5, -3 / 5, -3 / 5]) / 3)
-    assert (told["kl"], told["loss"]) == (0.0, pytest.approx(-(2 * 2 - 1) / 3))
-    assert learnt(FREE, UNIFORM)[1] == {}
+    torch.testing.assert_close(logits, torch.tensor([1 - 0.3, 1 - 0.3, -0.5 - 0.3, -0.3, -0.3]) / 3)
+    assert (report["kl"], report["loss"]) == (0.0, pytest.approx((2 * 1 - 0.5) * math.log(5) / 3))
+    assert learned(UNIFORM)[1] == {}
 
 
-def test_the_cost_of_drifting_is_on_each_token_and_those_before_it_and_scaled_with_the_rest() -> None:
+def test_the_cost_of_drifting_pulls_back() -> None:
     shares = torch.softmax(torch.tensor(START), 0)
-    end, good, *_ = (shares.log() + math.log(5)).tolist()
-    logits, told = learnt(REWARDED, START, (written(1, 0), 1.0), beta=0.5)
-    earned = [1 - 0.5 * (good + end), 1 - 0.5 * end]
-    expected = (earned[0] * (torch.eye(5)[1] - shares) + earned[1] * (torch.eye(5)[0] - shares)) / 2
-    torch.testing.assert_close(logits, torch.tensor(START) + expected)
-    assert told["kl"] == pytest.approx((good + end) / 2)
-    logits, _ = learnt(REWARDED, START, (written(1, 0), 1.0), (written(2), 3.0), beta=0.5, scaled=True)
-    each = torch.tensor([1 - 0.5 * (good + end), 1 - 0.5 * end, 3 - 0.5 * end])
-    scaled = (each - each.mean()) / each.std(correction=0)
-    tokens = torch.eye(5)[torch.tensor([1, 0, 2])] - shares
-    torch.testing.assert_close(logits, torch.tensor(START) + (scaled[:, None] * tokens).sum(0) / 3)
+    ratio = 0.2 / float(shares[1])  # of the reference to the policy
+    logits, report = learned(START, (written(1), 0.0), kl=0.5)
+    assert report["kl"] == pytest.approx(-math.log(ratio))
+    assert report["loss"] == pytest.approx(0.5 * (ratio - math.log(ratio) - 1))
+    # d/dlogp of k3 is 1 - r
+    torch.testing.assert_close(logits, torch.tensor(START) - 0.5 * (1 - ratio) * (torch.eye(5)[1] - shares))
 
 
-def test_k3_pulls_back_and_a_ratio_that_left_its_bounds_gives_no_gradient() -> None:
-    logits, told = learnt(FREE, [0.0, 2.0, 0.0, 0.0, 0.0], (written(1), 0.0), beta=0.5)
-    assert told["loss"] > 0
-    assert logits[1] < 2.0
-    bound, free = (
-        torch.softmax(learnt(replace(FREE, clip=clip, epochs=50), UNIFORM, (written(1), 1.0))[0], 0)[1] * 5
-        for clip in (0.01, 1e9)
-    )
-    assert 1.01 < bound < free
-
-
-@pytest.mark.parametrize("recipe", [OURS, SEED])
-def test_a_loss_that_is_no_number_changes_no_weight(recipe: Recipe) -> None:
+def test_a_loss_that_is_no_number_changes_no_weight() -> None:
     policy = Bandit()
-    optimizer = make_optimizer(replace(recipe, lr=0.1), list(policy.parameters().values()))
-    learn(policy, optimizer, [(written(1), 1.0)], recipe, beta=0.0)
+    optimizer = torch.optim.AdamW(list(policy.parameters().values()), lr=0.1)
+    learn(policy, optimizer, [(written(1), 1.0)], kl=0.0)  # type: ignore[arg-type]
     before = policy.logits.detach().clone()
     with pytest.raises(TrainingError, match=r"step 7 is nan.*--lr"):
-        learn(policy, optimizer, [(written(1), math.nan)], recipe, beta=0.0, step=7)
+        learn(policy, optimizer, [(written(1), math.nan)], kl=0.0, step=7)  # type: ignore[arg-type]
     assert torch.equal(policy.logits.detach(), before)
     assert before[1] > 0
 
@@ -198,38 +153,35 @@ def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
         def refused(self, prompt: Any, room: int) -> Exception | None:
             return LMPromptTooLongError(9, 8, room) if "number 1?" in prompt[-1][1] else None
 
-    found = roll_out(Short(), partial(run_episodes, world.program("rrr", None)), world.questions[:3], OURS)
+    found = roll_out(Short(), partial(run_episodes, world.program("rrr", None)), world.questions[:3], room=9)
     assert [one.error for one in found] == [None, "prompt_too_long", None]
     assert [len(one.completions) for one in found] == [1, 0, 1]
     arm = evaluation_of("one", found, judged_metrics(["hit"]))
     assert [row.failure for row in arm.rows] == [None, "prompt_too_long", None]
 
 
-def run(policy: Any, folder: Path, recipe: Recipe = RECIPES["ours"], **given: Any) -> Reinforced:
-    ends = {name: given.pop(name, default) for name, default in (("look_each", 4), ("patience", 9))}
+def run(policy: Any, folder: Path, settings: TrainSettings = SETTINGS, **given: Any) -> Reinforced:
     given = {"run": one_turn, "reward": Words()} | given
-    return reinforce(policy, TRAIN, DEV, folder, TrainSettings("rrr", recipe=recipe, **ends), **given)
+    return reinforce(policy, TRAIN, DEV, folder, settings, **given)
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(folder / LOG) if line["kind"] == "step"]
 
 
-@pytest.mark.parametrize(("name", "stop"), [("ours", 3), ("seed", 6), ("paper", 9)])
-def test_what_is_rewarded_is_written_more_also_after_an_end(tmp_path: Path, name: str, stop: int) -> None:
+def test_what_is_rewarded_is_written_more_also_after_an_interruption(tmp_path: Path) -> None:
     steps: list[int] = []
 
-    def ended(what: str, done: int, total: int) -> None:
+    def interrupted(what: str, done: int, total: int) -> None:
         steps.append(done)
-        if len(steps) == stop:
+        if len(steps) == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(Bandit(1.0), tmp_path, RECIPES[name], progress=ended)
-    policy, again = Bandit(1.0), Bandit(1.0)
-    done = run(policy, tmp_path, RECIPES[name], progress=ended)
-    kept = max(one for one in (0, 4, 5, 8, 10) if one <= stop)  # each 5 steps, and after each look at dev
-    assert steps == [*range(1, stop + 1), *range(kept + 1, 13)]
+        run(Bandit(1.0), tmp_path, progress=interrupted)
+    policy, again, whole = Bandit(1.0), Bandit(1.0), Bandit(1.0)
+    done = run(policy, tmp_path, progress=interrupted)
+    assert steps == [*range(1, 7), *range(5, 13)]  # from the measurement after step 4
     lines, shares = steps_of(tmp_path), torch.softmax(policy.logits.detach(), 0)
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert lines[-1]["reward"] > lines[0]["reward"] + 0.5
@@ -237,10 +189,11 @@ def test_what_is_rewarded_is_written_more_also_after_an_end(tmp_path: Path, name
     assert (done.first, done.best, done.steps) == (0.0, 1.5, 12)
     assert 0 < done.best_step <= 12
     assert lines[-1]["kl"] > 0
-    assert (lines[-1]["beta"] == RECIPES[name].kl) == (name != "paper")
-    assert run(again, tmp_path, RECIPES[name], progress=ended) == done  # it is done, and only gives its result
-    assert steps[-1] == 12 == len(set(steps))
+    assert run(again, tmp_path, progress=interrupted) == done  # a finished stage only returns its report
+    assert len(steps) == 14
     assert torch.equal(policy.logits, again.logits)
+    assert run(whole, tmp_path / "whole") == done
+    assert torch.allclose(policy.logits, whole.logits, atol=1e-5)
 
 
 def test_it_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
@@ -253,37 +206,24 @@ def test_it_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
         return scored._replace(value=looks[-1])
 
     policy = Bandit(1.0)
-    done = run(policy, tmp_path, look_each=2, patience=2, reward=Words(worse))
-    assert (done.steps, done.best_step, done.early, done.first, done.best) == (4, 0, True, 1.0, 1.0)
+    done = run(policy, tmp_path, replace(SETTINGS, look_each=2, patience=2), reward=Words(worse))
+    assert (done.steps, done.best_step, done.first, done.best) == (4, 0, 1.0, 1.0)
     assert torch.equal(policy.logits.detach(), torch.ones(5))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [("ours", 0.25, r"between 0\.25 and 0\.25"), ("paper", math.nan, "could not be worked out")],
-)
-def test_a_constant_reward_is_said_and_moves_nothing(tmp_path: Path, name: str, value: float, said: str) -> None:
+@pytest.mark.parametrize("value", [0.25, math.nan])
+def test_a_constant_reward_is_reported_and_moves_nothing(tmp_path: Path, value: float) -> None:
     reward = Words(lambda scored, episode: scored._replace(reward=value))
-    with pytest.raises(TrainingError, match=f"in 10 steps .* {said}.*--metric"):
-        run(Bandit(1.0), tmp_path, RECIPES[name], reward=reward)
-    done = run(Bandit(1.0), tmp_path / "two", replace(RECIPES[name], steps=2), reward=reward)
+    with pytest.raises(TrainingError, match=rf"in 10 steps .*mean {value}.*--metric"):
+        run(Bandit(1.0), tmp_path, reward=reward)
+    done = run(Bandit(1.0), tmp_path / "two", replace(SETTINGS, steps=2), reward=reward)
     assert (done.steps, done.flat) == (2, 2)
-    first, second = steps_of(tmp_path / "two")
-    assert first["beta"] == RECIPES[name].kl
-    assert (second["beta"] == first["beta"]) == (name == "ours" or math.isnan(value))
 
 
 def test_rewards_that_differ_between_questions_alone_teach_nothing(tmp_path: Path) -> None:
-    calls = [0]
-
-    def by_question(scored: Any, episode: Any) -> Any:
-        calls[0] += 1
-        return scored if calls[0] <= 3 + 2 * 16 else scored._replace(reward=float(episode.question.id[1:]))
-
-    recipe = replace(RECIPES["ours"], steps=20)
-    done = run(Bandit(1.0), tmp_path, recipe, reward=Words(by_question))
-    assert (done.steps, done.flat, done.early) == (12, 10, True)
-    assert done.notes[0].startswith("it ended after step 12: the last 10 steps taught nothing")
+    reward = Words(lambda scored, episode: scored._replace(reward=float(episode.question.id[1:])))
+    done = run(Bandit(1.0), tmp_path, replace(SETTINGS, steps=2), reward=reward)
+    assert done.flat == 2
 
 
 def test_a_failure_never_looks_better_than_the_question_as_it_is_written(tmp_path: Path) -> None:
@@ -295,8 +235,7 @@ def test_a_failure_never_looks_better_than_the_question_as_it_is_written(tmp_pat
         failed = episode.error is not None
         return scored._replace(value=math.nan if failed else 0.3, plain=-0.6, reward=math.nan if failed else 1.0)
 
-    recipe, reward = replace(RECIPES["ours"], steps=1), Words(unlike)
-    done = run(Bandit(1.0), tmp_path, recipe, run=failing, reward=reward)
+    done = run(Bandit(1.0), tmp_path, replace(SETTINGS, steps=1), run=failing, reward=Words(unlike))
     assert done.first == pytest.approx((0.3 + 0.3 - 0.6) / 3)
     assert [line["failed"] for line in read_lines(tmp_path / LOG)] == [1, 0, 1]
     reward = Words(lambda scored, _: scored._replace(value=math.nan))

@@ -19,16 +19,15 @@ from querywright.models.rewriters import read_rewriter
 from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import TrainingError
-from querywright.optimize.rewriter.recipes import OURS
 from querywright.optimize.rewriter.settings import Given, TrainSettings
 from querywright.optimize.rewriter.train import Trained, train
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("peft")
 TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
-RECIPE = replace(OURS, steps=2, batch=2, group=3, room=16, top_k=0, length_penalty=0.01, lr=0.01, temperature=0.5)
 SETTINGS = TrainSettings(
-    "rrr", recipe=RECIPE, metric="recall@5", candidates=2, epochs=1, warmup_batch=8, warmup_lr=0.01, least_pairs=4,
+    "rrr", steps=2, batch=2, group=3, room=16, top_k=0, lr=0.01, metric="recall@5",
+    candidates=2, epochs=1, warmup_batch=8, warmup_lr=0.01, least_pairs=4,
     look_each=2, rank=2, device="cpu",
 )  # fmt: skip
 
@@ -69,17 +68,15 @@ def trained(small: Any) -> Any:
     return small()
 
 
-def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
+def test_a_whole_training(folder: Path, trained: Any) -> None:
     made = read_rewriter(trained.folder)
     card, readme = made.card, (trained.folder / "README.md").read_text(encoding="utf-8")
     assert (made.techniques, made.base.name) == (("rrr",), "tiny")
-    names = ["no rewriting", "teacher", "untrained", "warmed up", "trained"]
-    assert [arm["arm"] for arm in card["test"]["arms"]] == names
-    assert card["test"]["arms"][1]["metrics"]["recall@5"]["value"] == 0.75
+    assert [arm["arm"] for arm in card["test"]["arms"]] == ["no rewriting", "untrained", "trained"]
     assert card["stages"]["collect"] == {"questions": 16, "teacher": "scripted/model", "collected": 12}
     assert (card["stages"]["warmup"]["steps"], card["stages"]["reinforce"]["steps"]) == (2, 2)
     assert card["standing"]["dev"]["verdict"] == "no gain shown"
-    assert (card["data"]["train"]["n"], card["recipe"]["length_penalty"]) == (16, 0.01)
+    assert (card["data"]["train"]["n"], card["settings"]["lr"], made.recipe) == (16, 0.01, "reinforce")
     assert str(folder) not in json.dumps(card)
     lines = read_lines(folder / "run" / "work" / "reinforce" / "reinforce.jsonl")
     assert [line["step"] for line in lines if line["kind"] == "step"] == [1, 2]
@@ -87,11 +84,6 @@ def test_a_whole_training(folder: Path, trained: Any, read_page: Any) -> None:
     assert "no gain over the question as it is written" in readme
     assert "--writer-lm path/to/out" in readme
     assert run(["rewriter", "show", str(trained.folder)]) == 0
-    page = read_page(trained.report.read_text(encoding="utf-8"))
-    page.check()
-    assert {"On test", "On dev", "Curves", "Guards", "Dev questions", "How it was made"} <= set(page.parts)
-    titles = {name for name in page.figures if name.startswith("figure-curve")}
-    assert titles == {f"figure-curve-{number}" for number in range(7)}
 
 
 @pytest.mark.slow
@@ -133,8 +125,8 @@ def test_a_training_that_is_done_costs_nothing_and_its_folder_is_its_own(
     assert again.card["stages"] == trained.card["stages"]
     assert not {"warm-up", "reinforce", "collect"} & set(said)
     assert (again.folder / "adapter.safetensors").read_bytes() == adapter
-    with pytest.raises(InputError, match=r"another training \(recipe differ\); .*--work"):
-        small(recipe=replace(RECIPE, lr=0.5))
+    with pytest.raises(InputError, match=r"another training \(lr differ\); .*--work"):
+        small(lr=0.5)
     with locked(folder / "run" / "work" / "training.lock"), pytest.raises(InputError, match="another process trains"):
         small()
 
@@ -169,9 +161,5 @@ def test_one_adapter_learns_several_techniques_of_several_collections(small: Any
     assert made.card["stages"]["warmup"]["given"] == {"hcqr, others": 16, "rrr, small": 8}
     readme = (made.folder / "README.md").read_text(encoding="utf-8")
     assert "A rewriter for `hcqr`, `rrr` (chosen by `rrr`) on the base model" in readme
-    # what is only given is not learnt, and aims at no length
-    recipe = replace(RECIPE, steps=1)
-    made = small("given", stages=("reinforce",), recipe=recipe, pairs=given[8:])
-    assert (made.card["techniques"], made.card["recipe"]["length_penalty"]) == (["rrr"], 0)
-    said = "there were no pairs of rrr, so the length penalty had no target and was left out"
-    assert said in made.card["guards"]["warnings"]
+    made = small("given", stages=("reinforce",), steps=1, pairs=given[8:])
+    assert made.card["techniques"] == ["rrr"], "pairs that no stage learns from teach nothing"

@@ -41,25 +41,8 @@ def tiny_tokenizer(template: str | None = TEMPLATE) -> Any:
     return made
 
 
-def plain_tokenizer(texts: Any) -> Any:
-    """As T5's: sentencepiece's unigrams over NFKC, trained on texts, with neither braces nor line breaks."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("\n", " ")])
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    special = ["<pad>", "</s>", "<unk>"]
-    tokenizer.train_from_iterator(
-        texts, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False)
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "clean_up_tokenization_spaces": False}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-
-
-def tiny_causal(seed: int = 0, *, layers: int = 4, hidden: int = 32) -> tuple[Any, Any, str]:
-    """A random llama: (model, tokenizer, "causal")."""
+def tiny_causal(seed: int = 0, *, layers: int = 4, hidden: int = 32) -> tuple[Any, Any]:
+    """A random llama and its tokenizer."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = tiny_tokenizer()
@@ -72,32 +55,12 @@ def tiny_causal(seed: int = 0, *, layers: int = 4, hidden: int = 32) -> tuple[An
         max_position_embeddings=4096,
         initializer_range=0.2,
         bos_token_id=tokenizer.bos_token_id,
-        **_shared(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        vocab_size=len(tokenizer),
+        tie_word_embeddings=True,
     )
-    return _random(LlamaForCausalLM, config, seed), tokenizer, "causal"
-
-
-def tiny_seq2seq(seed: int = 0, *, layers: int = 2, hidden: int = 32, tokenizer: Any = None) -> tuple[Any, Any, str]:
-    """A random T5 without a chat template: (model, tokenizer, "seq2seq")."""
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    tokenizer = tokenizer or tiny_tokenizer(None)
-    config = T5Config(
-        d_model=hidden,
-        d_kv=hidden // 4,
-        d_ff=2 * hidden,
-        num_layers=layers,
-        num_heads=4,
-        feed_forward_proj="gated-gelu",
-        decoder_start_token_id=tokenizer.pad_token_id,
-        **_shared(tokenizer),
-    )
-    return _random(T5ForConditionalGeneration, config, seed), tokenizer, "seq2seq"
-
-
-def _shared(tokenizer: Any) -> dict[str, Any]:
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    return {"vocab_size": len(tokenizer), "tie_word_embeddings": True, **ids}
+    return _random(LlamaForCausalLM, config, seed), tokenizer
 
 
 def _random(model: Any, config: Any, seed: int) -> Any:
@@ -109,9 +72,9 @@ def _random(model: Any, config: Any, seed: int) -> Any:
         return model(config).eval()
 
 
-def save_tiny(folder: Path, kind: str = "causal", seed: int = 0) -> Path:
+def save_tiny(folder: Path, seed: int = 0) -> Path:
     """A folder that ``from_pretrained`` reads."""
-    model, tokenizer, _ = tiny_causal(seed) if kind == "causal" else tiny_seq2seq(seed)
+    model, tokenizer = tiny_causal(seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
