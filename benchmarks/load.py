@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import resource
 import statistics
 import subprocess
@@ -39,8 +40,8 @@ if {dense}:
     from querywright.models.embedder import resolve_embedder
     resolve_embedder("embedded").encode([{question!r}])
 from querywright.models.lm import resolve_lm
-from dspy._vendor.lm15.serde import request_from_dict
-resolve_lm({lm!r}, **{options!r})(request_from_dict({request!r}))
+import pickle
+resolve_lm({lm!r}, **{options!r})(pickle.loads({request!r}))
 """
 _LOAD = """
 import querywright
@@ -114,8 +115,6 @@ def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
     """
     from typing import cast
 
-    from dspy._vendor.lm15.serde import request_to_dict
-
     from querywright.data import load_sample
     from querywright.models.embedder import resolve_embedder
     from querywright.models.lm import resolve_lm
@@ -137,7 +136,7 @@ def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
     )  # fmt: skip
     if url is None:
         opened("Say a word.")  # the packaged model is re-encoded once
-    asked = request_to_dict(_first_request(program, opened))
+    asked = pickle.dumps(_first_request(program, opened))
     given = {
         "lm": lm, "options": options, "request": asked, "question": QUESTION, "dense": engine == "dense",
         "artifact": str(home / "artifact"), "home": str(home),

@@ -15,8 +15,8 @@ import dspy
 
 from querywright.answer_text import words
 from querywright.errors import TechniqueError
-from querywright.programs.rag import RAG, telling
-from querywright.programs.steps import parallel
+from querywright.programs.rag import RAG
+from querywright.programs.steps import parallel, telling
 from querywright.retrieval.fusion import rrf
 from querywright.retrieval.types import Hit
 

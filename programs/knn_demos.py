@@ -6,9 +6,7 @@ its demonstrations and the number that is shown, and both are saved as they are.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,25 +69,3 @@ class NearestDemos(Shared):
             kept.update(zip(missing, rows / np.where(lengths == 0, 1, lengths), strict=True))
         # Rounded, so that equal texts are equally near whatever order their products were added up in.
         return [round(float(kept[text] @ kept[asked]), 6) for text in texts]
-
-
-_showing: ContextVar[tuple[NearestDemos, int] | None] = ContextVar("querywright_nearest", default=None)
-
-
-@contextlib.contextmanager
-def showing(nearest: NearestDemos, count: int) -> Iterator[None]:
-    """Inside the ``with`` block, calls of predictors are shown so many of their demonstrations; all where it is 0."""
-    token = _showing.set((nearest, count) if count else None)
-    try:
-        yield
-    finally:
-        _showing.reset(token)
-
-
-def shown_demos(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call of a predictor is given besides its inputs: the demonstrations that were chosen, if any were."""
-    chosen = _showing.get()
-    if chosen is None or "demos" in inputs or not getattr(predictor, "demos", None):
-        return {}
-    nearest, count = chosen
-    return {"demos": nearest.choose(predictor, inputs, count)}

@@ -6,9 +6,8 @@ not look: an optimizer that resets predictors leaves it alone, copies share it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 import dspy
@@ -18,9 +17,9 @@ from querywright.errors import TechniqueError
 from querywright.models.pieces import Ear, heard_by
 from querywright.programs.base import Technique
 from querywright.programs.hyperparameters import Knob, Knobs
-from querywright.programs.knn_demos import NearestDemos, showing
+from querywright.programs.knn_demos import NearestDemos
 from querywright.programs.readers import Reader
-from querywright.programs.steps import Threaded
+from querywright.programs.steps import Threaded, question_context, showing
 from querywright.retrieval.types import Query
 
 P = TypeVar("P", bound=dspy.Module)
@@ -37,19 +36,6 @@ class Listener(Protocol):
 
     def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
         """What the technique searched for and found, before the reader is asked."""
-
-
-_told: ContextVar[Listener | None] = ContextVar("querywright_listener", default=None)
-
-
-@contextmanager
-def telling(listener: Listener | None) -> Iterator[None]:
-    """Inside the ``with`` block, in this thread and contexts copied from it, a listener is told; with None nobody."""
-    token = _told.set(listener)
-    try:
-        yield
-    finally:
-        _told.reset(token)
 
 
 class RAG(Threaded):
@@ -117,7 +103,7 @@ class RAG(Threaded):
     def answer(self, **given: Any) -> dspy.Prediction:
         """Find passages and read them; ``given`` has ``question``, ``options`` and, if there is one, ``history``."""
         found = self.technique(**given)
-        told = _told.get()
+        told = question_context().listener
         if told is not None:
             told.found(found.queries, found.passages)
         read = dspy.Prediction(answer=None, support=None, fallbacks=[])

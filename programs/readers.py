@@ -21,9 +21,8 @@ from querywright.errors import TechniqueError, unknown
 from querywright.models.adapter import show_passages
 from querywright.models.response_parsing import strip_thinking
 from querywright.programs.base import Finding, checked_options
-from querywright.programs.knn_demos import shown_demos
 from querywright.programs.signatures import after_history, tuned_signature
-from querywright.programs.steps import Threaded
+from querywright.programs.steps import Threaded, shown_demos
 
 Options = Sequence[str] | None
 

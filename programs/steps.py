@@ -11,9 +11,10 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
@@ -21,8 +22,11 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import History, turns_of
 from querywright.models.transcript import side_by_side
 from querywright.pool import bounded_map
-from querywright.programs.knn_demos import shown_demos
 from querywright.programs.signatures import after_history
+
+if TYPE_CHECKING:
+    from querywright.programs.knn_demos import NearestDemos
+    from querywright.programs.rag import Listener
 
 T = TypeVar("T")
 
@@ -78,25 +82,70 @@ class Steps:
         return self._stage
 
 
-_current: contextvars.ContextVar[Steps | None] = contextvars.ContextVar("querywright_steps", default=None)
+@dataclass(frozen=True, slots=True)
+class QuestionContext:
+    """What surrounds the work on a question, in its thread and in contexts copied from it.
+
+    Args:
+        steps: Records what a technique does; None outside of a technique.
+        nearest: Chooses demonstrations of each call, and how many; None to show all.
+        listener: Hears of the work; None if nobody listens.
+    """
+
+    steps: Steps | None = None
+    nearest: tuple[NearestDemos, int] | None = None
+    listener: Listener | None = None
+
+
+_question = contextvars.ContextVar("querywright_question", default=QuestionContext())  # noqa: B039 - frozen
+
+
+def question_context() -> QuestionContext:
+    """Return what surrounds the work that is done here."""
+    return _question.get()
+
+
+@contextlib.contextmanager
+def _surrounded(**changes: Any) -> Iterator[None]:
+    token = _question.set(replace(_question.get(), **changes))
+    try:
+        yield
+    finally:
+        _question.reset(token)
+
+
+def telling(listener: Listener | None) -> AbstractContextManager[None]:
+    """Tell a listener of the work inside the ``with`` block; if None, tell nobody."""
+    return _surrounded(listener=listener)
+
+
+def showing(nearest: NearestDemos, count: int) -> AbstractContextManager[None]:
+    """Show calls of predictors inside the ``with`` block ``count`` of their demonstrations; 0 for all."""
+    return _surrounded(nearest=(nearest, count) if count else None)
+
+
+def shown_demos(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a predictor is given besides the inputs of a call: the chosen demonstrations, if any."""
+    chosen = _question.get().nearest
+    if chosen is None or "demos" in inputs or not getattr(predictor, "demos", None):
+        return {}
+    nearest, count = chosen
+    return {"demos": nearest.choose(predictor, inputs, count)}
 
 
 def current_technique() -> Any:
     """The technique that answers a question in this thread; None outside of ``recording``."""
-    steps = _current.get()
+    steps = _question.get().steps
     return None if steps is None else steps.technique
 
 
 @contextlib.contextmanager
 def recording(technique: Any) -> Iterator[list[Record]]:
     """Collect the records of the steps inside the ``with`` block, those of ``parallel`` calls included."""
-    outer = _current.get()
+    outer = _question.get().steps
     steps = Steps(technique, canceled=None if outer is None else outer.canceled)
-    token = _current.set(steps)
-    try:
+    with _surrounded(steps=steps):
         yield steps.records
-    finally:
-        _current.reset(token)
 
 
 def record(kind: str, name: str, given: Mapping[str, Any], made: Any, **more: Any) -> None:
@@ -109,7 +158,7 @@ def record(kind: str, name: str, given: Mapping[str, Any], made: Any, **more: An
         made: As of ``Record``.
         more: ``scores`` and ``lm``.
     """
-    steps = _current.get()
+    steps = _question.get().steps
     if steps is not None:
         if steps.canceled.is_set():
             raise asyncio.CancelledError
@@ -161,7 +210,7 @@ def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
     Args:
         calls: Functions without arguments, such as ``functools.partial``.
     """
-    steps = _current.get()
+    steps = _question.get().steps
     stage = 0 if steps is None else steps.next_stage()
     parts = [Steps(None, stage) if steps is None else Steps(steps.technique, stage, steps.canceled) for _ in calls]
     traces: list[list[Any]] = [[] for _ in calls]
@@ -172,7 +221,7 @@ def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
         if failed.is_set():
             return None  # the error is what is raised
         if steps is not None:
-            _current.set(parts[number])  # in this thread's own copy of the context
+            _question.set(replace(_question.get(), steps=parts[number]))  # in this thread's own copy of the context
         try:
             with _tracing(traces[number]), apart(number):
                 return calls[number]()
@@ -210,7 +259,7 @@ class Threaded(dspy.Module):
     async def acall(self, *args: Any, **inputs: Any) -> Any:
         """Call the module in a thread. A call that is canceled ends there after the step under way."""
         steps, context = Steps(None), contextvars.copy_context()
-        context.run(_current.set, steps)
+        context.run(_question.set, replace(_question.get(), steps=steps))
         call = partial(context.run, self.__call__, *args, **inputs)
         try:
             return await asyncio.get_running_loop().run_in_executor(_threads, call)

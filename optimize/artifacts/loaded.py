@@ -21,8 +21,9 @@ from querywright.optimize.artifacts.files import ArtifactManifest, Golden
 from querywright.optimize.dspy_context import asking
 from querywright.pool import bounded_map
 from querywright.programs import RAG, Ensemble
-from querywright.programs.rag import Listener, telling
+from querywright.programs.rag import Listener
 from querywright.programs.readers import MultipleChoiceReader
+from querywright.programs.steps import telling
 from querywright.retrieval.types import Query
 
 Asked = str | tuple[str, Sequence[str] | None] | Question

@@ -218,7 +218,7 @@ def test_a_redirect_takes_neither_question_nor_key_elsewhere(attack, remote, cha
     failed = failure(lm, ear=ear)
     told = isinstance(failed, LMError) and f"HTTP {status}" in str(failed) and "api_base=" in str(failed)
     attack.tried("a redirect is not followed", (told, other.count) == (True, 0), failed)
-    transport = engine_of(lm).inner._client.config.transport
+    transport = engine_of(lm).inner._client.config.transport._inner
     free = transport._pool._slot._value
     attack.tried("a redirect takes no connection for good", free == transport.max_connections, free)
     attack.tried("no key is shown", KEY not in repr(failed) + str(failed), failed)

@@ -17,8 +17,7 @@ from dspy.utils.exceptions import (
 )
 
 from querywright.errors import BudgetError, OutageError, QuerywrightError
-from querywright.models import circuit_breaker
-from querywright.models import engine as engine_module
+from querywright.models import circuit_breaker, retrying
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
@@ -188,7 +187,7 @@ def test_a_deterministic_engine_has_no_better_answer(store):
 def waits(monkeypatch):
     """The seconds that are waited between attempts, and in fact are not."""
     found = []
-    monkeypatch.setattr(engine_module, "sleep", found.append)
+    monkeypatch.setattr(retrying, "sleep", found.append)
     return found
 
 

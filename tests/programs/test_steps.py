@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import dspy
 import pytest
 from dspy.lm15 import Message, Request
 
 from querywright.models.response_parsing import text_response
-from querywright.models.transcript import Transcript, transcribed
+from querywright.models.transcript import Transcribed, Transcript
 from querywright.programs import HyDE, Predict, QuestionToHypotheticalDocument, Technique
 from querywright.programs.steps import parallel, record, recording
 from querywright.retrieval.types import Query
@@ -56,7 +57,8 @@ def test_a_transcript_has_calls_side_by_side_in_the_order_of_the_calls():
             time.sleep(seconds)
             return text_response(name, "stop", "m", 1, 1)
 
-        return lambda: transcribed(answer, Request(model="m", messages=(Message.user(f"{name}?"),)))
+        layer = Transcribed(SimpleNamespace(complete=answer))
+        return lambda: layer.complete(Request(model="m", messages=(Message.user(f"{name}?"),)))
 
     with Transcript() as transcript:
         asks("first")()

@@ -11,6 +11,8 @@ from querywright.models.store import Store
 from querywright.models.usage import Cost
 from querywright.shared import Shared
 
+_TABLE = """CREATE TABLE IF NOT EXISTS querywright_budgets (
+    name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL)"""
 _BEGIN = "INSERT INTO querywright_budgets VALUES (:name, 0, 0, 0) ON CONFLICT DO NOTHING"
 _RESERVE = "UPDATE querywright_budgets SET calls = calls + 1 WHERE name = :name"
 _SETTLE = "UPDATE querywright_budgets SET tokens = tokens + :tokens, dollars = dollars + :dollars WHERE name = :name"
@@ -74,6 +76,7 @@ class Budget(Shared):
         self.name = name
         self._store = store or Store()
         self._remedy = remedy
+        self._store.add_table(_TABLE)
         self._store.execute(_BEGIN, name=name)
 
     @property

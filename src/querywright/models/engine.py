@@ -4,53 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import itertools
-import math
-import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from textwrap import shorten
-from time import monotonic, sleep
 from typing import Any
 
 from dspy import lm15
 from dspy.clients.engines.base import validate_request
-from dspy.clients.errors import error_boundary
 from dspy.lm15 import Request, Response
-from dspy.utils.exceptions import (
-    LMError,
-    LMProviderError,
-    LMServerError,
-    LMStreamAssemblyError,
-    LMTimeoutError,
-    is_retryable_lm_error,
-)
 
-from querywright.models.attempts import until_given_up, within
+from querywright.models.attempt import Budgeted, Counted, Direct, Price
 from querywright.models.budget import Budget
-from querywright.models.cached import Ask, cached
-from querywright.models.circuit_breaker import CircuitBreaker, Limits
-from querywright.models.engine_errors import LMBudgetError, LMRefusedError, LMStoreError, redacted
-from querywright.models.flow import FEW, MOST, Flow, in_turn, watched
-from querywright.models.pieces import listening, told
-from querywright.models.response_parsing import broken_off, is_empty, separate_thinking
+from querywright.models.cached import Cached
+from querywright.models.calls import Layer
+from querywright.models.circuit_breaker import Limits
+from querywright.models.flow import FEW, MOST, Flow, InTurn
+from querywright.models.retrying import Retrying
 from querywright.models.store import Store
-from querywright.models.transcript import transcribed
-from querywright.models.unsupported import Unsupported, adapted
-from querywright.models.usage import Cost, Ledger, metered, waiting
+from querywright.models.transcript import Transcribed
+from querywright.models.unsupported import Adapted, Unsupported
+from querywright.models.usage import Ledger
 from querywright.shared import Shared
-
-Price = Callable[[Request, Response], float | None]
-"""Estimates US dollars of a response, or returns None when the price is not known."""
-
-_QUOTED = 300  # characters of a refusal, where it is reported
-_SILENT = 3
-"""Times in a row that a model sent no stream, after which none is asked of it."""
 
 
 class LMEngine(Shared):
-    """A DSPy engine around another: ``cached(in_turn(retrying(adapted(watched(budgeted(counted(direct(inner))))))))``.
+    """A DSPy engine around another, in layers with one duty each.
+
+    A request passes ``Transcribed``, ``Cached``, ``InTurn``, ``Retrying``, ``Adapted``, ``Budgeted``, ``Counted`` and
+    ``Direct``, which asks the inner engine.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -90,18 +71,22 @@ class LMEngine(Shared):
         self._deterministic = bool(getattr(inner, "deterministic", False))
         self.flow = flow or Flow(self.limits.at_once)
         self._price, self._secrets = price, secrets
-        # Nobody is waited for in this process: a model here has no deadline, and takes its own turns.
-        is_here = self._deterministic
-        ask = _counted(_direct(inner, identity, secrets, None if is_here else self.limits.timeout), self.ledger, price)
-        ask = ask if budget is None else _budgeted(ask, budget)
-        ask = ask if is_here else watched(ask, self.flow)
+        self._stack = self._layers(self._deterministic)
+
+    def _layers(self, is_local: bool) -> Layer:
+        """The layers that a request passes, the last one first. A local model has no deadline and takes its turns."""
+        layer: Layer = Direct(self.inner, self.identity, self._secrets, None if is_local else self.limits.timeout)
+        layer = Counted(layer, self.ledger, self._price, None if is_local else self.flow)
+        if self.budget is not None:
+            layer = Budgeted(layer, self.budget)
         # A seed that the model does not take is left out, and still distinguishes one stored draw from another.
-        takes_seed = "seed" in (getattr(inner, "supported_params", ()) or {"seed"})
-        ask = adapted(ask, identity, () if takes_seed else (Unsupported("seed"),))
-        breaker = CircuitBreaker(identity, self.limits)
-        ask = _retrying(ask, breaker, self.limits, self.ledger, secrets=secrets, deterministic=is_here)
-        ask = ask if is_here else in_turn(ask, self.flow)
-        self._complete = cached(ask, identity, store, self.ledger, deterministic=is_here)
+        takes_seed = "seed" in (getattr(self.inner, "supported_params", ()) or {"seed"})
+        layer = Adapted(layer, self.identity, () if takes_seed else (Unsupported("seed"),))
+        layer = Retrying(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
+        if not is_local:
+            layer = InTurn(layer, self.flow)
+        layer = Cached(layer, self.identity, self.store, self.ledger, deterministic=is_local)
+        return Transcribed(layer)
 
     @property
     def threads(self) -> int:
@@ -137,7 +122,7 @@ class LMEngine(Shared):
             LMError: The request failed after all its attempts.
         """
         validate_request(request)
-        return transcribed(self._complete, request)
+        return self._stack.complete(request)
 
     def stream(self, request: Request) -> Iterator[Any]:
         """The answer as events, once it is complete."""
@@ -195,144 +180,3 @@ class AsyncLMEngine(Shared):
     def load_state(cls, state: dict[str, Any]) -> AsyncLMEngine:
         """Nothing, as of the synchronous engine."""
         return cls(LMEngine.load_state(state))
-
-
-def _direct(inner: Any, identity: str, secrets: tuple[str, ...], timeout: float | None) -> Ask:
-    """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys."""
-    streams, keeps = callable(getattr(inner, "stream", None)), getattr(inner, "keeps_time", False)
-    silent = 0
-
-    def once(request: Request) -> Response:
-        nonlocal silent
-        ear = listening()
-        if ear is not None and streams and silent < _SILENT:
-            ear.begin()
-            heard = told(until_given_up(inner.stream(request)), request, ear)
-            silent = 0 if heard is not None else silent + 1
-            if heard is not None:
-                return heard
-        response: Response = inner.complete(request)
-        return response
-
-    def complete(request: Request) -> Response:
-        try:
-            with error_boundary(identity, unexpected=True):
-                return once(request) if timeout is None else within(timeout, lambda: once(request), keeps_time=keeps)
-        except LMError as error:
-            failure = redacted(error, secrets)
-        raise failure  # outside of the handler: what it came from would show keys
-
-    return complete
-
-
-def _counted(ask: Ask, ledger: Ledger, price: Price | None) -> Ask:
-    """Enters what each attempt costs in a ledger."""
-
-    def complete(request: Request) -> Response:
-        began, cost = monotonic(), Cost()
-        try:
-            response = ask(request)
-            used, dollars = response.usage, None if price is None else price(request, response)
-            cost = Cost(1, input_tokens=used.input_tokens or 0, output_tokens=used.output_tokens or 0)
-            cost = replace(cost, dollars=dollars or 0.0, unpriced=int(dollars is None))
-            return response
-        finally:
-            ledger.add(replace(cost, seconds=monotonic() - began))
-
-    return complete
-
-
-def _budgeted(ask: Ask, budget: Budget) -> Ask:
-    """Asks while the budget lasts, from which each attempt is paid."""
-
-    def complete(request: Request) -> Response:
-        budget.reserve()
-        with metered() as meter:
-            try:
-                return ask(request)
-            finally:
-                budget.settle(meter.total)
-
-    return complete
-
-
-def _retrying(
-    ask: Ask,
-    breaker: CircuitBreaker,
-    limits: Limits,
-    ledger: Ledger,
-    *,
-    secrets: tuple[str, ...] = (),
-    deterministic: bool,
-) -> Ask:
-    """Tries again what failed in passing, and asks nothing of a model that is down.
-
-    An empty answer is a failure of its service, but for a model in this process; time that runs out is one of the
-    attempt, which the breaker counts at once: a service that is silent costs few of them. Where the model is
-    deterministic the same request fails again in the same way. A refusal is not retried.
-    """
-
-    def is_transient(error: LMError) -> bool:
-        """Whether another attempt may succeed: the service failed, or gave what cannot be an answer."""
-        broken = isinstance(error, LMStreamAssemblyError) or type(error) is LMProviderError
-        return not deterministic and (broken or is_retryable_lm_error(error))
-
-    def wait(attempt: int, retry_after: float | None) -> float:
-        if retry_after is None:
-            return random.uniform(0, min(limits.backoff * 2 ** (attempt - 1), limits.max_wait))
-        asked = max(retry_after, 0.0) if math.isfinite(retry_after) else limits.max_wait
-        return min(asked + random.uniform(0, limits.backoff), limits.max_wait)
-
-    def complete(request: Request) -> Response:
-        for attempt in itertools.count(1):
-            breaker.admit()
-            if attempt > 1:
-                ledger.add(Cost(retries=1))
-            try:
-                response = separate_thinking(ask(request))
-                failure = None if deterministic else _failure(response)
-                if failure is not None:
-                    raise redacted(failure, secrets)
-            except (LMBudgetError, LMStoreError):  # nothing was asked
-                raise
-            except LMError as error:
-                transient = is_transient(error)
-                last = not transient or attempt >= limits.max_attempts
-                if last or isinstance(error, LMTimeoutError):
-                    breaker.failed(error, transient=transient)
-                if last:
-                    ledger.add(Cost(failures=1))
-                    raise
-                seconds = wait(attempt, error.retry_after)
-            else:
-                breaker.succeeded()
-                return response
-            with waiting():
-                sleep(seconds)
-        raise AssertionError  # itertools.count never ends
-
-    return complete
-
-
-def _failure(response: Response) -> LMError | None:
-    """Return what went wrong if a response is no answer: a refusal, half an answer, or nothing."""
-    refusal = "".join(part.text for part in response.message.parts if isinstance(part, lm15.RefusalPart))
-    if refusal:
-        return LMRefusedError(f"the LM refused to answer: {shorten(refusal, _QUOTED, placeholder=' ...')}")
-    if response.finish_reason == "content_filter":
-        said = shorten(f": {response.text or ''}", _QUOTED, placeholder=" ...").rstrip(": ")
-        return LMRefusedError(f"the answer was filtered by the service (finish_reason content_filter){said}")
-    broken = broken_off(response)
-    if broken:
-        return LMServerError(f"the service failed while it answered ({broken})")
-    if not is_empty(response):
-        return None
-    thought = any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
-    if response.finish_reason == "length":
-        return LMError(
-            "the answer is empty: all its tokens went into thinking; allow more with --max-tokens N "
-            "(max_tokens= of resolve_lm)"
-        )
-    if thought:
-        return LMProviderError("the answer is empty: the LM wrote only thinking")
-    return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")

@@ -16,13 +16,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from time import monotonic
 
 from dspy.lm15 import Request, Response
-from dspy.utils.exceptions import LMRateLimitError, LMServerError, LMTimeoutError
 
-from querywright.models.cached import Ask
-from querywright.models.response_parsing import is_empty
+from querywright.models.calls import Layer
 from querywright.models.usage import age, waiting
 
 FEW, MOST = 4, 64
@@ -123,38 +120,18 @@ class Flow:
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, self._under_way
 
 
-def in_turn(ask: Ask, flow: Flow) -> Ask:
+class InTurn:
     """Asks when it is the call's turn, which it keeps while it waits to ask again: an outage costs few calls.
 
     Args:
-        ask: Asks the model, as often as it takes.
+        inner: Asks the model, with its retries.
         flow: Gives the turns.
     """
 
-    def complete(request: Request) -> Response:
-        with flow.turn():
-            return ask(request)
+    def __init__(self, inner: Layer, flow: Flow) -> None:
+        self._inner, self._flow = inner, flow
 
-    return complete
-
-
-def watched(ask: Ask, flow: Flow) -> Ask:
-    """Tells a flow what came of each attempt.
-
-    Args:
-        ask: Asks the model once.
-        flow: Learns of refusals and answers.
-    """
-
-    def complete(request: Request) -> Response:
-        began, cuts = monotonic(), flow.cuts
-        try:
-            response = ask(request)
-        except (LMRateLimitError, LMServerError, LMTimeoutError):
-            flow.refused(cuts)
-            raise
-        if not is_empty(response):
-            flow.answered(monotonic() - began, response.usage.output_tokens or 0)
-        return response
-
-    return complete
+    def complete(self, request: Request) -> Response:
+        """Wait for a turn, then ask."""
+        with self._flow.turn():
+            return self._inner.complete(request)

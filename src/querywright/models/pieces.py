@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dspy.lm15 import Request, Response, ResponseStream, StreamAssemblyError, UnsupportedFeatureError
 from dspy.utils.exceptions import LMStreamAssemblyError, LMUnsupportedFeatureError
 from pydantic_core import from_json
 
+from querywright.models.calls import surrounded
 from querywright.models.response_parsing import is_empty, restore_latex, strip_thinking
 
 _UNCERTAIN = re.compile(r"\\.?[A-Za-z0-9]*\Z", re.DOTALL)
@@ -29,25 +29,12 @@ class Ear(Protocol):
         """The next piece of the answer, as the LM wrote it."""
 
 
-_ear: ContextVar[Ear | None] = ContextVar("querywright_ear", default=None)
-
-
-@contextmanager
-def heard_by(ear: Ear | None) -> Iterator[None]:
+def heard_by(ear: Ear | None) -> AbstractContextManager[None]:
     """Inside the ``with`` block, in this thread and contexts copied from it, answers are heard as they are written.
 
     Only answers that are asked for there: one that is stored, or that another thread asked for, is not heard.
     """
-    token = _ear.set(ear)
-    try:
-        yield
-    finally:
-        _ear.reset(token)
-
-
-def listening() -> Ear | None:
-    """Who listens here."""
-    return _ear.get()
+    return surrounded(ear=ear)
 
 
 def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import dspy
-from dspy._vendor.lm15.router import MissingCredentialError
-from dspy._vendor.lm15.transports import StdlibTransport, TransportError, TransportRequest, TransportResponse
 from dspy.clients.backend_selection import select_backend
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
 from dspy.clients.model_metadata import model_info
 from dspy.lm15 import (
+    MissingCredentialError,
+    OpenAIChatLM,
     Request,
     Response,
     RouterConfig,
@@ -32,7 +31,7 @@ from dspy.lm15 import (
 from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError, LMInvalidRequestError
 
 from querywright.errors import ModelError
-from querywright.models.attempts import left, waited_for
+from querywright.models.attempt import left
 from querywright.models.engine_errors import redact
 from querywright.models.unsupported import STATUSES, complaints, unsupported_name
 
@@ -41,94 +40,78 @@ _SHORTEST_KEY = 8
 _LARGEST = 2**24
 """Bytes of an answer at most."""
 _LATER = 1.0
-"""Seconds that a client waits for the next bytes after an attempt's time is over, and nobody else does."""
+"""Seconds that LiteLLM's client waits for the next bytes after an attempt's time is over, and nobody else does."""
 
 
-class _Socket:
-    """A socket that waits no longer than the attempt has left.
-
-    Args:
-        sock: Does the work.
-    """
-
-    def __init__(self, sock: Any) -> None:
-        self._sock = sock
-        self._longest = math.inf
-
-    def settimeout(self, seconds: float | None) -> None:
-        """Wait no longer than this, either."""
-        self._longest = math.inf if seconds is None else seconds
-
-    def recv(self, size: int) -> bytes:
-        """What comes next."""
-        self._sock.settimeout(min(left(), self._longest))
-        received: bytes = self._sock.recv(size)
-        return received
-
-    def sendall(self, data: bytes) -> None:
-        """Send all of it."""
-        self._sock.settimeout(min(left(), self._longest))
-        self._sock.sendall(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
-class Transport(StdlibTransport):
-    """DSPy's own, which keeps to the time of an attempt (``within``), and can say who asks.
+class Transport:
+    """DSPy's transport, which keeps to the time of an attempt, follows no redirect, and can send a login.
 
     Args:
         timeout: Seconds to wait for the next bytes.
-        login: ``user:password`` that are sent in the place of a key; None for none.
+        login: ``user:password`` that are sent instead of a key; None for none.
     """
 
     def __init__(self, timeout: float, login: str | None = None) -> None:
-        super().__init__(read_timeout=timeout, write_timeout=timeout, pool_timeout=timeout)
+        self._inner: Any = OpenAIChatLM(api_key="none").transport  # the only public way to one
+        self._timeout = timeout
         self._login = login and f"Basic {_basic(login)}"
 
-    def stream(self, request: TransportRequest) -> TransportResponse:
+    def stream(self, request: Any) -> Any:
         """Send a request; its response is read piece by piece."""
+        seconds, headers = min(left(), self._timeout), request.headers
         if self._login:
-            others = [(name, value) for name, value in request.headers if name.lower() != "authorization"]
-            request = replace(request, headers=[*others, ("Authorization", self._login)])
-        response = super().stream(request)
-        if 300 <= response.status < 400:
-            pieces: Any = response._chunks
-            with suppress(TransportError):
-                next(pieces, None)  # what was never begun gives its place among the connections back to nobody
-            pieces.close()
-            response.close()
-            raise LMConfigurationError(
-                f"the service sends HTTP {response.status}, which is to ask at another address, where neither question "
-                "nor key is sent; give that address (api_base=) if it is right"
-            )
-        if response.status in STATUSES:
-            body = response.read()
-            text = "\n".join(complaints(body.decode(errors="replace")))
-            if unsupported_name(text, json.loads(request.body)):  # DSPy passes on some of these texts only
-                raise LMInvalidRequestError(text, status=response.status)
-            response._chunks = iter([body])
-        elif response.status == 200:
-            response._chunks = _counted(response._chunks, is_stream="stream" in (response.header("Content-Type") or ""))
-        return response
+            others = [(name, value) for name, value in headers if name.lower() != "authorization"]
+            headers = [*others, ("Authorization", self._login)]
+        request = replace(request, headers=headers, read_timeout=seconds, write_timeout=seconds)
+        response = self._inner.stream(request)
+        chunks = _bounded(response)
+        if response.status == 200:
+            chunks = _counted(chunks, is_stream="stream" in (response.header("Content-Type") or ""))
+        else:
+            body = b"".join(chunks)
+            _check_status(response.status, body, request.body)
+            chunks = iter([body])
+        return type(response)(
+            status=response.status, reason=response.reason, headers=response.headers,
+            http_version=response.http_version, chunks=chunks, release=lambda _: response.close(),
+        )  # fmt: skip
 
-    def _open(self, parsed: Any, **given: Any) -> Any:
-        # To look up a name, and each step of a tunnel, takes its own time.
-        made: Any = waited_for(partial(super()._open, parsed, **given), left())
-        made.sock = _Socket(made.sock)
-        return made
+    def close(self) -> None:
+        """Close the connections."""
+        self._inner.close()
 
 
-def _counted(chunks: Iterator[bytes], *, is_stream: bool) -> Iterator[bytes]:
-    """A response whose token counts are whole numbers: on any others DSPy would give up the answer."""
-    size, rest = 0, [b""]
+def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks, while the attempt has time left and the answer is not too large."""
+    size = 0
     for chunk in chunks:
+        left()
         size += len(chunk)
         if size > _LARGEST:
             raise LMError(
                 f"the answer is larger than {_LARGEST // 2**20} MiB; the server seems to ignore the limit of tokens; "
                 "set one in its configuration"
             )
+        yield chunk
+
+
+def _check_status(status: int, body: bytes, sent: bytes) -> None:
+    """Raise errors that DSPy does not recognize: redirects, and unsupported parameters in other forms than OpenAI's."""
+    if 300 <= status < 400:
+        raise LMConfigurationError(
+            f"the service sends HTTP {status}, which is to ask at another address, where neither question "
+            "nor key is sent; give that address (api_base=) if it is right"
+        )
+    if status in STATUSES:
+        text = "\n".join(complaints(body.decode(errors="replace")))
+        if unsupported_name(text, json.loads(sent)):
+            raise LMInvalidRequestError(text, status=status)
+
+
+def _counted(chunks: Iterator[bytes], *, is_stream: bool) -> Iterator[bytes]:
+    """A response whose token counts are whole numbers: on any others DSPy would give up the answer."""
+    rest = [b""]
+    for chunk in chunks:
         rest.append(chunk)
         if is_stream and b"\n" in chunk:
             *lines, last = b"".join(rest).splitlines(keepends=True)
@@ -181,8 +164,6 @@ class RemoteEngine:
         self.supported_params = frozenset(lm.supported_params)
         self._lm: Any = lm.copy(num_retries=0)
         self._client = client
-        # What fetches a token for a cloud waits as long as that takes.
-        self.keeps_time = isinstance(client, LM15Engine) and client.resolve(lm.model).credential_policy == "key"
         engine: Any = client or getattr(lm, "engine", None)
         if callable(getattr(engine, "stream", None)):
             self.stream = engine.stream
@@ -273,7 +254,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
     client: Any
     try:
         try:
-            client = _own_client(name, api_base, api_key, Transport(patience, login))
+            client = _own_client(name, api_base, api_key, Transport(timeout, login))
             engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=patience, **given), client, address)
         except (LMError, UnknownModelError, UnsupportedFeatureError):  # of a provider that DSPy's own does not know
             if login:
@@ -307,7 +288,7 @@ def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
     if not found.native or not set(found.clients) <= {"api_key", "api_base", "base_url", "timeout"}:
         return None
     address = found.clients.get("api_base") or found.clients.get("base_url")
-    return _own_client(lm.model, address, found.clients.get("api_key"), Transport(timeout + _LATER))
+    return _own_client(lm.model, address, found.clients.get("api_key"), Transport(timeout))
 
 
 def place_of(api_base: str | None) -> str:

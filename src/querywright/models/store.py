@@ -8,26 +8,22 @@ float32); nothing is ever unpickled.
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
 import logging
 import os
 import sqlite3
 import threading
-import time
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from querywright.errors import QuerywrightError
-from querywright.files import locked, open_lock
+from querywright.files import locked
 from querywright.home import is_read_only, named_home
-from querywright.models.postgres import server_options, session, unreachable
-from querywright.models.usage import waiting
+from querywright.models.leases import Leases, SingleFlight
+from querywright.models.postgres import server_options, unreachable
 from querywright.shared import Shared
 
 if TYPE_CHECKING:
@@ -36,8 +32,6 @@ if TYPE_CHECKING:
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
-POLL_SECONDS = 0.05
-"""How often a process looks whether the one that makes a value is done."""
 
 _NO_DAMAGE = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN,
@@ -49,8 +43,6 @@ _MOVED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DBMOVED}
 """What it also says of a file that may be written: its head is damaged, or another process set it aside."""
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
-_BUDGETS = """CREATE TABLE IF NOT EXISTS querywright_budgets (
-    name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL)"""
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
@@ -61,39 +53,6 @@ _SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-
-class SingleFlight(Generic[_T]):
-    """Runs equal work once for all threads that want it at the same time."""
-
-    def __init__(self) -> None:
-        self._under_way: dict[Hashable, Future[_T]] = {}
-
-    def run(self, key: Hashable, work: Callable[[], _T]) -> _T:
-        """What the work gives, to the one that does it and to all who came meanwhile; an error of it as well.
-
-        Who waits for work that was interrupted does it in its place.
-
-        Args:
-            key: Equal for equal work.
-            work: The work.
-        """
-        mine: Future[_T] = Future()
-        while (under_way := self._under_way.setdefault(key, mine)) is not mine:
-            with suppress(CancelledError), waiting():
-                return under_way.result()
-        try:
-            made = work()
-        except BaseException as error:
-            del self._under_way[key]
-            if isinstance(error, Exception):
-                mine.set_exception(error)
-            else:
-                mine.cancel()
-            raise
-        del self._under_way[key]
-        mine.set_result(made)
-        return made
 
 
 class Store(Shared):
@@ -118,7 +77,8 @@ class Store(Shared):
         self._flights = SingleFlight[bytes]()
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self._leases: Any = None  # the descriptor of a file, or a session of the server
+        self._leases = Leases(None if self.path is None else _beside(self.path, ".flight"), self._server)
+        self._tables = [_ENTRIES.format(bytes="BLOB" if url is None else "BYTEA")]
         self._is_full = False
         self._inode = self._pid = 0
         self.transact(lambda connection: None)
@@ -201,49 +161,13 @@ class Store(Shared):
 
     def _made(self, kind: str, key: str, make: Callable[[], bytes], keep: Callable[[bytes], bool] | None) -> bytes:
         """The value of a key, made where no other process has made it or makes it."""
-        with self._lease(f"{kind} {key}"):
+        with self._leases.held(f"{kind} {key}"):
             value = self.get(kind, key)  # whoever led before may have finished since
             if value is None:
                 value = make()
                 if keep is None or keep(value):
                     self._put_if_there_is_room(kind, key, value)
             return value
-
-    @contextmanager
-    def _lease(self, name: str) -> Iterator[None]:
-        """Holds off other processes; the kernel, or the server, ends it with this one, however that ends."""
-        number = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 2
-        while not self._leased(number, take=True):
-            time.sleep(POLL_SECONDS)
-        try:
-            yield
-        finally:
-            self._leased(number, take=False)
-
-    def _leased(self, number: int, *, take: bool) -> bool:
-        """Whether a lease was taken, or given back; True as well where that cannot be had: work may be done twice."""
-        with self._lock:
-            try:
-                if self.path is not None:
-                    if self._leases is None:
-                        self._leases = open_lock(_beside(self.path, ".flight"))
-                    fcntl.lockf(self._leases, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN, 1, number)
-                elif self._server is not None:
-                    self._leases = self._leases or session(self._server)
-                    asked = f"SELECT pg_{'try_advisory_lock' if take else 'advisory_unlock'}({number})"
-                    return bool(self._leases.execute(asked).fetchone()[0])
-            except BlockingIOError:
-                return False
-            except Exception:  # noqa: BLE001  a lease saves a call; no failure of one may stop a run
-                self._end_leases()
-            return True
-
-    def _end_leases(self) -> None:
-        if isinstance(self._leases, int):
-            os.close(self._leases)
-        elif self._leases is not None:
-            self._leases.close()
-        self._leases = None
 
     def _put_if_there_is_room(self, kind: str, key: str, value: bytes) -> None:
         try:
@@ -253,6 +177,23 @@ class Store(Shared):
             if not self._is_full:
                 _logger.warning("%s. Until then what is computed is not kept", error)
             self._is_full = True
+
+    def add_table(self, statement: str) -> None:
+        """Keep a table of another module in the database, a fresh one after damage included.
+
+        Args:
+            statement: ``CREATE TABLE IF NOT EXISTS`` in SQL that both databases know.
+
+        Raises:
+            QuerywrightError: The database cannot be used.
+        """
+        if statement not in self._tables:
+            self._tables.append(statement)
+            self.transact(self._create_tables)
+
+    def _create_tables(self, connection: Connection) -> None:
+        for statement in [*([] if self._server is None else [_SETUP]), *self._tables]:
+            connection.execute(_sql(statement))
 
     def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
         """The rows that a statement of SQL gives, and how many it changed, as one transaction.
@@ -299,7 +240,7 @@ class Store(Shared):
         with self._turn, self._lock:
             if self._engine is not None and self._pid == os.getpid():
                 self._engine.dispose()
-                self._end_leases()
+            self._leases.close()
             self._engine = None
 
     def _opened(self) -> Engine:
@@ -307,7 +248,7 @@ class Store(Shared):
             # A parent's connections are left to the parent, but of what is in memory a forked process has a copy.
             is_parents = self._pid != os.getpid() and (self.path is not None or self._server is not None)
             if self._engine is None or is_parents:
-                self._engine, self._leases, self._pid = None, None, os.getpid()
+                self._engine, self._pid = None, os.getpid()
                 self._engine = self._file_engine() if self._server is None else self._server_engine(self._server)
             return self._engine
 
@@ -316,8 +257,7 @@ class Store(Shared):
 
         engine = create_engine("postgresql+psycopg://", **options)
         with engine.begin() as connection:
-            for statement in (_SETUP, _ENTRIES.format(bytes="BYTEA"), _BUDGETS):
-                connection.execute(_sql(statement))
+            self._create_tables(connection)
         return engine
 
     def _file_engine(self) -> Engine:
@@ -340,8 +280,7 @@ class Store(Shared):
                     self.path.chmod(0o600)
                     self._inode = self.path.stat().st_ino
                 with engine.begin() as connection:
-                    for statement in (_ENTRIES.format(bytes="BLOB"), _BUDGETS):
-                        connection.execute(_sql(statement))
+                    self._create_tables(connection)
         except OSError as error:
             raise QuerywrightError(f"the store {self.path} cannot be created ({error.strerror or error})") from error
         except BaseException:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import dspy
 from dspy.lm15 import Request, Response
 
+from querywright.models.calls import Layer, call_context, surrounded
 from querywright.models.response_parsing import system_text
 
 
@@ -34,10 +34,9 @@ class Exchange(NamedTuple):
         return {"predictor": self.predictor, "messages": messages, "answer": self.answer}
 
 
-_Place = tuple[int, ...]
+Place = tuple[int, ...]
+Entry = tuple[Place, Exchange]
 _numbers = itertools.count()
-_at: ContextVar[_Place] = ContextVar("querywright_place", default=())
-_kept: ContextVar[list[tuple[_Place, Exchange]] | None] = ContextVar("querywright_transcript", default=None)
 
 
 class Transcript:
@@ -47,14 +46,15 @@ class Transcript:
     """
 
     def __init__(self) -> None:
-        self._heard: list[tuple[_Place, Exchange]] = []
+        self._heard: list[Entry] = []
 
     def __enter__(self) -> Transcript:
-        self._token = _kept.set(self._heard)
+        self._inside = surrounded(transcript=self._heard)
+        self._inside.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        _kept.reset(self._token)
+    def __exit__(self, *raised: Any) -> None:
+        self._inside.__exit__(*raised)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -64,38 +64,39 @@ class Transcript:
 
 def side_by_side() -> Callable[[int], AbstractContextManager[None]]:
     """Makes, for steps that begin now and run side by side, the ``with`` block of each from its number."""
-    begun = (*_at.get(), next(_numbers))
-
-    @contextmanager
-    def step(number: int) -> Iterator[None]:
-        token = _at.set((*begun, number))
-        try:
-            yield
-        finally:
-            _at.reset(token)
-
-    return step
+    begun = next_place()
+    return lambda number: surrounded(place=(*begun, number))
 
 
-def next_place() -> _Place:
+def next_place() -> Place:
     """A place after all that were given before, calls side by side in the order of their steps."""
-    return (*_at.get(), next(_numbers))
+    return (*call_context().place, next(_numbers))
 
 
-def transcribed(ask: Callable[[Request], Response], request: Request) -> Response:
-    """The answer to a request, kept with it where there is a transcript."""
-    kept = _kept.get()
-    if kept is None:
-        return ask(request)
-    place, answer = next_place(), None
-    try:
-        response = ask(request)
-        answer = response.text or ""
-        return response
-    finally:
-        messages = [("system", system_text(request)), *((one.role, one.text or "") for one in request.messages)]
-        shown = tuple((role, _same(text)) for role, text in messages if text)
-        kept.append((place, Exchange(_asker(), shown, answer)))
+class Transcribed:
+    """Enters each request and its answer in the transcript, if there is one.
+
+    Args:
+        inner: Answers the request.
+    """
+
+    def __init__(self, inner: Layer) -> None:
+        self._inner = inner
+
+    def complete(self, request: Request) -> Response:
+        """Return the answer to a request."""
+        transcript = call_context().transcript
+        if transcript is None:
+            return self._inner.complete(request)
+        place, answer = next_place(), None
+        try:
+            response = self._inner.complete(request)
+            answer = response.text or ""
+            return response
+        finally:
+            messages = [("system", system_text(request)), *((one.role, one.text or "") for one in request.messages)]
+            shown = tuple((role, _same(text)) for role, text in messages if text)
+            transcript.append((place, Exchange(_asker(), shown, answer)))
 
 
 @lru_cache(maxsize=256)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 from dspy.lm15 import Config, Request, Response
 from dspy.utils.exceptions import LMError
+
+from querywright.models.calls import Layer
 
 STATUSES = (400, 422)
 """HTTP statuses of an error that may name a parameter."""
@@ -57,40 +59,40 @@ def unsupported_by(identity: str) -> set[Unsupported]:
     return set()
 
 
-def adapted(
-    ask: Callable[[Request], Response], identity: str, always: Collection[Unsupported] = ()
-) -> Callable[[Request], Response]:
-    """Ask again without the parameter that a server's error names, and from then on without it at once.
+class Adapted:
+    """Asks again without the parameter that a server's error names, and from then on without it at once.
 
     A parameter counts as unsupported once a request without it was answered.
 
     Args:
-        ask: Sends one request.
+        inner: Sends one request.
         identity: Names the model and its server.
         always: Parameters to leave out in any case.
     """
-    known = unsupported_by(identity)
 
-    def complete(request: Request) -> Response:
-        left_out = {*known, *always}
+    def __init__(self, inner: Layer, identity: str, always: Collection[Unsupported] = ()) -> None:
+        self._inner, self._identity, self._always = inner, identity, always
+        self._known = unsupported_by(identity)
+
+    def complete(self, request: Request) -> Response:
+        """Return the answer to a request without the parameters that the server does not support."""
+        left_out = {*self._known, *self._always}
         while True:
             sent = _without(request, left_out)
             try:
-                response = ask(sent)
+                response = self._inner.complete(sent)
             except LMError as error:
                 found = _unsupported(error, sent.config)
                 if found is None or found in left_out:
                     raise
                 left_out.add(found)
             else:
-                for one in left_out.difference(always):
-                    if one in known:
+                for one in left_out.difference(self._always):
+                    if one in self._known:
                         continue
-                    known.add(one)  # before the report, in which another thread may come here
-                    _logger.warning("%s does not support %s", identity, _report(one, left_out))
+                    self._known.add(one)  # before the report, in which another thread may come here
+                    _logger.warning("%s does not support %s", self._identity, _report(one, left_out))
                 return response
-
-    return complete
 
 
 def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | None:

@@ -6,10 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter, sub
 from typing import Any, NamedTuple
+
+from querywright.models.calls import call_context, surrounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Ledger:
 
     def add(self, cost: Cost, unread: Unread | None = None) -> None:
         """Enter a cost, here and in every meter that is open in this context, with an answer that could not be read."""
-        for ledger in {id(one): one for one in (self, *_meters.get())}.values():
+        for ledger in {id(one): one for one in (self, *call_context().meters)}.values():
             with ledger._lock:
                 ledger._total = ledger._total + cost
                 ledger.unread = unread or ledger.unread
@@ -154,12 +155,9 @@ class Ledger:
             self._count(-waits, -works)
 
 
-_meters: ContextVar[tuple[Ledger, ...]] = ContextVar("querywright_meters", default=())
-
-
 def age() -> tuple[float, ...]:
     """Return when each meter of this context was made, from the outermost in: smaller for work that began earlier."""
-    return tuple(meter.began for meter in _meters.get())
+    return tuple(meter.began for meter in call_context().meters)
 
 
 @contextlib.contextmanager
@@ -169,7 +167,7 @@ def waiting(*, ended: bool = False) -> Iterator[None]:
     When the wait has ``ended``, what else the meter meters waits for this, and for nobody else.
     """
     with contextlib.ExitStack() as stack:
-        for meter in _meters.get():
+        for meter in call_context().meters:
             stack.enter_context(meter._counted(not ended, ended))
         yield
 
@@ -177,7 +175,7 @@ def waiting(*, ended: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def loading(what: str) -> Iterator[None]:
     """Enters the ``with`` block as the loading of a model: nobody's latency, and nobody's deadline."""
-    began, meters = time.monotonic(), _meters.get()
+    began, meters = time.monotonic(), call_context().meters
     for meter in meters:
         meter.loading = what
     try:
@@ -193,8 +191,5 @@ def loading(what: str) -> Iterator[None]:
 def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
     """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it."""
     meter = ledger or Ledger()
-    token = _meters.set((*_meters.get(), meter))
-    try:
+    with surrounded(meters=(*call_context().meters, meter)):
         yield meter
-    finally:
-        _meters.reset(token)

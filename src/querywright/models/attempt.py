@@ -1,0 +1,178 @@
+"""One attempt at an LM: it is paid for, counted, sent to the model, and ended in time."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from time import monotonic
+from typing import Any, TypeVar
+
+from dspy.clients.errors import error_boundary
+from dspy.lm15 import Request, Response
+from dspy.utils.exceptions import LMError, LMRateLimitError, LMServerError, LMTimeoutError
+
+from querywright.models.budget import Budget
+from querywright.models.calls import Layer, call_context, surrounded
+from querywright.models.engine_errors import redacted
+from querywright.models.flow import Flow
+from querywright.models.pieces import told
+from querywright.models.response_parsing import is_empty
+from querywright.models.usage import Cost, Ledger, metered
+
+T = TypeVar("T")
+
+Price = Callable[[Request, Response], float | None]
+"""Estimates US dollars of a response, or returns None when the price is not known."""
+
+_SILENT = 3
+"""Requests in a row that a model answered without a stream, after which no stream is requested."""
+
+
+class Budgeted:
+    """Pays each attempt from a budget.
+
+    Args:
+        inner: Sends the attempt.
+        budget: Pays it.
+    """
+
+    def __init__(self, inner: Layer, budget: Budget) -> None:
+        self._inner, self._budget = inner, budget
+
+    def complete(self, request: Request) -> Response:
+        """Send a request if the budget lasts."""
+        self._budget.reserve()
+        with metered() as meter:
+            try:
+                return self._inner.complete(request)
+            finally:
+                self._budget.settle(meter.total)
+
+
+class Counted:
+    """Enters what each attempt costs in a ledger, and reports its pace to a flow.
+
+    Args:
+        inner: Sends the attempt.
+        ledger: Where cost is entered.
+        price: Estimates US dollars of a response. Default None: not known.
+        flow: Learns of refusals and answers. Default None: nobody does.
+    """
+
+    def __init__(self, inner: Layer, ledger: Ledger, price: Price | None = None, flow: Flow | None = None) -> None:
+        self._inner, self._ledger, self._price, self._flow = inner, ledger, price, flow
+
+    def complete(self, request: Request) -> Response:
+        """Send a request and count it."""
+        began, cost = monotonic(), Cost()
+        cuts = 0 if self._flow is None else self._flow.cuts
+        try:
+            response = self._inner.complete(request)
+            used, dollars = response.usage, None if self._price is None else self._price(request, response)
+            cost = Cost(1, input_tokens=used.input_tokens or 0, output_tokens=used.output_tokens or 0)
+            cost = replace(cost, dollars=dollars or 0.0, unpriced=int(dollars is None))
+        except (LMRateLimitError, LMServerError, LMTimeoutError):
+            if self._flow is not None:
+                self._flow.refused(cuts)
+            raise
+        finally:
+            self._ledger.add(replace(cost, seconds=monotonic() - began))
+        if self._flow is not None and not is_empty(response):
+            self._flow.answered(monotonic() - began, cost.output_tokens)
+        return response
+
+
+class Direct:
+    """Asks the model once, in pieces if somebody listens. Errors are DSPy's, without keys.
+
+    Args:
+        engine: Asks the model.
+        identity: Names the model in errors.
+        secrets: Strings that must not appear in an error.
+        timeout: Seconds until the end of the answer. Default None: no limit.
+    """
+
+    def __init__(self, engine: Any, identity: str, secrets: tuple[str, ...] = (), timeout: float | None = None) -> None:
+        self._engine, self._identity, self._secrets, self._timeout = engine, identity, secrets, timeout
+        self._streams = callable(getattr(engine, "stream", None))
+        self._silent = 0
+
+    def complete(self, request: Request) -> Response:
+        """Ask the model."""
+        try:
+            with error_boundary(self._identity, unexpected=True):
+                if self._timeout is None:
+                    return self._ask(request)
+                return within(self._timeout, lambda: self._ask(request))
+        except LMError as error:
+            failure = redacted(error, self._secrets)
+        raise failure  # outside of the handler: what it came from would show keys
+
+    def _ask(self, request: Request) -> Response:
+        ear = call_context().ear
+        if ear is not None and self._streams and self._silent < _SILENT:
+            ear.begin()
+            heard = told(_until_deadline(self._engine.stream(request)), request, ear)
+            self._silent = 0 if heard is not None else self._silent + 1
+            if heard is not None:
+                return heard
+        response: Response = self._engine.complete(request)
+        return response
+
+
+def left() -> float:
+    """Return the seconds that the attempt in this context still has; infinite outside of an attempt.
+
+    Raises:
+        TimeoutError: None are left.
+    """
+    seconds = call_context().deadline - monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the attempt has run out of time")
+    return seconds
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """Return what ``work`` returns in a thread, for which nobody waits longer than ``seconds``.
+
+    A client's own timeout is one between bytes, so a server that sends a byte now and then is never late for it.
+
+    Raises:
+        LMTimeoutError: It took longer.
+    """
+    end, done = monotonic() + seconds, Future[T]()
+
+    def run() -> None:
+        try:
+            with surrounded(deadline=end):
+                done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised for the caller
+            done.set_exception(error)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), daemon=True, name="querywright-attempt").start()
+    wait([done], timeout=seconds)
+    try:
+        return done.result(0)
+    except Exception:
+        if monotonic() < end:
+            raise
+    raise LMTimeoutError(
+        f"there was no whole answer within {seconds:g} seconds; give a slower one more with --timeout SECONDS "
+        "(timeout= of resolve_lm)"
+    )
+
+
+def _until_deadline(pieces: Iterator[T]) -> Iterator[T]:
+    """The pieces of an answer, until the attempt that they belong to has run out of time."""
+    try:
+        for piece in pieces:
+            left()
+            yield piece
+    finally:
+        close = getattr(pieces, "close", None)
+        if callable(close):
+            close()
