@@ -20,8 +20,7 @@ from urllib.parse import quote
 
 import pytest
 
-from querywright.data.types import Label, Passage
-from querywright.optimize.artifacts.files import Golden
+from querywright.data.types import Passage
 from querywright.optimize.evaluate import evaluate
 from querywright.retrieval.types import Hit
 from querywright.serving.viewer import Viewer, runs_under
@@ -292,9 +291,6 @@ def test_hostile_texts_on_the_page_of_serve(page, retriever, scripted, canary, a
     texts = hostile(canary.url)
     retriever._hits = lambda query: [Hit(Passage(one, one, one), 0.5, rank) for rank, one in enumerate(texts, 1)]
     scripted.answer = lambda number: " ".join(texts)
-    golden = Golden(
-        question=" ".join(texts), options=[], answer="", passages=[], evidence=dict.fromkeys(texts, Label.USEFUL)
-    )
-    _, seen = page([golden], retriever=retriever)
+    seen = page(" ".join(texts), retriever=retriever)
     assert seen.count("&lt;svg/onload=") > 3, "the page shows no answer"
     attack.tried(INERT, "<title>querywright</title>" in seen and not canary.asked, canary.asked)

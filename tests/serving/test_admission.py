@@ -17,7 +17,7 @@ from querywright.serving.server import listening
 from querywright.serving.settings import ServeSettings
 
 OPEN = ["/", "/page.js", "/page.css", "/health"]
-CLOSED = ["/metrics", "/openapi.json", "/examples", "/nowhere"]
+CLOSED = ["/metrics", "/openapi.json", "/nowhere"]
 ASKED = {"question": "What of 7?"}
 
 

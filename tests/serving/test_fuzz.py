@@ -12,7 +12,7 @@ from schemathesis import GenerationMode
 pytestmark = pytest.mark.slow
 
 EXAMPLES = 15
-PATHS = ["/ask", "/examples", "/health", "/metrics"]
+PATHS = ["/ask", "/health", "/metrics"]
 
 
 @pytest.fixture

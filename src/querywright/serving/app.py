@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,22 +18,26 @@ from starlette.types import Receive, Scope, Send
 
 from querywright import __version__
 from querywright.models.usage import metered
-from querywright.optimize.artifacts.files import Golden
 from querywright.serving.failures import STATUSES, RequestError, as_json
-from querywright.serving.middleware import EVENT_STREAM, Front, Note, ServerMetrics, as_event
+from querywright.serving.middleware import EVENT_STREAM, PAGES, Front, Note, ServerMetrics, as_event
 from querywright.serving.settings import ServeSettings
 from querywright.serving.shapes import AnswerOut, AskRequest, Health, Problem, has_declined
 
 if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
-ROUTES = frozenset({"/ask", "/examples", "/health", "/metrics", "/openapi.json"})
-PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
 _STATIC = Path(__file__).parent / "static"
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"enum": ["queries", "passages", "text", "restart", "done", "error"]},
+        "data": {"type": "string"},
+    },
+    "required": ["event", "data"],
+}
 STEP = ("kind", "name", "stage", "given", "made", "scores")
 _EXTRA_THREADS = 8
 _SHOWN_PROBLEMS = 5
-_MOST_EXAMPLES = 20
 
 
 class Service:
@@ -83,7 +87,7 @@ class Service:
     def answer(self, asked: AskRequest, prediction: Any, note: Note) -> dict[str, Any]:
         """Return the answer as JSON, and count its outcome. LMs are not named, because a name may hold an address."""
         answer = prediction.answer
-        outcome = {
+        outcome: dict[str, Any] = {
             "fallbacks": list(prediction.fallbacks), "declined": has_declined(answer, asked.options or ()),
         }  # fmt: skip
         for step in prediction.fallbacks:
@@ -154,12 +158,11 @@ def make_app(program: "LoadedProgram", settings: ServeSettings | None = None, *,
     )  # fmt: skip
     app.state.service = service
     for path, file in PAGES.items():
-        app.add_route(path, _sender(_STATIC / file))
+        app.add_route(path, lambda request, file=file: FileResponse(_STATIC / file))
     _add_routes(app, service)
     app.add_exception_handler(HTTPException, _raise)  # the front answers all failures
     app.add_exception_handler(RequestValidationError, _invalid)
-    open_paths = frozenset({*PAGES, "/health"})
-    app.add_middleware(Front, settings=settings, metrics=metrics, open_paths=open_paths, routes=ROUTES | open_paths)
+    app.add_middleware(Front, settings=settings, metrics=metrics)
     return app
 
 
@@ -167,7 +170,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     program, settings = service.program, service.settings
     bearer = HTTPBearer(scheme_name="token", auto_error=False)  # for the document: the front checks it
     closed = [] if settings.token is None else [Depends(bearer)]
-    streamed: dict[int | str, Any] = {200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}}
+    streamed: dict[int | str, Any] = {200: {"content": {EVENT_STREAM: {"schema": _EVENT}}}}
 
     @app.post("/ask", summary="Ask a question", response_model=AnswerOut, responses=streamed, dependencies=closed)
     async def ask(request: Request, asked: AskRequest) -> Response:
@@ -186,11 +189,6 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             prediction = await program.acall(asked.question, asked.options, history=asked.history)
         return _json(service.answer(asked, prediction, note))
 
-    @app.get("/examples", response_model=dict[str, list[Golden]], dependencies=closed)
-    async def examples() -> Response:
-        """Golden questions of the artifact, up to 20."""
-        return _json({"examples": [one.model_dump() for one in program.golden[:_MOST_EXAMPLES]]})
-
     @app.get("/health", summary="The state of the server", response_model=Health)
     async def health() -> Response:
         """A server that stops, or is not ready yet, does not answer at all."""
@@ -205,10 +203,6 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 def _json(data: Any) -> Response:
     return Response(as_json(data), media_type="application/json")
-
-
-def _sender(file: Path) -> Callable[[Request], Response]:
-    return lambda request: FileResponse(file)
 
 
 async def _raise(request: Request, error: Exception) -> Response:

@@ -25,19 +25,20 @@ from querywright.serving.settings import ServeSettings, is_loopback
 LARGEST_BODY = 65_536
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 EVENT_STREAM = "text/event-stream"
+PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
+OPEN = frozenset({*PAGES, "/health"})
+ROUTES = OPEN | {"/ask", "/metrics", "/openapi.json"}
 _DRAINED = 16
 """A client that is cut off while it sends does not see the answer, so up to 16 times the limit is read and dropped."""
 
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _SAFE: list[tuple[bytes, bytes]] = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-]
+    (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"cache-control", b"no-store"),
+    (b"content-security-policy", _POLICY),
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -53,29 +54,25 @@ class ServerMetrics:
     """Counters of one server, in a registry that other servers of the process do not share."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        given = {"registry": self.registry, "namespace": "querywright"}
-        counter = partial(Counter, **given)
-        self.requests = counter("requests", "Requests answered, by address and status.", ("route", "status"))
-        self.seconds = Histogram(
-            "request_seconds", "Seconds from request to answer.", ("route",), buckets=BUCKETS, **given
-        )
-        self.in_flight = Gauge("in_flight", "Requests under way.", **given)
-        self.lm_calls = counter("lm_calls", "LM calls, made or saved (cached).", ("how",))
-        self.fallbacks = counter("fallbacks", "Steps that fell back to a simpler method.", ("step",))
+        self.registry = registry = CollectorRegistry()
+        counter = partial(Counter, namespace="querywright", registry=registry)
+        self.requests = counter("requests", "Requests answered, by address and status.", ["route", "status"])
+        self.lm_calls = counter("lm_calls", "LM calls, made or saved (cached).", ["how"])
+        self.fallbacks = counter("fallbacks", "Steps that fell back to a simpler method.", ["step"])
         self.declined = counter("declined", "Questions that the passages did not answer.")
+        self.in_flight = Gauge("querywright_in_flight", "Requests under way.", registry=registry)
+        self.seconds = Histogram(
+            "querywright_request_seconds", "Seconds to an answer.", ["route"], buckets=BUCKETS, registry=registry
+        )
         for how in ("made", "saved"):
             self.lm_calls.labels(how)  # starts at 0, so that the first call shows as an increase
 
 
 class Front:
-    """ASGI middleware around all routes; open paths need no token."""
+    """ASGI middleware around all routes; the page and /health need no token."""
 
-    def __init__(
-        self, app: ASGIApp, *, settings: ServeSettings, metrics: ServerMetrics, open_paths: frozenset[str],
-        routes: frozenset[str],
-    ) -> None:  # fmt: skip
-        self._app, self._settings, self._metrics, self._open, self._routes = app, settings, metrics, open_paths, routes
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: ServerMetrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -114,7 +111,7 @@ class Front:
             status = failure.status
         finally:
             seconds = time.perf_counter() - note.began
-            route = scope["path"] if scope["path"] in self._routes else "other"  # nobody makes up labels
+            route = scope["path"] if scope["path"] in ROUTES else "other"  # nobody makes up labels
             self._metrics.in_flight.dec()
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(seconds)
@@ -133,15 +130,16 @@ class Front:
             raise RequestError(403, "site", "the request comes from a page of another site")
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         right = token is None or (hmac.compare_digest(given.strip(), token.encode()) and scheme.lower() == b"bearer")
-        if not right and scope["path"] not in self._open:
+        if not right and scope["path"] not in OPEN:
             text = "send the server's token: Authorization: Bearer ..."
             raise RequestError(401, "token", text, headers={"WWW-Authenticate": "Bearer"})
 
     async def _within_deadline(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application until it has answered, the client is gone or the deadline has passed."""
         seconds = self._settings.deadline
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 body = await _read_body(receive)
                 working = asyncio.ensure_future(self._app(scope, _again(body), send))
                 gone = asyncio.ensure_future(receive())  # after the body, only a disconnect comes

@@ -46,20 +46,13 @@ class PassageOut(BaseModel):
     metadata: dict[str, JsonValue]
 
 
-class QueryOut(BaseModel):
-    """A query, and why it was asked."""
-
-    role: str
-    text: str
-
-
 class AnswerOut(BaseModel):
     """An answer and its sources."""
 
     answer: str | None = Field(description="null without a reader.")
     support: list[str] | None = Field(description="Ids of passages that the answer rests on; null if not reported.")
     passages: list[PassageOut] = Field(description="Best first.")
-    queries: list[QueryOut]
+    queries: list[dict[str, str]] = Field(description="Each has a role and a text.")
     fallbacks: list[str] = Field(description="Steps that fell back to a simpler method.")
     declined: bool = Field(description="The reader said that the passages do not answer.")
     trace: list[dict[str, Any]] | None = Field(description="Every step, if the request has trace: true.")
@@ -79,17 +72,10 @@ class Health(BaseModel):
     token: bool = Field(description="Whether a token is needed.")
 
 
-class ErrorBody(BaseModel):
-    """A failure."""
-
-    kind: str
-    message: str
-
-
 class Problem(BaseModel):
     """The body of every failure."""
 
-    error: ErrorBody
+    error: dict[str, str] = Field(description="kind, a word for programs, and message, a sentence for people.")
 
 
 def has_declined(answer: str | None, options: Sequence[str]) -> bool:

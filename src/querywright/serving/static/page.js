@@ -2,7 +2,7 @@
 "use strict";
 
 const at = (id) => document.getElementById(id);
-let served = null, running = null, chosen = null;
+let served = null, running = null;
 
 function make(tag, text, className = "") {
   const made = document.createElement(tag);
@@ -25,27 +25,6 @@ async function load() {
   at("token-row").hidden = !served.token;
   at("served").textContent = [`${served.artifact}: ${served.technique}`, served.reader].filter(Boolean).join(", ");
   at("more").open = served.reader === "multiple_choice";
-  if (!served.token) await loadExamples();
-}
-
-async function loadExamples() {
-  const answer = await fetch("/examples", { headers: headers() }).catch(() => null);
-  if (!answer?.ok) return; // the page works without examples
-  at("examples").replaceChildren(...(await answer.json()).examples.map((example) => {
-    const button = make("button", example.question);
-    button.type = "button";
-    button.addEventListener("click", () => choose(example));
-    return button;
-  }));
-  at("examples").hidden = !at("examples").children.length;
-}
-
-function choose(example) {
-  chosen = example;
-  at("question").value = example.question;
-  at("options").value = example.options.join("\n");
-  if (example.options.length) at("more").open = true;
-  at("ask").focus();
 }
 
 function show(name, data) {
@@ -121,14 +100,12 @@ at("form").addEventListener("submit", async (event) => {
   for (const id of ["answer", "notes", "passages", "queries"]) at(id).textContent = "";
   at("answer").className = "";
   at("status").textContent = "Asking.";
-  const question = at("question").value, body = { question, stream: true };
+  const body = { question: at("question").value, stream: true };
   const options = at("options").value.split("\n").map((line) => line.trim()).filter(Boolean);
   if (options.length) body.options = options;
-  if (chosen?.question === question && chosen.history.length) body.history = chosen.history;
   await ask(body, running.signal);
   running = null;
   at("stop").hidden = true;
 });
-at("token").addEventListener("change", loadExamples);
 at("stop").addEventListener("click", () => running?.abort());
 load();
