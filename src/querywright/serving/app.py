@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +159,7 @@ def make_app(program: "LoadedProgram", settings: ServeSettings | None = None, *,
     )  # fmt: skip
     app.state.service = service
     for path, file in PAGES.items():
-        app.add_route(path, lambda request, file=file: FileResponse(_STATIC / file))
+        app.add_route(path, partial(_page, _STATIC / file))
     _add_routes(app, service)
     app.add_exception_handler(HTTPException, _raise)  # the front answers all failures
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -203,6 +204,10 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 def _json(data: Any) -> Response:
     return Response(as_json(data), media_type="application/json")
+
+
+async def _page(file: Path, request: Request) -> Response:
+    return FileResponse(file)
 
 
 async def _raise(request: Request, error: Exception) -> Response:
