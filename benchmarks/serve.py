@@ -89,8 +89,8 @@ def _lm(url: str, timeout: float) -> Any:
 def serve(folder: Path, url: str, timeout: float) -> None:
     """The server, in a process of its own."""
     from querywright.optimize.artifacts.load import load
-    from querywright.serving.logging import write_logs
     from querywright.serving.server import serve as run
+    from querywright.serving.server import write_logs
     from querywright.serving.settings import ServeSettings
 
     program = load(folder / "artifact", home=folder, lm=_lm(url, timeout))

@@ -26,8 +26,8 @@ from querywright.optimize.artifacts.load import LoadedProgram
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 from querywright.serving.app import make_app
-from querywright.serving.logging import LOGGER, JsonLines
-from querywright.serving.server import Server, listening
+from querywright.serving.middleware import LOGGER
+from querywright.serving.server import JsonLines, Server, listening
 from querywright.serving.settings import ServeSettings
 
 TOKEN = "a-token-for-the-tests-only"

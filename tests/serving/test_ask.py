@@ -21,8 +21,8 @@ from querywright.errors import (
     QuerywrightError,
 )
 from querywright.models.engine_errors import LMBudgetError, LMOutageError, LMPromptTooLongError
-from querywright.serving.failures import STATUSES, failure_of
-from querywright.serving.logging import write_logs
+from querywright.serving.middleware import STATUSES, failure_of
+from querywright.serving.server import write_logs
 from querywright.serving.shapes import has_declined
 
 QUESTION = "What of 7, Mrs Planted?"

@@ -43,7 +43,7 @@ OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--quest
 
 SYNONYMS = {
     "compile": ("--metric", "--objective"),
-    **dict.fromkeys(["compare", "evaluate"], ("--objective", "--metric")),
+    **dict.fromkeys(("compare", "evaluate"), ("--objective", "--metric")),
 }
 """By command, an option of another command, and the command's own option for the same thing."""
 

@@ -74,8 +74,8 @@ def serve(
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"), **asdict(limits)
     )
     from querywright.optimize.artifacts.load import load
-    from querywright.serving.logging import write_logs
     from querywright.serving.server import serve as run
+    from querywright.serving.server import write_logs
 
     write_logs()
     program = load(

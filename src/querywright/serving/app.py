@@ -19,8 +19,17 @@ from starlette.types import Receive, Scope, Send
 
 from querywright import __version__
 from querywright.models.usage import metered
-from querywright.serving.failures import STATUSES, RequestError, as_json
-from querywright.serving.middleware import EVENT_STREAM, PAGES, Front, Note, ServerMetrics, as_event
+from querywright.serving.middleware import (
+    EVENT_STREAM,
+    PAGES,
+    STATUSES,
+    Front,
+    Note,
+    RequestError,
+    ServerMetrics,
+    as_event,
+    as_json,
+)
 from querywright.serving.settings import ServeSettings
 from querywright.serving.shapes import AnswerOut, AskRequest, Health, Problem, has_declined
 

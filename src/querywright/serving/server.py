@@ -1,13 +1,17 @@
-"""Runs the application with uvicorn: listens, and stops without dropping requests under way."""
+"""Runs the application with uvicorn: listens, stops without dropping requests under way, and writes logs."""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import socket
+import sys
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from querywright.errors import InputError
 
@@ -15,9 +19,9 @@ try:
     import uvicorn
 
     from querywright.serving.app import Service, make_app
+    from querywright.serving.middleware import LOGGER, log_event
 except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
-from querywright.serving.logging import log_event
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
 _BACKLOG = 2048
+_PLAIN = ("querywright", "uvicorn")
+"""Loggers whose messages hold no question. Records of other loggers show only their place in the code."""
+
 MOST_CONNECTIONS = 512
 """Open connections beyond one for each question under way or waiting; requests on further ones get 503."""
 
@@ -99,3 +106,38 @@ def listening(host: str, port: int) -> socket.socket:
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port or --host") from None
+
+
+class JsonLines(logging.Formatter):
+    """Formats every record as one JSON object; messages of other libraries may hold a question and are left out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"at": at, "level": record.levelname.lower()}
+        if record.name == LOGGER:
+            line |= {"event": record.msg, **record.__dict__["fields"]}
+        else:
+            line |= {"event": "log", "logger": record.name, "where": f"{record.module}:{record.lineno}"}
+            if record.name.split(".", 1)[0] in _PLAIN:
+                line["message"] = record.getMessage()
+            if record.exc_info and record.exc_info[0] is not None:
+                line["error"] = record.exc_info[0].__name__
+        return json.dumps(line, default=str)
+
+
+def write_logs(stream: IO[str] | None = None) -> None:
+    """Send all logs of this process to a stream as JSON lines; for a process that only serves.
+
+    Call it again once all libraries are imported, because some install handlers.
+    """
+    logging.raiseExceptions = False  # if nobody reads the log any more, nobody reads tracebacks about it either
+    handler = logging.StreamHandler(sys.stdout if stream is None else stream)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    for other in logging.Logger.manager.loggerDict.values():
+        if isinstance(other, logging.Logger):  # some libraries write to standard error with their handlers
+            other.handlers.clear()
+            other.propagate = True
+    for name in (LOGGER, "uvicorn"):
+        logging.getLogger(name).setLevel(logging.INFO)
