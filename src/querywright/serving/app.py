@@ -19,32 +19,20 @@ from starlette.types import Receive, Scope, Send
 
 from querywright import __version__
 from querywright.models.usage import metered
-from querywright.serving.middleware import (
-    EVENT_STREAM,
-    PAGES,
-    STATUSES,
-    Front,
-    Note,
-    RequestError,
-    ServerMetrics,
-    as_event,
-    as_json,
-)
+from querywright.serving.middleware import PAGES, STATUSES, Front, Note, RequestError, ServerMetrics, as_event, as_json
 from querywright.serving.settings import ServeSettings
 from querywright.serving.shapes import AnswerOut, AskRequest, Health, Problem, has_declined
 
 if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
+EVENT_STREAM = "text/event-stream"
 _STATIC = Path(__file__).parent / "static"
+_NAMES = ["queries", "passages", "text", "restart", "done", "error"]
 _EVENT = {
-    "type": "object",
-    "properties": {
-        "event": {"enum": ["queries", "passages", "text", "restart", "done", "error"]},
-        "data": {"type": "string"},
-    },
-    "required": ["event", "data"],
-}
+    "type": "object", "required": ["event", "data"],
+    "properties": {"event": {"enum": _NAMES}, "data": {"type": "string"}},
+}  # fmt: skip
 STEP = ("kind", "name", "stage", "given", "made", "scores")
 _EXTRA_THREADS = 8
 _SHOWN_PROBLEMS = 5

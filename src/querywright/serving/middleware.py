@@ -44,7 +44,6 @@ _RULES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str
 LOGGER = "querywright.serving"
 LARGEST_BODY = 65_536
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-EVENT_STREAM = "text/event-stream"
 PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
 OPEN = frozenset({*PAGES, "/health"})
 ROUTES = OPEN | {"/ask", "/metrics", "/openapi.json"}
@@ -152,7 +151,7 @@ class Front:
             nonlocal status, streams
             if message["type"] == "http.response.start":
                 status, sent = message["status"], list(message["headers"])
-                streams = dict(sent).get(b"content-type", b"").startswith(EVENT_STREAM.encode())
+                streams = dict(sent).get(b"content-type", b"").startswith(b"text/event-stream")
                 message = {**message, "headers": [*sent, *_SAFE, (b"x-request-id", note.id.encode())]}
             await send(message)
 
