@@ -88,16 +88,18 @@ def _lm(url: str, timeout: float) -> Any:
 
 def serve(folder: Path, url: str, timeout: float) -> None:
     """The server, in a process of its own."""
-    from querywright.serving import ServeSettings
-    from querywright.serving import serve as run
-    from querywright.serving.logging import write_logs
+    from querywright.optimize.artifacts.load import load
+    from querywright.serving.server import serve as run
+    from querywright.serving.server import write_logs
+    from querywright.serving.settings import ServeSettings
 
-    settings = ServeSettings(
-        artifact=folder / "artifact", home=folder, lm=_lm(url, timeout), port=0, rate=0, waiting=256
-    )
+    program = load(folder / "artifact", home=folder, lm=_lm(url, timeout))
     with (folder / "log.jsonl").open("w") as log:
         write_logs(log)
-        run(settings, on_start=lambda address: print(address, flush=True))
+        run(
+            program, ServeSettings(port=0, waiting=256), name=NAME,
+            on_start=lambda address: print(address, flush=True),
+        )  # fmt: skip
     os._exit(0)
 
 

@@ -88,7 +88,7 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
         "optimize.artifacts.loaded.Answered",
     ),
     "Artifacts in other hands": ("optimize.artifacts.verify.verify",),
-    "Serving": ("serving.settings.ServeSettings", "serving.app.make_app"),
+    "Serving": ("serving.settings.ServeSettings", "serving.server.serve", "serving.app.make_app"),
     "Other frameworks": (
         "adapters.dspy.as_module",
         "adapters.dspy.save_module",

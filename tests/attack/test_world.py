@@ -20,8 +20,7 @@ from urllib.parse import quote
 
 import pytest
 
-from querywright.data.types import Label, Passage
-from querywright.optimize.artifacts.files import Golden
+from querywright.data.types import Passage
 from querywright.optimize.evaluate import evaluate
 from querywright.retrieval.types import Hit
 from querywright.serving.viewer import Viewer, runs_under
@@ -189,7 +188,7 @@ def test_no_network_and_no_optional_package(tmp_path, attack):
 # The server.
 
 
-def test_tokens_that_are_nearly_right_and_a_proxy_that_nobody_named(run, token, times, attack):
+def test_tokens_that_are_nearly_right(run, token, times, attack):
     server, chance = run(token=token), random.Random(5)
     for turn in range(times(60)):
         place, letter = chance.randrange(len(token)), chance.choice("aZ0-\xe9 ")
@@ -200,11 +199,6 @@ def test_tokens_that_are_nearly_right_and_a_proxy_that_nobody_named(run, token, 
             continue
         asked = server.client.get("/metrics", headers={"Authorization": f"Bearer {wrong}".encode("latin-1")})
         attack.tried(ENTRY, asked.status_code == 401, (turn, wrong))
-    server = run(rate=0.001, burst=3)
-    names = [f"10.0.{n // 250}.{n % 250}" for n in range(8)]
-    told = [server.client.post("/ask", json={"question": "What of 7?"}, headers={"X-Forwarded-For": n}) for n in names]
-    late = [one.status_code for one in told]
-    attack.tried("no client takes another's turn by a header", late.count(200) == 3 and set(late) == {200, 429}, late)
 
 
 def test_deadlines_of_the_server(run, scripted, times, attack):
@@ -297,9 +291,6 @@ def test_hostile_texts_on_the_page_of_serve(page, retriever, scripted, canary, a
     texts = hostile(canary.url)
     retriever._hits = lambda query: [Hit(Passage(one, one, one), 0.5, rank) for rank, one in enumerate(texts, 1)]
     scripted.answer = lambda number: " ".join(texts)
-    golden = Golden(
-        question=" ".join(texts), options=[], answer="", passages=[], evidence=dict.fromkeys(texts, Label.USEFUL)
-    )
-    _, seen = page([golden], retriever=retriever)
+    seen = page(" ".join(texts), retriever=retriever)
     assert seen.count("&lt;svg/onload=") > 3, "the page shows no answer"
     attack.tried(INERT, "<title>querywright</title>" in seen and not canary.asked, canary.asked)

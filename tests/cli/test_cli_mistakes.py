@@ -182,6 +182,8 @@ def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, serve
         ("compile", ["TECHNIQUE requires an argument", "querywright compile --help"]),
         ("compile hcqr", ["--data requires an argument"]),
         ("evaluate plain --data q.jsonl --trheads 3", ["Unknown option: --trheads. Did you mean --threads?"]),
+        ("evaluate plain --data q.jsonl --objective mrr@5", ["Unknown option: --objective. Did you mean --metric?"]),
+        ("compile hcqr --data q.jsonl --out a --metric mrr@5", ["Unknown option: --metric. Did you mean --objective?"]),
         ("evaluate plain --data q.jsonl --limit foo", ["--limit", '"foo"', "int"]),
         ("evaluate plain --data q.jsonl --limit 0", ['Invalid value "0" for --limit. Must be >= 1']),
     ],

@@ -25,9 +25,10 @@ from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.load import LoadedProgram
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
-from querywright.serving import ServeSettings, make_app
-from querywright.serving.logging import LOGGER, JsonLines
-from querywright.serving.server import Server, listening
+from querywright.serving.app import make_app
+from querywright.serving.middleware import LOGGER
+from querywright.serving.server import JsonLines, Server, listening
+from querywright.serving.settings import ServeSettings
 
 TOKEN = "a-token-for-the-tests-only"
 
@@ -136,17 +137,15 @@ class Running:
     def __init__(self, app: Any, settings: ServeSettings) -> None:
         self.logs = io.StringIO()
         self.expected: list[dict[str, Any]] = []  # of what nobody expects
-        started = threading.Event()
-        self.server = Server(app, settings, lambda url: started.set())
+        self.server = Server(app, settings)
         heard = listening("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{heard.getsockname()[1]}"
         self._thread = threading.Thread(target=self.server.run, args=([heard],), daemon=True)
         self._handler = logging.StreamHandler(self.logs)
-        self._handler.setFormatter(JsonLines(questions=settings.log_questions))
+        self._handler.setFormatter(JsonLines())
         logging.getLogger(LOGGER).addHandler(self._handler)
         logging.getLogger(LOGGER).setLevel(logging.INFO)
         self._thread.start()
-        assert started.wait(60)
         headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
         self.client = httpx.Client(base_url=self.url, headers=headers, timeout=300)
 
@@ -189,7 +188,7 @@ def run(scripted: Scripted, retriever: InMemory) -> Iterator[Callable[..., Runni
     running: list[Running] = []
 
     def start(program: Any = None, **changes: Any) -> Running:
-        settings = replace(ServeSettings(rate=0, grace=5), **changes)
+        settings = replace(ServeSettings(grace=5), **changes)
         app = make_app(program or loaded(scripted, retriever), settings, name="sample")
         running.append(Running(app, settings))
         return running[-1]

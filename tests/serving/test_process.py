@@ -101,7 +101,7 @@ def test_it_serves_and_stops_when_what_is_under_way_is_answered(
     served = start(lm.url, str(tmp_path / "colour"), "--token-env", VARIABLE)
     assert served.client.post("/ask", json={"question": "Which colour?"}).json()["answer"] == "blue"
     assert served.client.get("/openapi.json").json()["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-    assert served.client.get("/health").json()["artifact"]["version"] == version
+    assert served.client.get("/health").json()["version"] == version
 
     lm._steps = (lambda body: go.wait(60) and '{"answer": "green"}',)
     answers: list[Any] = []

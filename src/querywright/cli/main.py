@@ -41,6 +41,12 @@ GRACE_SECONDS = 5.0
 OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
 """Options that have another name than the argument in Python."""
 
+SYNONYMS = {
+    "compile": ("--metric", "--objective"),
+    **dict.fromkeys(("compare", "evaluate"), ("--objective", "--metric")),
+}
+"""By command, an option of another command, and the command's own option for the same thing."""
+
 LAST_ANSWERS_SECONDS = 60.0
 _NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -111,7 +117,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return WRONG_INPUT
     except CycloptsError as error:
         command = " ".join(["querywright", *(error.command_chain or ())])
-        note(f"error: {error}", style="bold red")
+        wrong, right = SYNONYMS.get((error.command_chain or ("",))[0], ("none", ""))
+        text = re.sub(rf"(Unknown option: {wrong}\b).*", rf"\1. Did you mean {right}?", str(error))
+        note(f"error: {text}", style="bold red")
         note(f"{command} --help says more")
         return WRONG_INPUT
     except (KeyboardInterrupt, Exception) as error:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -32,22 +32,14 @@ class Limits:
     Args:
         concurrency: Questions under way at a time.
         waiting: Questions that may wait; further ones get 503.
-        connections: Open connections; requests on further ones get 503.
-        rate: Requests a second of one client; 0 for no limit.
-        burst: Requests of one client at once.
-        deadline: From request to answer; then 504.
-        grace: For requests under way when it is stopped.
-        max_body: Of a request.
+        deadline: From request to answer, then 504.
+        grace: For requests under way when the server stops.
     """
 
     concurrency: opt.Count = _DEFAULTS.concurrency
     waiting: opt.Whole = _DEFAULTS.waiting
-    connections: opt.Count = _DEFAULTS.connections
-    rate: Annotated[float, Parameter(metavar="N", validator=Number(gte=0))] = _DEFAULTS.rate
-    burst: opt.Count = _DEFAULTS.burst
     deadline: Seconds = _DEFAULTS.deadline
     grace: Seconds = _DEFAULTS.grace
-    max_body: Annotated[int, Parameter(metavar="BYTES", validator=Number(gte=1))] = _DEFAULTS.max_body
 
 
 def serve(
@@ -59,8 +51,6 @@ def serve(
     token_env: opt.Name | None = None,
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
-    trusted_proxy: Address | None = None,
-    log_questions: opt.Flag = False,
     limits: Limits = Limits(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
@@ -79,32 +69,26 @@ def serve(
         token_env: Environment variable that holds the token which callers must send.
         verify: Replay the golden answers first.
         digest: Refuse anything else; artifact show prints it.
-        trusted_proxy: A proxy whose X-Forwarded-For is believed.
-        log_questions: Write questions to the log, which they are kept out of.
     """
     settings = ServeSettings(
-        artifact=artifact, host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
-        **helpers.given(lm), home=place.home, verify=verify, digest=digest, trusted_proxy=trusted_proxy,
-        log_questions=log_questions, **asdict(limits),
-    )  # fmt: skip
-    _run(replace(settings, lm=lm.for_artifact(artifact, place.home)))
-
-
-def _run(settings: ServeSettings) -> None:
-    from querywright.serving.logging import write_logs
+        host=host, port=port, token=api_key(token_env, what="token", option="--token-env"), **asdict(limits)
+    )
+    from querywright.optimize.artifacts.load import load
     from querywright.serving.server import serve as run
+    from querywright.serving.server import write_logs
 
-    write_logs(questions=settings.log_questions)
+    write_logs()
+    program = load(
+        artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
+        digest=digest,
+    )  # fmt: skip
     signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
-
-    def started(url: str) -> None:
-        write_logs(questions=settings.log_questions)
-        note(f"serving on {url} (Ctrl-C stops)")
-
-    run(settings, on_start=started)
+    write_logs()
+    name = artifact.absolute().name or "artifact"
+    run(program, settings, name=name, on_start=lambda url: note(f"serving on {url} (Ctrl-C stops)"))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # every answer is out; a thread that still asks for one which nobody waits for must not hold this up
+    os._exit(0)  # every answer is out; a thread that works on an abandoned question must not hold this up
 
 
 def mcp(

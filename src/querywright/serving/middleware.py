@@ -1,201 +1,260 @@
-"""What every request passes first: its id, who asks, how often, how much, and its line in the log."""
+"""Admission of a request, its deadline, the answer to its failures, and its line in the log."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import re
+import json
+import logging
+import math
 import time
+import traceback
 import uuid
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from dspy.utils.exceptions import AdapterParseError, LMError
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from querywright.serving.failures import CLIENT_GONE, STATUSES, ClientGoneError, RequestError, as_json, failure_of
-from querywright.serving.logging import log_event, log_failure
-from querywright.serving.metrics import ServerMetrics
+from querywright import errors
+from querywright.files import jsonable
 from querywright.serving.settings import ServeSettings, is_loopback
 
-STATE = "querywright"
-MOST_CLIENTS = 10_000
-_DRAINED = 16
-"""So many times the largest body is read and thrown away: who is cut off while sending does not see the answer."""
+STATUSES = (400, 401, 403, 404, 405, 413, 415, 422, 500, 502, 503, 504)
+CLIENT_GONE = 499
+OUTAGE_SECONDS = 30
+_RULES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str], ...] = (
+    (errors.PromptTooLongError, 422, "prompt_too_long", "the question and its passages do not fit the LM's context"),
+    (errors.OutageError, 503, "lm_outage", "the LM is down and is not asked for a while"),
+    (errors.BudgetError, 503, "budget", "the limit of LM calls is reached"),
+    (errors.CollectionError, 503, "collection", "the collection cannot be searched"),
+    ((errors.ModelError, errors.ArtifactError), 503, "model", "a model of the program cannot be used"),
+    (errors.InputError, 422, "input", ""),
+    ((LMError, AdapterParseError), 502, "lm", "the LM failed ({name})"),
+    (errors.QuerywrightError, 503, "unavailable", "the program cannot answer now"),
+)
+"""The answer to each error, the first rule that fits; without a text the error's message is sent."""
 
-_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LOGGER = "querywright.serving"
+LARGEST_BODY = 65_536
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
+OPEN = frozenset({*PAGES, "/health"})
+ROUTES = OPEN | {"/ask", "/metrics", "/openapi.json"}
+_DRAINED = 16
+"""A client that is cut off while it sends does not see the answer, so up to 16 times the limit is read and dropped."""
+
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _SAFE: list[tuple[bytes, bytes]] = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-]
+    (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"cache-control", b"no-store"),
+    (b"content-security-policy", _POLICY),
+]  # fmt: skip
+
+
+class RequestError(Exception):
+    """A request that is answered with an error: a word for programs, a sentence for people."""
+
+    def __init__(
+        self, status: int, kind: str, message: str, *, retry_after: float = 0, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        retry = {"Retry-After": str(math.ceil(retry_after))} if retry_after else {}
+        self.status, self.kind, self.headers = status, kind, {**(headers or {}), **retry}
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body of the answer."""
+        return {"error": {"kind": self.kind, "message": str(self)}}
+
+
+def failure_of(error: BaseException) -> RequestError | None:
+    """Return the answer to an error; None if it is unexpected.
+
+    Messages of LM errors and of broken collections name services and folders, so clients do not get them.
+    """
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return RequestError(503, "stopping", "the server stopped before it could answer", retry_after=1)
+    if isinstance(error, HTTPException):  # raised by the framework
+        kind = {404: "address", 405: "method"}.get(error.status_code, "not_json")
+        return RequestError(error.status_code, kind, error.detail, headers=error.headers)
+    for kinds, status, name, text in _RULES:
+        if isinstance(error, kinds):
+            message = text.format(name=type(error).__name__) or str(error)
+            return RequestError(status, name, message, retry_after=OUTAGE_SECONDS if status == 503 else 0)
+    return None
+
+
+def as_json(data: Any) -> bytes:
+    """Return data as JSON; NaN becomes null, and a lone surrogate stays escaped."""
+    return json.dumps(jsonable(data), allow_nan=False, separators=(",", ":")).encode()
+
+
+def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Write one line."""
+    logging.getLogger(LOGGER).log(level, event, extra={"fields": fields})
 
 
 @dataclass(slots=True)
 class Note:
-    """What is remembered of a request for its line in the log: its id, when it came, and what the log says besides."""
+    """A request's id, the time of its arrival, and further fields of its line in the log."""
 
-    id: str
-    began: float
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    began: float = field(default_factory=time.perf_counter)
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def failed(self, error: BaseException, *, questions: bool) -> RequestError:
-        """Remember what went wrong, and tell what is answered."""
-        failure = failure_of(error)
-        if failure is None:
-            log_failure(error, questions=questions, id=self.id)
-            failure = RequestError(500, "internal", STATUSES[500])
-        self.fields["kind"], self.fields["status"] = failure.kind, failure.status_code
-        if failure is not error:
-            self.fields["error"] = type(error).__name__
-        return failure
 
+class ServerMetrics:
+    """Counters of one server, in a registry that other servers of the process do not share."""
 
-def note_of(scope: Scope) -> Note:
-    """The note of a request that passed the front."""
-    note: Note = scope["state"][STATE]
-    return note
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        counter = partial(Counter, namespace="querywright", registry=registry)
+        self.requests = counter("requests", "Requests answered, by address and status.", ["route", "status"])
+        self.lm_calls = counter("lm_calls", "LM calls, made or saved (cached).", ["how"])
+        self.fallbacks = counter("fallbacks", "Steps that fell back to a simpler method.", ["step"])
+        self.declined = counter("declined", "Questions that the passages did not answer.")
+        self.in_flight = Gauge("querywright_in_flight", "Requests under way.", registry=registry)
+        self.seconds = Histogram(
+            "querywright_request_seconds", "Seconds to an answer.", ["route"], buckets=BUCKETS, registry=registry
+        )
+        for how in ("made", "saved"):
+            self.lm_calls.labels(how)  # starts at 0, so that the first call shows as an increase
 
 
 class Front:
-    """ASGI middleware around all routes; open paths need no token and do not count against a client's rate."""
+    """ASGI middleware around all routes; the page and /health need no token."""
 
-    def __init__(
-        self, app: ASGIApp, *, settings: ServeSettings, metrics: ServerMetrics, open_paths: frozenset[str]
-    ) -> None:
-        self._app, self._settings, self._metrics, self._open = app, settings, metrics, open_paths
-        self._rates = Rates(settings.rate, settings.burst)
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: ServerMetrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take one request."""
+        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        note = Note(given.decode() if _ID.fullmatch(given) else uuid.uuid4().hex, time.perf_counter())
-        scope.setdefault("state", {})[STATE] = note
-        sent = 0
+        note = Note()
+        scope.setdefault("state", {})["note"] = note
+        status, streams = 0, False
 
         async def marked(message: Message) -> None:
-            nonlocal sent
+            nonlocal status, streams
             if message["type"] == "http.response.start":
-                sent = message["status"]
-                own = [*_SAFE, (b"x-request-id", note.id.encode())]
-                message = {**message, "headers": [*message.get("headers", ()), *own]}
+                status, sent = message["status"], list(message["headers"])
+                streams = dict(sent).get(b"content-type", b"").startswith(b"text/event-stream")
+                message = {**message, "headers": [*sent, *_SAFE, (b"x-request-id", note.id.encode())]}
             await send(message)
 
         self._metrics.in_flight.inc()
         try:
-            try:
-                self._check(scope, headers)
-                body = await _read_body(receive, self._settings.max_body, self._settings.body_seconds)
-                await self._app(scope, _again(body, receive), marked)
-            except ClientGoneError:
-                note.fields["status"] = CLIENT_GONE  # whatever was begun
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, it is answered
-                failure = note.failed(error, questions=self._settings.log_questions)
-                if not sent:
-                    answer = Response(as_json(failure.body()), failure.status_code, failure.headers, "application/json")
-                    await answer(scope, receive, marked)
+            self._admit(scope, headers)
+            await self._within_deadline(scope, receive, marked)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure is answered
+            failure = failure_of(error)
+            if failure is None:  # its message may hold the question
+                at = [f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(error.__traceback__)]
+                log_event("unexpected", logging.ERROR, id=note.id, error=type(error).__name__, at=at)
+                failure = RequestError(500, "internal", "an unexpected failure; the log has it under the request's id")
+            note.fields |= {"kind": failure.kind, "error": type(error).__name__}
+            if not status:
+                answer = Response(as_json(failure.body()), failure.status, failure.headers, "application/json")
+                await answer(scope, receive, marked)
+            elif streams:
+                await send({"type": "http.response.body", "body": as_event("error", failure.body())})
+            status = failure.status
         finally:
-            status = note.fields.pop("status", sent or CLIENT_GONE)
             seconds = time.perf_counter() - note.began
+            route = scope["path"] if scope["path"] in ROUTES else "other"  # nobody makes up labels
             self._metrics.in_flight.dec()
-            self._metrics.answered(scope["path"], status, seconds)
+            self._metrics.requests.labels(route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(seconds)
             log_event(
-                "request", id=note.id, route=self._metrics.route(scope["path"]), method=scope["method"],
-                status=status, seconds=round(seconds, 4), **note.fields,
+                "request", id=note.id, route=route, method=scope["method"], status=status, seconds=round(seconds, 4),
+                **note.fields,
             )  # fmt: skip
 
-    def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Raise ``RequestError`` where a request is not let in."""
-        # No page of another site may ask with what the browser can reach, under whatever name it calls this one.
+    def _admit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        """Raise ``RequestError`` if a request must not come in."""
+        # A page of another site must not ask with the browser's access, whatever name it uses for this server.
         token, host, origin = self._settings.token, headers.get(b"host", b""), headers.get(b"origin")
         if token is None and is_loopback(self._settings.host) and not is_loopback(_parts(b"//" + host)[1]):
-            raise RequestError(400, "host", "without a token the server is asked as localhost or 127.0.0.1 only")
+            raise RequestError(400, "host", "without a token the server answers only as localhost or 127.0.0.1")
         if origin is not None and _parts(origin)[0] != host.decode("latin-1").lower():
             raise RequestError(403, "site", "the request comes from a page of another site")
-        if scope["path"] in self._open:
-            return
-        self._rates.take((scope.get("client") or ("",))[0])
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if token is not None and not (
-            scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.encode())
-        ):
+        right = token is None or (hmac.compare_digest(given.strip(), token.encode()) and scheme.lower() == b"bearer")
+        if not right and scope["path"] not in OPEN:
             text = "send the server's token: Authorization: Bearer ..."
             raise RequestError(401, "token", text, headers={"WWW-Authenticate": "Bearer"})
 
-
-class Rates:
-    """A token bucket for each client: requests a second in the long run, 0 for no limit, and at once."""
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate, self._burst = rate, burst
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str) -> None:
-        """Count a request of the client with that address.
-
-        Raises:
-            RequestError: The client has made too many.
-        """
-        if not self._rate:
-            return
-        now = time.monotonic()
-        left, then = self._buckets.pop(client, (float(self._burst), now))
-        left = min(self._burst, left + (now - then) * self._rate)
-        self._buckets[client] = (left - 1 if left >= 1 else left, now)
-        if len(self._buckets) > MOST_CLIENTS:
-            self._buckets.popitem(last=False)
-        if left < 1:
-            text = f"more than {self._burst} requests at once, or {self._rate:g} a second; try again later"
-            raise RequestError(429, "rate", text, retry_after=(1 - left) / self._rate)
+    async def _within_deadline(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application until it has answered, the client is gone or the deadline has passed."""
+        seconds = self._settings.deadline
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                body = await _read_body(receive)
+                working = asyncio.ensure_future(self._app(scope, _again(body), send))
+                gone = asyncio.ensure_future(receive())  # after the body, only a disconnect comes
+                try:
+                    await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    if not working.done():
+                        raise RequestError(CLIENT_GONE, "gone", "the client went away")
+                finally:
+                    working.cancel()
+                    gone.cancel()
+                    await asyncio.gather(working, gone, return_exceptions=True)
+                working.result()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise RequestError(504, "deadline", f"no answer within {seconds:g} seconds") from None
 
 
-async def _read_body(receive: Receive, most: int, seconds: float) -> bytes:
-    """The body of a request, of so many bytes at most and within so many seconds."""
-    body, size, more = b"", 0, True
-    try:
-        async with asyncio.timeout(seconds):
-            while more and size <= most * _DRAINED:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGoneError
-                part, more = message.get("body", b""), message.get("more_body", False)
-                size += len(part)
-                body = body + part if size <= most else b""
-    except TimeoutError:
-        text = f"the body did not arrive within {seconds:g} seconds"
-        raise RequestError(408, "slow", text, headers={"Connection": "close"}) from None
-    if size > most:
-        text = f"a body may have {most} bytes at most"
+async def _read_body(receive: Receive) -> bytes:
+    parts, size, more = [], 0, True
+    while more and size <= LARGEST_BODY * _DRAINED:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestError(CLIENT_GONE, "gone", "the client went away")
+        more, size = message.get("more_body", False), size + len(message.get("body", b""))
+        if size <= LARGEST_BODY:
+            parts.append(message.get("body", b""))
+    if size > LARGEST_BODY:
+        text = f"a body may have up to {LARGEST_BODY} bytes"
         raise RequestError(413, "too_large", text, headers={"Connection": "close"})
-    return body
+    return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Gives a body that was read, and then whatever comes."""
+def _again(body: bytes) -> Receive:
+    """Return a ``receive`` that gives a body and then waits; ``Front`` watches for the disconnect."""
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive_again() -> Message:
-        return given.pop() if given else await receive()
+    async def receive() -> Message:
+        return given.pop() if given else await asyncio.Future()
 
-    return receive_again
+    return receive
 
 
 def _parts(address: bytes) -> tuple[str, str]:
-    """Site and host of an address; nothing of one that is none."""
+    """Return the site and the host of an address; empty strings if it is not valid."""
     try:
         found = urlsplit(address.decode("latin-1"))
         return found.netloc.lower(), found.hostname or ""
     except ValueError:
         return "", ""
+
+
+def as_event(name: str, data: Any) -> bytes:
+    """Return one server-sent event: its name, and its data as JSON on one line."""
+    return b"event: " + name.encode() + b"\ndata: " + as_json(data) + b"\n\n"

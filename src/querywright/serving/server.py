@@ -1,124 +1,104 @@
-"""Runs the application: listens, and stops without dropping what is under way."""
+"""Runs the application with uvicorn: listens, stops without dropping requests under way, and writes logs."""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
-import os
 import socket
+import sys
 import uuid
 from collections.abc import Callable
-from pathlib import Path
+from datetime import UTC, datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from querywright.errors import InputError
 
 try:
     import uvicorn
+
+    from querywright.serving.app import Service, make_app
+    from querywright.serving.middleware import LOGGER, log_event
 except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
-
-from querywright.serving.app import Service, make_app
-from querywright.serving.logging import log_event
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
 _BACKLOG = 2048
+_PLAIN = ("querywright", "uvicorn")
+"""Loggers whose messages hold no question. Records of other loggers show only their place in the code."""
+
+MOST_CONNECTIONS = 512
+"""Open connections beyond one for each question under way or waiting; requests on further ones get 503."""
 
 
-def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = None) -> None:
-    """Load the artifact and serve it until SIGINT or SIGTERM.
+def serve(
+    program: LoadedProgram, settings: ServeSettings, *, name: str, on_start: Callable[[str], None] | None = None
+) -> None:
+    """Serve a program until SIGINT or SIGTERM, which only the main thread hears.
 
-    The first signal stops accepting; requests under way are finished for ``grace`` seconds. Signals are only heard in
-    the main thread.
+    After the first signal the server accepts nothing more and finishes requests under way, for up to ``grace`` seconds.
 
     Args:
-        settings: What is served, and how.
-        on_start: Called with the address once it listens.
+        program: The program.
+        settings: Address, token and limits.
+        name: The artifact's name in answers and logs.
+        on_start: Called with the address once the server listens. Default none.
 
     Raises:
-        ArtifactError: The artifact is missing or damaged.
-        CollectionError: Its collection cannot be used.
-        ModelError: Its LM or reranker cannot be used.
-        InputError: The address cannot be listened on.
+        InputError: The server cannot listen on the address.
+        ModelError: The program's embedder cannot be used.
         KeyboardInterrupt: A second signal ended it at once; threads may still be at work.
     """
-    if settings.artifact is None:
-        raise InputError("there is nothing to serve; name an artifact")
     with listening(settings.host, settings.port) as heard:
-        name = Path(os.path.abspath(settings.artifact)).name or "artifact"
-        server = Server(make_app(_loaded(settings.artifact, settings), settings, name=name), settings, on_start)
+        if program.manifest.collection is not None:  # an uncached search, so that a missing model is found now
+            program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
+        server = Server(make_app(program, settings, name=name), settings)
+        host, port = heard.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        log_event("listening", url=url, artifact=name, version=program.id)
+        if on_start is not None:
+            on_start(url)
         server.run([heard])
     if server.force_exit:
         raise KeyboardInterrupt
 
 
-def _loaded(artifact: Path, settings: ServeSettings) -> LoadedProgram:
-    from querywright.optimize.artifacts.load import load
-
-    program = load(
-        artifact, lm=settings.lm, reranker=settings.reranker, writer_lm=settings.writer_lm, home=settings.home,
-        verify=settings.verify, digest=settings.digest,
-    )  # fmt: skip
-    if program.manifest.collection is not None:
-        # Search once for what nobody searched for: a missing model is found now.
-        program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
-    return program
-
-
 class Server(uvicorn.Server):
-    """uvicorn with our way to stop, and an application of ``make_app``."""
+    """uvicorn for an application of ``make_app``."""
 
-    def __init__(self, app: Any, settings: ServeSettings, on_start: Callable[[str], None] | None = None) -> None:
+    def __init__(self, app: FastAPI, settings: ServeSettings) -> None:
+        self.service: Service = app.state.service
         super().__init__(
             uvicorn.Config(
-                app,
-                host=settings.host,
-                port=settings.port,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=settings.trusted_proxy is not None,
-                forwarded_allow_ips=settings.trusted_proxy,
-                timeout_graceful_shutdown=math.ceil(settings.grace),
-                lifespan="on",
-                limit_concurrency=settings.connections + 1,
-                ws="none",
-                backlog=_BACKLOG,
+                app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on",
+                ws="none", backlog=_BACKLOG, timeout_graceful_shutdown=math.ceil(settings.grace),
+                limit_concurrency=settings.concurrency + settings.waiting + MOST_CONNECTIONS,
             )
-        )
-        self._service: Service = app.state.service
-        self._settings = settings
-        self._on_start = on_start
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept."""
-        await super().startup(sockets)
-        host, port = (sockets or [])[0].getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        log_event("listening", url=url, artifact=self._service.name, version=self._service.program.id)
-        if self._on_start is not None:
-            self._on_start(url)
+        )  # fmt: skip
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, and finish what is under way as long as there is time for it."""
-        log_event("stopping", in_flight=self._service.work.running, grace=self._settings.grace)
+        """Finish requests under way within the grace period."""
+        log_event("stopping", in_flight=self.service.running)
         await super().shutdown(sockets)
         log_event("stopped", forced=self.force_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal stops, the second ends at once; neither is raised again afterwards."""
+        """Stop at the first signal and end at the second; neither is raised again afterwards."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens; who connects before the artifact is loaded waits for them.
+    """Return a socket that listens; clients that connect while the artifact loads wait.
 
     Raises:
-        InputError: The address is none, or is taken.
+        InputError: The address is not valid, or is taken.
     """
     try:
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
@@ -126,3 +106,38 @@ def listening(host: str, port: int) -> socket.socket:
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port or --host") from None
+
+
+class JsonLines(logging.Formatter):
+    """Formats every record as one JSON object; messages of other libraries may hold a question and are left out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"at": at, "level": record.levelname.lower()}
+        if record.name == LOGGER:
+            line |= {"event": record.msg, **record.__dict__["fields"]}
+        else:
+            line |= {"event": "log", "logger": record.name, "where": f"{record.module}:{record.lineno}"}
+            if record.name.split(".", 1)[0] in _PLAIN:
+                line["message"] = record.getMessage()
+            if record.exc_info and record.exc_info[0] is not None:
+                line["error"] = record.exc_info[0].__name__
+        return json.dumps(line, default=str)
+
+
+def write_logs(stream: IO[str] | None = None) -> None:
+    """Send all logs of this process to a stream as JSON lines; for a process that only serves.
+
+    Call it again once all libraries are imported, because some install handlers.
+    """
+    logging.raiseExceptions = False  # if nobody reads the log any more, nobody reads tracebacks about it either
+    handler = logging.StreamHandler(sys.stdout if stream is None else stream)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    for other in logging.Logger.manager.loggerDict.values():
+        if isinstance(other, logging.Logger):  # some libraries write to standard error with their handlers
+            other.handlers.clear()
+            other.propagate = True
+    for name in (LOGGER, "uvicorn"):
+        logging.getLogger(name).setLevel(logging.INFO)
