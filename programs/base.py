@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dspy
 from dspy.utils.exceptions import LMError
@@ -319,7 +319,8 @@ class Technique(Threaded):
 
     def _found(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """What the technique finds, or what the LM selects from a larger pool of it."""
-        found, asks = forward(self, **given), cast("Technique", self)
+        asks: Any = self
+        found = forward(asks, **given)
         return select(asks, found, **given) if self.knobs.get("select", False) else found
 
     def _gated(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
