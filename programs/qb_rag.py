@@ -48,7 +48,7 @@ class QBRAG(Technique):
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
         if retriever is not None:
-            _check_is_question_index(retriever)
+            self._check_retriever(retriever)
         super().__init__(retriever, **knobs)
 
     @property
@@ -75,16 +75,15 @@ class QBRAG(Technique):
         if self.retriever is not None:
             self.searched.check(self.matching)
 
+    def _check_retriever(self, retriever: Any) -> None:
+        from querywright.retrieval.generated_questions import build_command
+        from querywright.retrieval.question_index import QuestionIndex
+        from querywright.retrieval.replay import searched_by
 
-def _check_is_question_index(retriever: Any) -> None:
-    from querywright.retrieval.generated_questions import build_command
-    from querywright.retrieval.question_index import QuestionIndex
-    from querywright.retrieval.replay import searched_by
-
-    if not isinstance(searched_by(retriever), QuestionIndex):
-        name = getattr(retriever, "name", "NAME")
-        raise TechniqueError(
-            f"{QBRAG.NAME} searches the questions of a collection, which a {kind_of(retriever)} retriever "
-            f"({type(retriever).__name__}) does not; open them with the engine questions, and if there are none "
-            f"yet run {build_command(name)}"
-        )
+        if not isinstance(searched_by(retriever), QuestionIndex):
+            name = getattr(retriever, "name", "NAME")
+            raise TechniqueError(
+                f"{self.NAME} searches the questions of a collection, which a {kind_of(retriever)} retriever "
+                f"({type(retriever).__name__}) does not; open them with the engine questions, and if there are none "
+                f"yet run {build_command(name)}"
+            )
