@@ -12,12 +12,12 @@ export PIP_ROOT_USER_ACTION ?= ignore
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live lock licences sbom test test-all attack coverage lint .style .mypy .pyright docs table picture format bench bench-peers train-rewriter clean
+.PHONY: help install demo demo-live lock licences sbom test test-all attack coverage lint .package .style .mypy .pyright docs table picture format bench bench-peers train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-install: $(STAMP) ## Set up .venv with the pinned environment
+install: $(STAMP) .package ## Set up .venv with the pinned environment
 
 # torch goes first and pinned, so that no other package chooses its build. To take the build of an index of your own,
 # set PIP_INDEX_URL or PIP_FIND_LINKS. Builds of one version differ between indexes, so it has no hash; all else has one.
@@ -70,15 +70,22 @@ coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twic
 lint: $(STAMP) ## Style, types and floors
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target .style .mypy .pyright
 
-.style:
+# An editable install finds programs/, metrics/ and optimize/ through an import hook, which these tools cannot run. They
+# read the package from a folder of links, laid out as the package is installed.
+PACKAGE := build/package/querywright
+.package:
+	@rm -rf $(PACKAGE) && mkdir -p $(PACKAGE)
+	@ln -s $(addprefix "$(CURDIR)"/,$(wildcard src/querywright/*) programs metrics optimize) $(PACKAGE)
+
+.style: .package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	PYTHONPATH=build/package $(BIN)/lint-imports
 
-.mypy:
+.mypy: .package
 	$(BIN)/mypy -p querywright
 
-.pyright:
+.pyright: .package
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(STAMP) ## Build the documentation into build/site

@@ -9,6 +9,16 @@ import griffe
 BASES = frozenset({"NamedTuple", "BaseModel", "BaseRetriever", "_Strict"})
 
 
+class RootFolders(griffe.Extension):
+    """Puts the packages that stand in folders of the root where they are at run time: below ``querywright``."""
+
+    def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **_: Any) -> None:
+        """Read them after the package; griffe calls this for every package that it has read."""
+        if pkg.path == "querywright":
+            for name in ("programs", "metrics", "optimize"):
+                pkg.set_member(name, loader.load(name, try_relative_path=False))
+
+
 class Fields(griffe.Extension):
     """Gives such a class the ``__init__`` that it has at run time."""
 

@@ -21,10 +21,7 @@ from querywright.data.types import History
 from querywright.errors import TechniqueError
 from querywright.programs.base import MAX_PASSAGES, Technique, record_search
 from querywright.programs.hyperparameters import Knob
-from querywright.retrieval.generated_questions import build_command
-from querywright.retrieval.question_index import HYBRID, MATCHES, NEAREST, Matching, QuestionIndex
-from querywright.retrieval.replay import searched_by
-from querywright.retrieval.types import Hit, Query, kind_of
+from querywright.retrieval.types import HYBRID, MATCHES, NEAREST, Hit, Matching, Query, kind_of
 
 MATCH = Knob("match", NEAREST, "how stored questions lead to passages", choices=MATCHES)
 
@@ -50,13 +47,8 @@ class QBRAG(Technique):
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        if retriever is not None and not isinstance(searched_by(retriever), QuestionIndex):
-            name = getattr(retriever, "name", "NAME")
-            raise TechniqueError(
-                f"{self.NAME} searches the questions of a collection, which a {kind_of(retriever)} retriever "
-                f"({type(retriever).__name__}) does not; open them with the engine questions, and if there are none "
-                f"yet run {build_command(name)}"
-            )
+        if retriever is not None:
+            self._check_retriever(retriever)
         super().__init__(retriever, **knobs)
 
     @property
@@ -82,3 +74,16 @@ class QBRAG(Technique):
         super()._check_values()
         if self.retriever is not None:
             self.searched.check(self.matching)
+
+    def _check_retriever(self, retriever: Any) -> None:
+        from querywright.retrieval.generated_questions import build_command
+        from querywright.retrieval.question_index import QuestionIndex
+        from querywright.retrieval.replay import searched_by
+
+        if not isinstance(searched_by(retriever), QuestionIndex):
+            name = getattr(retriever, "name", "NAME")
+            raise TechniqueError(
+                f"{self.NAME} searches the questions of a collection, which a {kind_of(retriever)} retriever "
+                f"({type(retriever).__name__}) does not; open them with the engine questions, and if there are none "
+                f"yet run {build_command(name)}"
+            )

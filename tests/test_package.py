@@ -92,14 +92,31 @@ def test_the_working_folder(tmp_path, monkeypatch):
                 opens(wrong)
 
 
-@pytest.mark.slow
-def test_a_wheel_holds_everything_and_works_where_there_is_nothing_else(tmp_path):
-    tree, place, python = tmp_path / "tree", tmp_path / "empty", tmp_path / "venv" / "bin" / "python"
-    for name in ("src", "programs", "metrics", "optimize"):  # a copy, in which no earlier build stands in for a file
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the source, in which no earlier build stands in for a file."""
+    for name in ("src", "programs", "metrics", "optimize"):
         skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=skip)
+        shutil.copytree(ROOT / name, tmp_path / "tree" / name, ignore=skip)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
+        shutil.copy(ROOT / name, tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+@pytest.mark.slow
+def test_an_editable_install_finds_a_new_file_of_a_root_folder_at_once(tree, tmp_path):
+    install = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index")
+    _run(*install, "--target", tmp_path / "site", "-e", tree)
+    (tree / "metrics" / "brand_new.py").write_text("VALUE = 3\n")
+    script = f"import site; site.addsitedir({str(tmp_path / 'site')!r})\n"
+    script += "from querywright.metrics import brand_new, retrieval; print(brand_new.VALUE, retrieval.__file__)"
+    value, file = _run(sys.executable, "-S", "-c", script, cwd=tmp_path).split()
+    assert (value, file) == ("3", str(tree / "metrics" / "retrieval.py"))
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_everything_and_works_where_there_is_nothing_else(tree, tmp_path):
+    place, python = tmp_path / "empty", tmp_path / "venv" / "bin" / "python"
     _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, tree)
     (wheel,) = tmp_path.glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("querywright/")}

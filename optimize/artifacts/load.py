@@ -23,8 +23,7 @@ from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.writers import find_rewriter
 from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class, use_writer
-from querywright.retrieval.addresses import is_collection
-from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.callable import as_retriever, is_collection
 from querywright.retrieval.checks import check_filter
 from querywright.retrieval.collection import collection_folder, no_collection, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever

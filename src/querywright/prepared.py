@@ -49,8 +49,7 @@ from querywright.programs import (
 )
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.readers import reader_for
-from querywright.retrieval.addresses import is_collection
-from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.callable import as_retriever, is_collection
 from querywright.retrieval.checks import tell_searched
 from querywright.retrieval.chroma import ForeignChromaRetriever
 from querywright.retrieval.collection import collection_folder, read_manifest

@@ -6,7 +6,7 @@ import pytest
 
 from querywright.errors import InputError, TechniqueError
 from querywright.programs import QBRAG, HyDE, PlainRetrieval
-from querywright.retrieval.question_index import Matching
+from querywright.retrieval.types import Matching
 
 QUESTION = "Which drug is the right one?"
 

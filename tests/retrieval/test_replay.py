@@ -14,9 +14,8 @@ from querywright.retrieval.callable import CallableRetriever
 from querywright.retrieval.engines import ENGINES, open_retriever
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
-from querywright.retrieval.question_index import Matching
 from querywright.retrieval.replay import ReplayRetriever
-from querywright.retrieval.types import Hit
+from querywright.retrieval.types import Hit, Matching
 
 WORDS = ["aspirin", "insulin", "warfarin", "statin", "sugar", "blood", "heart", "liver", "dose"]
 QUERIES = ["aspirin and blood", "sugar", "heart dose", "liver tablet statin", "insulin"]

@@ -1,15 +1,28 @@
 """Questions and passages: what they are, how they are read, checked and split, and the packaged sample.
 
-Nothing here imports pandas, pyarrow, datasets or dspy before a source needs it.
+The names below are imported when they are first used, and pandas, pyarrow, datasets and dspy when a source needs them.
 """
 
 from __future__ import annotations
 
-from querywright.data.documents import read_documents
-from querywright.data.packaged import load_sample
-from querywright.data.reading import read_passages, read_questions
-from querywright.data.splits import Splits, data_hash, split_questions
-from querywright.data.types import Label, Passage, Question
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from querywright.data.documents import read_documents
+    from querywright.data.packaged import load_sample
+    from querywright.data.reading import read_passages, read_questions
+    from querywright.data.splits import Splits, data_hash, split_questions
+    from querywright.data.types import Label, Passage, Question
+
+_HOMES = {
+    "documents": ("read_documents",),
+    "packaged": ("load_sample",),
+    "reading": ("read_passages", "read_questions"),
+    "splits": ("Splits", "data_hash", "split_questions"),
+    "types": ("Label", "Passage", "Question"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Label",
@@ -23,3 +36,9 @@ __all__ = [
     "read_questions",
     "split_questions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"querywright.data.{_HOME[name]}"), name)

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 import dspy
@@ -24,9 +24,11 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.answer_text import find_choice
 from querywright.data.types import Passage
 from querywright.models.constrained_decoding import apostrophes
-from querywright.models.engine import LMEngine
 from querywright.models.response_parsing import JSON_REQUEST, read_object, strip_thinking
 from querywright.models.usage import Cost, Unread
+
+if TYPE_CHECKING:
+    from querywright.models.engine import LMEngine
 
 _QUOTED = 160  # characters of an answer that could not be read, where it is told
 _MARKER = re.compile(r"\[\[\s*##|<\|")
@@ -169,8 +171,7 @@ class PromptAdapter(JSONAdapter):
 
     def _repairing(self, lm: Any, signature: Any, error: AdapterParseError) -> PromptAdapter:
         """An adapter that asks once more, in another prompt; the repair is entered in the LM's ledger."""
-        engine = getattr(lm, "engine", None)
-        if isinstance(engine, LMEngine):
+        if engine := _own_engine(lm):
             engine.ledger.add(Cost(repairs=1))
         names = ", ".join(json.dumps(name) for name in signature.output_fields)
         wrong = error.message.partition("\n\n")[0]
@@ -188,13 +189,19 @@ def _last_try(lm: Any, signature: Any) -> Iterator[None]:
     try:
         yield
     except AdapterParseError as error:
-        engine = getattr(lm, "engine", None)
-        if isinstance(engine, LMEngine):
+        if engine := _own_engine(lm):
             said = textwrap.shorten(_UNSEEN.sub("", str(error.lm_response or "")), _QUOTED, placeholder=" ...")
             wanted = " and ".join(json.dumps(name) for name in signature.output_fields)
             told = f"{said!r}, where a JSON object with {wanted} was wanted of {lm.model}"
             engine.ledger.add(Cost(unreadable=1), Unread(told, engine.limits.max_unreadable))
         raise
+
+
+def _own_engine(lm: Any) -> LMEngine | None:
+    from querywright.models.engine import LMEngine
+
+    engine = getattr(lm, "engine", None)
+    return engine if isinstance(engine, LMEngine) else None
 
 
 def _limit(properties: dict[str, Any], signature: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import weakref
 from collections.abc import Iterator
@@ -23,19 +22,6 @@ FORMS = "FOLDER#NAME, where chromadb.PersistentClient has that folder, or http:/
 def is_address(name: str) -> bool:
     """Whether a collection is named by its place; no name of ours holds these marks."""
     return not {"#", "/", os.sep}.isdisjoint(name)
-
-
-def is_collection(given: Any) -> bool:
-    """Whether it is a collection that ``chromadb`` opened.
-
-    Raises:
-        InputError: It is one of an async client.
-    """
-    named = ("query", "get", "count", "modify")
-    found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
-    if found and inspect.iscoroutinefunction(getattr(given, "get", None)):
-        raise InputError(f"{given!r:.80} is of an async client; open it with chromadb.HttpClient and give that")
-    return found
 
 
 def open_collection(address: str) -> Any:

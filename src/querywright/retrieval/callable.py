@@ -16,8 +16,6 @@ from uuid import UUID
 
 from querywright.data.types import Passage, Scalar
 from querywright.errors import InputError, QuerywrightError
-from querywright.imports import imported
-from querywright.retrieval.addresses import is_collection
 from querywright.retrieval.types import Hit, Kind, Retriever, check_queries
 from querywright.shared import Shared
 
@@ -145,6 +143,19 @@ class CallableRetriever(Shared):
         return value
 
 
+def is_collection(given: Any) -> bool:
+    """Whether it is a collection that ``chromadb`` opened.
+
+    Raises:
+        InputError: It is one of an async client.
+    """
+    named = ("query", "get", "count", "modify")
+    found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
+    if found and inspect.iscoroutinefunction(getattr(given, "get", None)):
+        raise InputError(f"{given!r:.80} is of an async client; open it with chromadb.HttpClient and give that")
+    return found
+
+
 def as_retriever(obj: Any) -> Retriever:
     """The object itself when it is a ``Retriever``, otherwise wrapped.
 
@@ -170,6 +181,8 @@ def named_retriever(name: str) -> Retriever:
     Raises:
         InputError: It cannot be imported or called, or what it gives is no retriever.
     """
+    from querywright.imports import imported
+
     found = imported(name, "retriever")
     try:
         return as_retriever(found() if inspect.isroutine(found) or inspect.isclass(found) else found)

@@ -29,7 +29,8 @@ from querywright.models.embedder import (
     with_store,
 )
 from querywright.models.store import open_store
-from querywright.retrieval.addresses import embeds_itself, is_address, is_collection, open_collection
+from querywright.retrieval.addresses import embeds_itself, is_address, open_collection
+from querywright.retrieval.callable import is_collection
 from querywright.retrieval.chroma_index import check_process, chroma_errors, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,

@@ -37,13 +37,8 @@ from querywright.retrieval.generated_questions import (
     questions_name,
     stored_answers,
 )
-from querywright.retrieval.types import Hit, Kind, check_queries
+from querywright.retrieval.types import FILLED, HYBRID, MATCHES, PROTOTYPES, Hit, Kind, Matching, check_queries
 
-NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
-MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
-"""``nearest``: a question leads to the passage it was written for. ``hybrid``: that, with the similarity of query and
-passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: the questions
-around the prototype nearest to the query, then those around the next (QuIM-RAG)."""
 ITERATIONS = 25
 """Of k-means, which finds the prototypes."""
 
@@ -54,39 +49,6 @@ FETCHED = 8
 """Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and
 forty hits cost hardly more than five, a second search twice as much."""
 DRAWS_KEPT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """How a query is matched.
-
-    Args:
-        match: One of ``MATCHES``. Default ``nearest``.
-        coverage: Questions per passage on average that take part, 0 or more; 0 is all of them. Default 0.
-        keep_partial: Whether questions that their passage answers only in part take part. Default False.
-        weight: Share of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
-        depth: Passages that a hybrid takes from each of its two lists, 1 or more; never fewer than are wanted.
-            Default 100.
-
-    Raises:
-        InputError: A value is not allowed.
-    """
-
-    match: str = NEAREST
-    coverage: float = 0
-    keep_partial: bool = False
-    weight: float = 0.5
-    depth: int = 100
-
-    def __post_init__(self) -> None:
-        if self.match not in MATCHES:
-            raise InputError(f"match must be one of {', '.join(MATCHES)}, but got {self.match!r}")
-        if not (math.isfinite(self.coverage) and self.coverage >= 0):
-            raise InputError(f"coverage must be a number of 0 or more, but got {self.coverage}")
-        if not 0 <= self.weight <= 1:
-            raise InputError(f"weight must be 0 to 1, but got {self.weight}")
-        if self.depth < 1:
-            raise InputError(f"depth must be 1 or more, but got {self.depth}")
 
 
 class QuestionIndex(HeldPassages):

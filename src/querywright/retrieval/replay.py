@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from querywright.errors import InputError, QuerywrightError
 from querywright.files import json_digest
 from querywright.models.store import Store
-from querywright.retrieval.question_index import HYBRID, Matching
-from querywright.retrieval.types import Hit, check_queries, kind_of
+from querywright.retrieval.types import HYBRID, Hit, Matching, check_queries, kind_of
 from querywright.shared import Shared
 
 LEAST_DEPTH = 25

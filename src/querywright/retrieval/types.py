@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
 from querywright.data.types import Passage
 from querywright.errors import InputError
-from querywright.models.embedder import Vectors
+
+if TYPE_CHECKING:
+    from querywright.models.embedder import Vectors
 
 Kind = Literal["dense", "lexical", "hybrid", "foreign"]
 """What a retriever goes by: ``dense`` the nearness of vectors, ``lexical`` shared words, ``hybrid`` several of
 these, ``foreign`` what is not ours and may be anything. Every retriever of ours has it as the class attribute
 ``kind``."""
+
+NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
+MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
+"""``nearest``: a question leads to the passage it was written for. ``hybrid``: that, with the similarity of query and
+passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: the questions
+around the prototype nearest to the query, then those around the next (QuIM-RAG)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """How a query is matched.
+
+    Args:
+        match: One of ``MATCHES``. Default ``nearest``.
+        coverage: Questions per passage on average that take part, 0 or more; 0 is all of them. Default 0.
+        keep_partial: Whether questions that their passage answers only in part take part. Default False.
+        weight: Share of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
+        depth: Passages that a hybrid takes from each of its two lists, 1 or more; never fewer than are wanted.
+            Default 100.
+
+    Raises:
+        InputError: A value is not allowed.
+    """
+
+    match: str = NEAREST
+    coverage: float = 0
+    keep_partial: bool = False
+    weight: float = 0.5
+    depth: int = 100
+
+    def __post_init__(self) -> None:
+        if self.match not in MATCHES:
+            raise InputError(f"match must be one of {', '.join(MATCHES)}, but got {self.match!r}")
+        if not (math.isfinite(self.coverage) and self.coverage >= 0):
+            raise InputError(f"coverage must be a number of 0 or more, but got {self.coverage}")
+        if not 0 <= self.weight <= 1:
+            raise InputError(f"weight must be 0 to 1, but got {self.weight}")
+        if self.depth < 1:
+            raise InputError(f"depth must be 1 or more, but got {self.depth}")
 
 
 @dataclass(frozen=True, slots=True)
