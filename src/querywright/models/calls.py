@@ -22,6 +22,7 @@ class Layer(Protocol):
 
     def complete(self, request: Request, /) -> Response:
         """Return the answer to a request."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def check_filter(retriever: Any) -> None:
     """Raise an ``InputError`` if the filter of a retriever passes none of its passages."""
     where: Any = getattr(retriever, "where", None)
     passages: Any = getattr(retriever, "passages", None)
-    if not isinstance(where, Mapping) or not callable(passages):
+    if not isinstance(where, Mapping) or passages is None:
         return
     if isinstance(retriever, ForeignChromaRetriever) and retriever.passes_some():
         return  # Chroma says so without sending its passages
