@@ -54,7 +54,7 @@ def test_a_question_is_answered_with_what_it_came_from_and_counted(run):
     assert server.metric("requests_total", route="other", status="404") == 1
     assert server.metric("lm_calls_total", how="made") == 1
     assert server.metric("request_seconds_count", route="/ask") == 1
-    assert server.metric("in_flight") == 1  # the one that asks for it
+    server.wait_for(lambda: server.metric("in_flight") == 1)  # the one that asks for it
 
 
 def test_options_are_chosen_from(run, make, scripted):

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dspy.lm15 import Request, Response
-
 if TYPE_CHECKING:
+    from dspy.lm15 import Request, Response
+
     from querywright.models.pieces import Ear
     from querywright.models.transcript import Entry
     from querywright.models.usage import Ledger
