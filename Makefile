@@ -71,11 +71,11 @@ lint: $(STAMP) ## Style, types and floors
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target .style .mypy .pyright
 
 # An editable install finds programs/, metrics/ and optimize/ through an import hook, which these tools cannot run. They
-# read the package from a folder of links, laid out as the package is installed.
+# read the package from a copy, laid out as the package is installed.
 PACKAGE := build/package/querywright
 .package:
 	@rm -rf $(PACKAGE) && mkdir -p $(PACKAGE)
-	@ln -s $(addprefix "$(CURDIR)"/,$(wildcard src/querywright/*) programs metrics optimize) $(PACKAGE)
+	@cp -Rp src/querywright/* programs metrics optimize $(PACKAGE)
 
 .style: .package
 	$(BIN)/ruff check .

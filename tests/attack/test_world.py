@@ -281,7 +281,7 @@ def test_hostile_texts_in_reports_and_in_the_viewer(
         seen = chromium(page, budget)
         attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page, canary.asked))
         if page == f"{viewer.url}/":
-            assert seen.count("&lt;svg/onload=") > 1, "the viewer shows no run"
+            assert "&lt;svg/onload=" in seen, "the viewer shows no run"
     control = tmp_path / "control.html"
     control.write_text(f"<title>x</title>{texts[0]}")
     assert "<title>OWNED" in chromium(control.as_uri(), budget), "what a script does is not seen here"

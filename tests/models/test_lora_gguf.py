@@ -43,7 +43,7 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
 
 
 def greedy(base, prompt):
-    ids = torch.tensor([encode(base.tokenizer, base.kind, [("user", prompt)])])
+    ids = torch.tensor([encode(base.tokenizer, [("user", prompt)])])
     with torch.no_grad():
         out = base.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     return base.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
