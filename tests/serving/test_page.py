@@ -44,5 +44,5 @@ def page(run: Any, make: Any, scripted: Any, token: str, chromium: Any) -> Any:
 def test_a_question_shows_its_answer_passages_and_queries(page):
     dom = page("What of 7, in it's words?", reader="grounded")
     assert ">answer 7</div>" in dom
-    assert "<h3>Title 1</h3>" in dom
-    assert ">original: What of 7, in it's words?</li>" in dom
+    assert '<li class="support"><h3>Title 1</h3>' in dom
+    assert "<li>original: What of 7, in it's words?</li>" in dom

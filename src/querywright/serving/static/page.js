@@ -7,7 +7,7 @@ let served = null, running = null;
 function make(tag, text, className = "") {
   const made = document.createElement(tag);
   made.textContent = text;
-  made.className = className;
+  if (className) made.className = className;
   return made;
 }
 
