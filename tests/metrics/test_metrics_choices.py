@@ -39,6 +39,8 @@ def test_option_text_alone(answer, index):
         '{"answer": "B"}',
         "The answer is $\\boxed{B}$.",
         "Option B is correct.",
+        "It is B",
+        "I think that's (B), since it slows the heart.",
         "B is the right answer.",
         "B, a drug that slows the heart",
         "The answer is B, C-reactive protein does not matter",
@@ -79,6 +81,8 @@ def test_final_letter(answer):
         "\u300cB\u300d",
         "Antwort: B",
         "Die richtige Antwort ist B.",
+        "Richtig ist B.",
+        "C'est la B.",
         "La bonne réponse est la B",
         "La respuesta correcta es B.",
         "A resposta correta é B.",
@@ -119,6 +123,8 @@ def test_final_letter_inside_marks_and_in_other_languages(answer):
         "E",
         "The answer is A. No, the answer is Z.",
         "The answer is B-cell therapy",
+        "It is a cat",
+        "It is not B.",
         "Aspirin or insulin",
         "Answer: A. Insulin",  # letter and text disagree
         "A) Aspirin\nB) A beta blocker\nC) Insulin",  # the list said again
