@@ -85,7 +85,7 @@ def notebook() -> str:
 APPLICATIONS: dict[str, tuple[str, ...]] = {
     "What load gives": (
         "optimize.artifacts.loaded.Event",
-        "optimize.artifacts.loaded.Answered",
+        "optimize.artifacts.loaded.BatchAnswer",
     ),
     "Artifacts in other hands": ("optimize.artifacts.verify.verify",),
     "Serving": ("serving.settings.ServeSettings", "serving.server.serve", "serving.app.make_app"),

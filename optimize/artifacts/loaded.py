@@ -26,11 +26,11 @@ from querywright.programs.readers import MultipleChoiceReader
 from querywright.programs.steps import telling
 from querywright.retrieval.types import Query
 
-Asked = str | tuple[str, Sequence[str] | None] | Question
+QuestionForm = str | tuple[str, Sequence[str] | None] | Question
 """A question, with its options where it has any."""
 
 Options = Sequence[str] | None
-Given = Mapping[str, Any]
+Inputs = Mapping[str, Any]
 """``question``, ``options`` and, where there is one, ``history``."""
 
 
@@ -53,8 +53,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A question and what came of it.
+class BatchAnswer:
+    """A question of a batch, with its prediction or its error.
 
     Args:
         question: The question.
@@ -127,8 +127,8 @@ class LoadedProgram:
         return await self._ask_async(self._retrieving, _given(question, options, history))
 
     def batch(
-        self, questions: Sequence[Asked], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
-    ) -> list[Answered]:
+        self, questions: Sequence[QuestionForm], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
+    ) -> list[BatchAnswer]:
         """Ask many questions side by side; a failure is that question's own.
 
         Ctrl-C ends it at once. What was answered until then is in the LM's store, and asked for again it costs
@@ -162,7 +162,7 @@ class LoadedProgram:
             lambda one: self(one[0], one[1] or None, history=one[2]), work, threads=threads, on_done=count
         )
         return [
-            Answered(*one, None, made) if isinstance(made, Exception) else Answered(*one, made, None)
+            BatchAnswer(*one, None, made) if isinstance(made, Exception) else BatchAnswer(*one, made, None)
             for one, made in zip(asked, results, strict=True)
         ]
 
@@ -244,11 +244,11 @@ class LoadedProgram:
             error.args = (f"{error}{remedy}", *error.args[1:])
             raise
 
-    def _ask(self, program: RAG, given: Given, listener: Listener | None = None) -> dspy.Prediction:
+    def _ask(self, program: RAG, given: Inputs, listener: Listener | None = None) -> dspy.Prediction:
         with self._asking(), telling(listener):
             return program(**given)
 
-    async def _ask_async(self, program: RAG, given: Given, listener: Listener | None = None) -> dspy.Prediction:
+    async def _ask_async(self, program: RAG, given: Inputs, listener: Listener | None = None) -> dspy.Prediction:
         with self._asking(), telling(listener):
             return await program.acall(**given)
 
@@ -322,7 +322,7 @@ def _given(question: str, options: Options, history: History) -> dict[str, Any]:
     return {**given, "history": turns} if turns else given
 
 
-def _text_and_options(place: int, question: Asked) -> tuple[str, tuple[str, ...]]:
+def _text_and_options(place: int, question: QuestionForm) -> tuple[str, tuple[str, ...]]:
     given: Any = question
     if isinstance(question, Question):
         given = (question.question, question.options)
