@@ -161,6 +161,7 @@ class Token(NamedTuple):
     end: int
 
 
+@lru_cache(maxsize=4096)
 def plain(text: str) -> str:
     """Return a text in one Unicode form, without Markdown, LaTeX, HTML tags; letters keep their case.
 
@@ -265,7 +266,7 @@ def occurs_in(answer: str, text: str) -> bool:
         return False
     letter = len(said) == 1 and said[0] in _ARTICLES  # "A" is a letter by its capital
     for inside, articles in _READINGS[:2] if letter else _READINGS:
-        wanted, given = (_texts(one, inside, articles, letter) for one in (form, _plain(text)))
+        wanted, given = (_texts(one, inside, articles, letter) for one in (form, plain(text)))
         if wanted and f" {' '.join(wanted)} " in f" {' '.join(given)} ":
             return True
     return False
@@ -314,13 +315,8 @@ class _Scanned(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _plain(text: str) -> str:
-    return plain(text)
-
-
-@lru_cache(maxsize=4096)
 def _letters(text: str) -> str:
-    return re.sub(r"[\W\d_]+", "", fold(_plain(text)))
+    return re.sub(r"[\W\d_]+", "", fold(plain(text)))
 
 
 @lru_cache(maxsize=4096)
