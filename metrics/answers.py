@@ -292,7 +292,8 @@ _POINTED = (
     rf"(?:\b(?:it|this|that)(?:'s|\s+is)|\b(?:es|das)\s+ist|\bc'est|^\W*(?:es|è|é)|(?<!{_PART}){_CORRECT}{_IS})\s*"
 )
 _ANNOUNCED = (
-    rf"(?:{_NAMED}{_IS}|{_CHOSEN}|{_POINTED})(?:(?:the|la|a(?=\s+letra))\s+)?(?:(?:{ANSWER_WORDS})\s*)?{_LETTER}"
+    rf"(?:{_NAMED}{_IS}|{_CHOSEN}|(?P<pointed>{_POINTED}))(?:(?:the|la|a(?=\s+letra))\s+)?(?:(?:{ANSWER_WORDS})\s*)?"
+    rf"{_LETTER}"
 )
 _BARE = rf"(?:^\W*(?:(?!not\b)[^\s\d!-@]+\s+){{0,2}}?{_NAMED}\s+|{_NAMED}(?<=[{CJK}])\s*){_LETTER}"
 _JUDGED = rf"(?:^\s*|{_NAMED}\s+){_LETTER}[)\]\"']*\s+(?:is|ist|est|es|é|è)\s+(?:the\s+|die\s+|la\s+|a\s+)?{_CORRECT}\b"
@@ -364,6 +365,8 @@ def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> 
             index = _index_of_letter(match["letter"], menu)
             if named is not None and named != index:
                 index = _INVALID
+            if index == _INVALID and match.groupdict().get("pointed"):
+                continue  # "it is O" may be said of a blood group
             if announced or not rest.strip():
                 final.append((at, index))
             elif index != _INVALID or named is not None:

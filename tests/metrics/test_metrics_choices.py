@@ -162,6 +162,7 @@ def test_letters_inside_names(answer, index):
         ("She needs aspirin with insulin now", DRUGS, 3),  # the longer text, not the two inside it
         ("Yes, it is safe", ["yes", "no", "maybe"], 0),
         ("maybe yes, maybe no", ["yes", "no", "maybe"], None),
+        ("Yes, it is O.", ["yes", "no", "maybe"], 0),  # no option has this letter
         ("about 2.5 mg", ["5", "2.5", "25"], 1),
         ("about 2.5 mg", ["5", "3", "25"], None),
         ("The genotype is Aa.", ["AA", "Aa", "aa"], 1),
