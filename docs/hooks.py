@@ -31,7 +31,7 @@ def knobs() -> str:
     """Every technique with what its module says, and a table of its knobs."""
     from querywright.cli.techniques import technique_rows
     from querywright.programs import TECHNIQUES
-    from querywright.programs.gate import SHARED_KNOBS
+    from querywright.programs.base import SHARED_KNOBS
 
     parts = []
     of_all = {(knob.name, knob.default) for knob in SHARED_KNOBS}
@@ -85,7 +85,7 @@ def notebook() -> str:
 APPLICATIONS: dict[str, tuple[str, ...]] = {
     "What load gives": (
         "optimize.artifacts.loaded.Event",
-        "optimize.artifacts.loaded.Answered",
+        "optimize.artifacts.loaded.BatchAnswer",
     ),
     "Artifacts in other hands": ("optimize.artifacts.verify.verify",),
     "Serving": ("serving.settings.ServeSettings", "serving.server.serve", "serving.app.make_app"),

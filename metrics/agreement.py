@@ -119,18 +119,6 @@ def resampled_figure(statistic: Callable[[np.ndarray], float], count: int, reaso
     return _figure(value, drawn, reason)
 
 
-def correlations(people: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
-    """Spearman's rho and Pearson's r of scores, shape (n,) each; NaN where either side is all the same."""
-    import numpy as np
-    from scipy.stats import rankdata
-
-    if not len(people) or np.ptp(people) == 0 or np.ptp(judge) == 0:
-        return math.nan, math.nan
-    pairs = ((rankdata(people), rankdata(judge)), (people, judge))
-    rho, r = (float(np.corrcoef(*pair)[0, 1]) for pair in pairs)
-    return rho, r
-
-
 def paired_difference(
     people: Sequence[str],
     before: Sequence[str | None],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,11 +18,9 @@ from querywright.answer_text import (
     Token,
     closest_tokens,
     find_choice,
-    mmlu_form,
     occurs_in,
     plain,
     same_answer,
-    squad_form,
     tokens,
     words,
 )
@@ -76,13 +75,16 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
 def squad_exact_match(prediction: str, answers: Sequence[str]) -> float:
     """Return SQuAD's exact match, for figures next to those of papers. See `exact_match`.
 
+    Both texts are lowercased, ASCII punctuation is deleted (``2.5`` becomes ``25``), the articles a, an and the become
+    spaces, and white space is collapsed.
+
     Args:
         prediction: The answer given.
         answers: All accepted answers.
 
     Source: Rajpurkar et al. 2016, arXiv:1606.05250.
     """
-    return _best(lambda one, other: float(squad_form(one) == squad_form(other)), prediction, answers)
+    return _best(lambda one, other: float(_squad_form(one) == _squad_form(other)), prediction, answers)
 
 
 def squad_f1(prediction: str, answers: Sequence[str]) -> float:
@@ -94,7 +96,9 @@ def squad_f1(prediction: str, answers: Sequence[str]) -> float:
 
     Source: Rajpurkar et al. 2016, arXiv:1606.05250; for an empty side as in SQuAD 2.0.
     """
-    return _best(lambda one, other: _token_f1(squad_form(one).split(), squad_form(other).split()), prediction, answers)
+    return _best(
+        lambda one, other: _token_f1(_squad_form(one).split(), _squad_form(other).split()), prediction, answers
+    )
 
 
 def contains_answer(prediction: str, answers: Sequence[str]) -> float:
@@ -175,21 +179,15 @@ def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
 
     It is for figures next to those of papers: case, ASCII punctuation and outer white space are deleted, and no letter
     is looked for in a sentence. `choice_accuracy` is the default because it reads an answer in a sentence, and does
-    not take the option ``2.5`` for ``25``. The text counts because the readers here may answer with it.
+    not take the option ``2.5`` for ``25``. The text counts because the readers here may answer with it. Arguments and
+    errors are those of `choice_accuracy`.
 
-    Args:
-        answer: What the reader wrote.
-        options: Option texts in the order shown.
-        right: Text of the right option.
-
-    Raises:
-        DataError: ``right`` is not one of the options.
-
-    Source: see `querywright.answer_text.mmlu_form`.
+    Source: the task ``mmlu_generative`` of EleutherAI's lm-evaluation-harness, after Hendrycks et al. 2021,
+    arXiv:2009.03300, who compare the likelihood of the letters.
     """
     _check_right(right, options)
     letter = chr(ord("a") + list(options).index(right))
-    return float(mmlu_form(answer) in {letter, mmlu_form(right)})
+    return float(_mmlu_form(answer) in {letter, _mmlu_form(right)})
 
 
 def is_invalid_choice(answer: str, options: Sequence[str]) -> bool:
@@ -204,11 +202,11 @@ def extract_option(answer: str, options: Sequence[str]) -> int | None:
 
     1. The answer is an option's text (`querywright.answer_text.find_choice`): case, marks around it and final
        punctuation do not matter, unless two options differ only by these (genotypes ``AA``, ``Aa``).
-    2. A letter given as the final answer: announced ("Answer: B", "the answer is B", "option B", "Antwort: B",
-       ``\boxed{B}``), alone on a line ("B", "(B)", "B."), or in front of a line ("B) text", one letter only). The
-       last one wins. A letter beyond the number of options and a letter whose text is another option's are invalid;
-       "A or B" picks no letter. Neither an article ("a drug") nor a letter inside an option's text or an abbreviated
-       name ("E. coli") is taken for one.
+    2. A letter given as the final answer: announced ("Answer: B", "the answer is B", "it is B", "option B",
+       "Antwort: B", ``\boxed{B}``), alone on a line ("B", "(B)", "B."), or in front of a line ("B) text", one letter
+       only). The last one wins. A letter beyond the number of options and a letter whose text is another option's are
+       invalid; "A or B" picks no letter. Neither an article ("a drug") nor a letter inside an option's text or an
+       abbreviated name ("E. coli") is taken for one.
     3. The text of one option, and of no other, occurs in the answer as whole words. A text inside a longer
        option's text is not counted, nor inside a hyphenated word. Negations are not understood.
 
@@ -240,6 +238,17 @@ def _best(score: Callable[[str, str], float], prediction: str, answers: Sequence
 
 def _token_f1(given: list[str], wanted: list[str]) -> float:
     return 1.0 if given == wanted else f1(*overlap(given, wanted))
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _squad_form(text: str) -> str:
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _mmlu_form(text: str) -> str:
+    return text.strip().partition("\n")[0].lower().translate(_PUNCTUATION).strip()
 
 
 def _check_right(right: str, options: Sequence[str]) -> None:
@@ -279,7 +288,13 @@ _IS = (
 )
 _NAMED = rf"(?<!{_PART})(?:{ANSWER_WORDS})[\"']?"
 _CHOSEN = r"\bI(?:['\s](?:will|would|ll|d))?\s+(?:choose|chose|pick|select|go\s+with)\s+"
-_ANNOUNCED = rf"(?:{_NAMED}{_IS}|{_CHOSEN})(?:(?:the|la|a(?=\s+letra))\s+)?(?:(?:{ANSWER_WORDS})\s*)?{_LETTER}"
+_POINTED = (
+    rf"(?:\b(?:it|this|that)(?:'s|\s+is)|\b(?:es|das)\s+ist|\bc'est|^\W*(?:es|è|é)|(?<!{_PART}){_CORRECT}{_IS})\s*"
+)
+_ANNOUNCED = (
+    rf"(?:{_NAMED}{_IS}|{_CHOSEN}|(?P<pointed>{_POINTED}))(?:(?:the|la|a(?=\s+letra))\s+)?(?:(?:{ANSWER_WORDS})\s*)?"
+    rf"{_LETTER}"
+)
 _BARE = rf"(?:^\W*(?:(?!not\b)[^\s\d!-@]+\s+){{0,2}}?{_NAMED}\s+|{_NAMED}(?<=[{CJK}])\s*){_LETTER}"
 _JUDGED = rf"(?:^\s*|{_NAMED}\s+){_LETTER}[)\]\"']*\s+(?:is|ist|est|es|é|è)\s+(?:the\s+|die\s+|la\s+|a\s+)?{_CORRECT}\b"
 # What may follow a letter: closing marks, the end of the line, a stop, a dash, a reason, an ending; no other word.
@@ -350,6 +365,8 @@ def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> 
             index = _index_of_letter(match["letter"], menu)
             if named is not None and named != index:
                 index = _INVALID
+            if index == _INVALID and match.groupdict().get("pointed"):
+                continue  # "it is O" may be said of a blood group
             if announced or not rest.strip():
                 final.append((at, index))
             elif index != _INVALID or named is not None:

@@ -16,7 +16,6 @@ from querywright.metrics.agreement import (
     FIGURES,
     Figure,
     agreement_figures,
-    correlations,
     resampled_figure,
     shown,
     tables_of,
@@ -217,15 +216,18 @@ def _graded(judge: Judge, pairs: Sequence[tuple[Judged, str | None]], seed: int)
     Source: QB-RAG, arXiv:2407.18044, which holds its guideline score against experts by both figures.
     """
     import numpy as np
+    from scipy.stats import pearsonr, spearmanr
 
     _, scores = _scores(judge, [(o.case.question.id, o.case.response or "", o.label, said) for o, said in pairs])
     answers = [row[~np.isnan(row).any(axis=1)] for row in scores]
 
-    def figure(which: int) -> Figure:
+    def figure(correlation: Any) -> Figure:
         def statistic(places: np.ndarray) -> float:
-            return correlations(*np.concatenate([answers[place] for place in places]).T)[which]
+            people, judged = np.concatenate([answers[place] for place in places]).T
+            same = not len(people) or np.ptp(people) == 0 or np.ptp(judged) == 0
+            return math.nan if same else float(correlation(people, judged).statistic)
 
         reason = "people or the judge give every answer the same score"
         return resampled_figure(statistic, len(answers), reason, seed=seed)
 
-    return {name: figure(which) for which, name in enumerate(("spearman", "pearson"))}
+    return {"spearman": figure(spearmanr), "pearson": figure(pearsonr)}

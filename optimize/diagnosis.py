@@ -53,7 +53,7 @@ MEANING: Mapping[Stage, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class QuestionOutcome:
     """What became of one question in one arm; whether its reader is right without passages, and with the deciding ones.
 
     These are None where that was not asked, or there are no deciding passages.
@@ -72,13 +72,13 @@ class Diagnosis:
     Args:
         metric: What says that an answer is right: 1.0 in this metric.
         jointly: Questions whose evidence is all of their helpful passages; of the others it is any one of them.
-        arms: One ``Lost`` a question, in their order, by arm.
+        arms: One ``QuestionOutcome`` a question, in their order, by arm.
         telling: Ids of the questions that tell most: the arms differ, and the deciding passages would have helped.
     """
 
     metric: str
     jointly: int
-    arms: Mapping[str, tuple[Lost, ...]]
+    arms: Mapping[str, tuple[QuestionOutcome, ...]]
     telling: tuple[str, ...]
 
     def counts(self, arm: str) -> Counter[Stage]:
@@ -129,12 +129,12 @@ def diagnose(
         if [row.id for row in one.rows] != ids:
             raise InputError(f"{one.name} was not evaluated on the questions that are to be diagnosed")
     nothing: list[Row | None] = [None] * len(questions)
-    lost: dict[str, tuple[Lost, ...]] = {}
+    lost: dict[str, tuple[QuestionOutcome, ...]] = {}
     for arm in arms:
         without, perfect = (one[arm.name].rows if arm.name in one else nothing for one in (closed_book, oracle))
         held = set(indexed[arm.name])
         lost[arm.name] = tuple(
-            Lost(
+            QuestionOutcome(
                 question.id,
                 _stage(row, question, held, metric, bare),
                 _right(bare, metric),

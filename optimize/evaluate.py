@@ -275,83 +275,9 @@ def mean_json(mean: Mean) -> dict[str, Any]:
     return {name: finite(value) for name, value in asdict(mean).items()}
 
 
-def evaluate(
-    program: RAG,
-    questions: Sequence[Question],
-    *,
-    lm: dspy.LM,
-    name: str,
-    metrics: Mapping[str, Metric] = DEFAULT_METRICS,
-    threads: int = 4,
-    deadline: float | None = None,
-    max_failures: float = 0.05,
-    progress: Progress | None = None,
-    failures: Failures | None = None,
-    met: Callable[[Row], object] = lambda _: None,
-) -> Evaluation:
-    """Run a program on questions and score it.
-
-    A failed question is kept as a failure, unscored; it is never a zero.
-
-    Args:
-        program: A technique and a reader.
-        questions: What is asked, in order.
-        lm: An LM made by ``resolve_lm``.
-        name: How the arm is called.
-        metrics: DSPy metrics by name; one that reads an answer is left out of a program without a reader.
-            Default accuracy and decision_useful.
-        threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, its waits for a turn at the LM not counted; a longer one is a
-            failure. Default None, any number: an LM that is silent is the business of its own time-out.
-        max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
-        progress: Called after each question.
-        failures: Counts failed questions across several evaluations, such as one a block of questions; then
-            ``max_failures`` is not looked at. Default None: this evaluation counts its own.
-        met: Called with the row of each question as it ends.
-
-    Raises:
-        OutageError: The LM is out of reach; nothing is scored.
-        BudgetError: The limit of calls is reached.
-        TooManyFailuresError: More questions failed than allowed.
-        InputError: A question does not fit the program, or a value is out of range.
-    """
-    given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
-    counts = failures or Failures(name, len(questions), max_failures)
-    found = _evaluated({name: program}, questions, [counts], **given, progress=progress, met=lambda _, row: met(row))
-    return found[name]
-
-
-def evaluate_all(
-    programs: Mapping[str, RAG],
-    questions: Sequence[Question],
-    *,
-    max_failures: float = 0.05,
-    on_out: Callable[[str, TooManyFailuresError], object] | None = None,
-    **given: Any,
-) -> dict[str, Evaluation]:
-    """Run programs on the same questions, all in one pool of threads, and score them.
-
-    The questions of all programs share the threads, so that an LM is kept busy however few questions there are. What
-    each program answers does not depend on the others.
-
-    Args:
-        programs: By the names of their arms.
-        questions: What each is asked, in order.
-        max_failures: Share of a program's questions that may fail, as ``evaluate`` has it. Default 0.05.
-        on_out: Called with an arm on which more questions failed, and the error; its other questions are left out,
-            and it has no results. Default None: the error is raised.
-        given: As of ``evaluate``; ``met`` is called with the arm and the row, and ``transcribed`` names the arms whose
-            rows keep prompts and answers of LM calls, some kilobytes a call.
-
-    It raises what ``evaluate`` raises.
-    """
-    counts = [Failures(name, len(questions), max_failures) for name in programs]
-    return _evaluated(programs, questions, counts, on_out=on_out, **given)
-
-
 @dataclass(slots=True)
-class _Asked:
-    """One question of one arm: what it cost, was heard and took so far."""
+class _Attempt:
+    """One question of one arm, with its cost, transcript and seconds so far."""
 
     arm: str
     place: int
@@ -360,31 +286,85 @@ class _Asked:
     seconds: float | None = None
 
 
-def _evaluated(
+def evaluate(
+    program: RAG,
+    questions: Sequence[Question],
+    *,
+    name: str,
+    failures: Failures | None = None,
+    met: Callable[[Row], object] = lambda _: None,
+    **given: Any,
+) -> Evaluation:
+    """Run a program on questions and score it.
+
+    Args:
+        program: A technique and a reader.
+        questions: The questions, in order.
+        name: Name of the arm.
+        failures: Counts failed questions across several evaluations, such as one per block of questions; then
+            ``max_failures`` is not looked at. Default None: this evaluation counts its own.
+        met: Called with the row of each question as it ends.
+        given: See `evaluate_all`, which also says what is raised.
+    """
+    counts = None if failures is None else {name: failures}
+    return evaluate_all({name: program}, questions, failures=counts, met=lambda _, row: met(row), **given)[name]
+
+
+def evaluate_all(
     programs: Mapping[str, RAG],
     questions: Sequence[Question],
-    counts: Sequence[Failures],
     *,
     lm: dspy.LM,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
     deadline: float | None = None,
+    max_failures: float = 0.05,
+    failures: Mapping[str, Failures] | None = None,
     progress: Progress | None = None,
     met: Callable[[str, Row], object] = lambda *_: None,
     on_out: Callable[[str, TooManyFailuresError], object] | None = None,
     transcribed: Collection[str] = (),
 ) -> dict[str, Evaluation]:
-    """Evaluate programs in one pool, the failures of each counted by the one of ``counts`` in its place."""
+    """Run programs on the same questions, all in one pool of threads, and score them.
+
+    The questions of all programs share the threads, so that an LM is kept busy however few questions there are. What
+    each program answers does not depend on the others. A failed question is kept as a failure, unscored; it is never a
+    zero.
+
+    Args:
+        programs: By the names of their arms.
+        questions: The questions, in order.
+        lm: An LM made by ``resolve_lm``.
+        metrics: DSPy metrics by name; one that reads an answer is left out of a program without a reader.
+            Default accuracy and decision_useful.
+        threads: Questions under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one question may take, its waits for a turn at the LM not counted; a longer one is a
+            failure. Default None, any number: a silent LM is ended by its own time-out.
+        max_failures: Share of a program's questions that may fail, 0 to 1; at least one may unless it is 0.
+            Default 0.05.
+        failures: Counts of failed questions by arm, in place of ``max_failures``. Default None.
+        progress: Called after each question.
+        met: Called with the arm and the row of each question as it ends.
+        on_out: Called with an arm on which too many questions failed, and the error; its other questions are left out,
+            and it has no results. Default None: the error is raised.
+        transcribed: Arms whose rows keep prompts and answers of LM calls, some kilobytes a call. Default none.
+
+    Raises:
+        OutageError: The LM is out of reach; nothing is scored.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions failed than allowed.
+        InputError: A question does not fit the program, or a value is out of range.
+    """
     chosen = {
         name: {n: m for n, m in metrics.items() if one.reader is not None or "reader" not in needs(n)}
         for name, one in programs.items()
     }
-    queue = [_Asked(*one) for one in in_order(programs, len(questions), threads)]
-    runs = dict(zip(programs, counts, strict=True))
+    queue = [_Attempt(*one) for one in in_order(programs, len(questions), threads)]
+    runs = failures or {name: Failures(name, len(questions), max_failures) for name in programs}
     rows: dict[str, dict[int, Row]] = {name: {} for name in programs}
     busy = dict.fromkeys(programs, 0.0)
 
-    def ask(one: _Asked) -> Row:
+    def ask(one: _Attempt) -> Row:
         began = time.monotonic()
         try:
             with metered(one.meter):

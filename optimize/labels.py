@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class PoolLabels:
     """Labels of a pool of passages.
 
     Args:
@@ -139,7 +139,7 @@ def label_pool(
     threads: int = 4,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-) -> Labelled:
+) -> PoolLabels:
     """The labels of a pool: those that are there stay as they are, and what has none is judged.
 
     Args:
@@ -183,7 +183,7 @@ def label_pool(
     places = {question.id: place for place, question in enumerate(questions)}
     labels = sorted(found.values(), key=lambda one: places.get(one.question_id, len(places)))
     asked_of = 0 if judge is None else sum(map(len, waiting.values()))
-    return Labelled(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
+    return PoolLabels(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
 
 
 def _row(question: Question, passage: Passage) -> PassageLabel:

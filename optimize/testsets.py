@@ -60,8 +60,8 @@ from querywright.retrieval.generated_questions import (
     read_records,
 )
 
-Asked = tuple[Question | None, str]
-"""The question that is written, and why it is dropped; an empty reason for one that is not."""
+Draft = tuple[Question | None, str]
+"""A question, or None, and the reason for dropping it; the reason is empty if it is kept."""
 Kind = Literal["rephrase", "out-of-distribution", "make"]
 
 SUFFIX = ".jsonl"
@@ -187,7 +187,7 @@ def make_testset(
     index: dict[str, str] = {}
     skipped: dict[str, int] = {}
     writer: OneQuestion
-    ask: Callable[[Any], Asked]
+    ask: Callable[[Any], Draft]
     parts: list[tuple[Sequence[Any], int]]
     if kind == "make":
         writer, ask = AskAndAnswer(), partial(_ask_and_answer, passages, lm=lm, reader_lm=judge_lm or lm)
@@ -247,7 +247,7 @@ def make_testset(
 
 def _of_index(
     kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM
-) -> tuple[list[str], Callable[[str], Asked], OneQuestion, dict[str, int]]:  # fmt: skip
+) -> tuple[list[str], Callable[[str], Draft], OneQuestion, dict[str, int]]:  # fmt: skip
     """What of an index of questions can be reworded or asked of, by its id, how, by whom, and what was left out."""
     stored = published_questions(collection, home)
     indexed = frozenset(hash(compared(question.text)) for question in stored.values())
@@ -275,7 +275,7 @@ def _of_index(
             f"write them: {build_command(collection)}"
         )
 
-    def ask(id: str) -> Asked:
+    def ask(id: str) -> Draft:
         passage = passages[str(stored[id].metadata["passage"]) if kind == "rephrase" else id]
         try:
             with asking(lm):
@@ -302,7 +302,7 @@ def _of_index(
 
 def _ask_and_answer(
     passages: Mapping[str, Passage], ids: Sequence[str], *, lm: dspy.LM, reader_lm: dspy.LM
-) -> Asked:  # fmt: skip
+) -> Draft:  # fmt: skip
     """A question to one passage or two with its answer, and why it is dropped; the cheap reasons first."""
     writer, reader, given = AskAndAnswer(), ShortAnswerReader(), [passages[id] for id in ids]
     try:

@@ -15,10 +15,9 @@ from dspy.utils.exceptions import LMError
 from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
 from querywright.models.circuit_breaker import INCURABLE
-from querywright.programs.gate import GATE_DEPTH, SHARED_KNOBS, certainty
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
-from querywright.programs.selection import PassagesToSelection, select
+from querywright.programs.selection import SELECT, SELECT_MOST, SELECT_POOL, PassagesToSelection, select
 from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Predict, Threaded, current_technique, record, recording
 from querywright.retrieval.callable import as_retriever
@@ -50,6 +49,29 @@ QUESTION_WEIGHT = Knob(
     high=4,
     when={"search_question": (True,)},
 )
+SHARED_KNOBS = (
+    Knob("use_history", True, "whether the LM sees the conversation before the question, where there is one",
+         search=False),
+    Knob(
+        "gate",
+        "off",
+        "when the question is translated: always (off), or only if the best passage scores low or leads by little",
+        choices=("off", "score", "margin"),
+        search=False,
+    ),
+    Knob("gate_score", 0.55, "score from which the first search counts as certain", low=0, high=1,
+         when={"gate": ("score",)}),
+    Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
+         low=0, high=1, when={"gate": ("margin",)}),
+    SELECT,
+    SELECT_POOL,
+    SELECT_MOST,
+)  # fmt: skip
+"""Knobs of every technique that asks an LM. A study searches a threshold where the gate is given: to search the gate as
+well would only find plain retrieval by another name."""
+
+GATE_DEPTH = 10
+"""Passages of the first search that the gate looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +350,9 @@ class Technique(Threaded):
         question, rule = given["question"], self.knobs["gate"]
         (hits,) = self.search([question], max(GATE_DEPTH, self.max_passages))
         plain = [hit.passage for hit in fuse("union", [hits[: self.max_passages]])]
-        value, least = certainty(rule, hits[:GATE_DEPTH]), self.knobs[f"gate_{rule}"]
+        scores, least = [hit.score for hit in hits[:GATE_DEPTH]], self.knobs[f"gate_{rule}"]
+        mean = 0.0 if rule == "score" else sum(scores) / max(1, len(scores))
+        value = scores[0] - mean if scores else -1.0
         certain = value >= least
         shown = {rule: round(value, 4), "at least": least}
         record("gate", rule, shown, "pass the question through" if certain else "translate")

@@ -94,8 +94,8 @@ class AnswerAtLength(AnswerFromPassages):
     answer: str = dspy.OutputField(desc="two to six full sentences", max_length=1000)
 
 
-class Asked(NamedTuple):
-    """What a reader is asked, checked."""
+class ReaderInput(NamedTuple):
+    """The checked input of a reader."""
 
     question: str
     options: Sequence[str]
@@ -147,20 +147,22 @@ class Reader(Threaded):
             TechniqueError: The question is blank, or its options are not what the reader needs.
             DataError: The history has another form.
         """
-        return self.answer(Asked(question, checked_options(question, options), passages, findings, turns_of(history)))
+        return self.answer(
+            ReaderInput(question, checked_options(question, options), passages, findings, turns_of(history))
+        )
 
-    def answer(self, asked: Asked) -> dspy.Prediction:
+    def answer(self, asked: ReaderInput) -> dspy.Prediction:
         """Ask the LM and return the prediction of ``forward``."""
         fields, fallbacks = self._ask(self._signature(asked), asked)
         return dspy.Prediction(
             answer=_answer(fields), support=None, fallbacks=fallbacks, reasoning=fields.get("reasoning")
         )
 
-    def _signature(self, asked: Asked) -> Any:
+    def _signature(self, asked: ReaderInput) -> Any:
         """The predictor's signature for one question."""
         return self.predict.signature
 
-    def _ask(self, signature: Any, asked: Asked) -> tuple[Mapping[str, Any], list[str]]:
+    def _ask(self, signature: Any, asked: ReaderInput) -> tuple[Mapping[str, Any], list[str]]:
         """The fields of the LM's answer, or what can be had of one not in the form asked for; and the fallbacks."""
         shown = {
             "passages": show_passages(asked.passages),
@@ -194,7 +196,7 @@ class MultipleChoiceReader(Reader):
     NAME = "multiple_choice"
     SIGNATURE = ChooseOption
 
-    def _signature(self, asked: Asked) -> Any:
+    def _signature(self, asked: ReaderInput) -> Any:
         """The signature whose answer is one of the question's options."""
         if not asked.options:
             raise TechniqueError(
@@ -223,7 +225,7 @@ class ReasoningReader(Reader):
     NAME = "reasoning"
     SIGNATURE = ReasonThenAnswer
 
-    def _signature(self, asked: Asked) -> Any:
+    def _signature(self, asked: ReaderInput) -> Any:
         """The signature whose answer is one of the question's options, where it has any."""
         signature: Any = self.predict.signature
         if not asked.options:
@@ -249,7 +251,7 @@ class GroundedReader(Reader):
     SIGNATURE = AnswerFromPassages
     GROUNDED = True
 
-    def answer(self, asked: Asked) -> dspy.Prediction:
+    def answer(self, asked: ReaderInput) -> dspy.Prediction:
         """Ask the LM, unless there is no passage, and return the prediction of ``forward``."""
         passages = asked.passages
         if not passages:

@@ -38,7 +38,7 @@ class _Score(_Form):
     unscored: int = 0
 
 
-class _Tested(_Form):
+class _TestScores(_Form):
     """An arm on test."""
 
     arm: str
@@ -98,7 +98,7 @@ def card(path: Path) -> dict[str, Any]:
 
 def scores(artifact: Artifact) -> list[dict[str, Any]]:
     """The arms that met test with the artifact, with n and their means by metric."""
-    return _of_form(_Tested, artifact.manifest.made.get("test"))
+    return _of_form(_TestScores, artifact.manifest.made.get("test"))
 
 
 def _of_form(form: type[_Form], value: JsonValue) -> list[dict[str, Any]]:

@@ -193,18 +193,13 @@ def write_artifact(
         files["manifest.json"] = manifest.to_bytes()
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"the program cannot be saved as JSON: {error}") from error
-    put_artifact(Path(path), files)
+    target = Path(path).resolve()
+    with writing(f"the artifact {target.name!r}", "nothing at that place was changed"):
+        replace_folder(target, lambda folder: write_all(folder, files), check=_check_replaceable)
     return manifest
 
 
-def put_artifact(path: Path, files: Mapping[str, bytes]) -> None:
-    """Put the files of an artifact in place, whole or not at all."""
-    target = path.resolve()
-    with writing(f"the artifact {target.name!r}", "nothing at that place was changed"):
-        replace_folder(target, lambda folder: write_all(folder, files), check=check_replaceable)
-
-
-def check_replaceable(target: Path) -> None:
+def _check_replaceable(target: Path) -> None:
     """Raise when something else than an artifact or an empty folder would be replaced."""
     others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS)) if target.exists() else []
     if others:
@@ -230,23 +225,32 @@ def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
     for left in reversed(range(_READS)):
         try:
             data = {name: _read_file(place_of(target) / name, str(path), limit) for name, limit in LIMITS.items()}
-            return checked_artifact(data, digest=digest)
+            return _checked(data, digest)
         except ArtifactError:
             if not left:
                 raise
     raise AssertionError("unreachable")
 
 
-def checked_artifact(data: Mapping[str, bytes], *, digest: str | None = None) -> Artifact:
-    """The artifact that these bytes are, every one of them checked."""
+def check_digest(found: str, digest: str | None) -> None:
+    """Refuse an artifact that does not have the digest that it must have; None admits any.
+
+    Raises:
+        ArtifactError: It has another one.
+        InputError: ``digest`` is not a digest.
+    """
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise InputError(f"a digest is sha256: and 64 hexadecimal digits, as artifact show prints it, not {digest!r}")
-    found = _digest(data["manifest.json"])
     if digest not in (None, found):
         raise ArtifactError(
             f"the artifact's digest is {found}, but {digest} is asked for: it is another one, or was changed; get it "
             "again from its maker"
         )
+
+
+def _checked(data: Mapping[str, bytes], digest: str | None) -> Artifact:
+    """The artifact that these bytes are, every one of them checked."""
+    check_digest(_digest(data["manifest.json"]), digest)
     try:
         manifest = ArtifactManifest.from_bytes(data["manifest.json"])
         if manifest.to_bytes() != data["manifest.json"]:  # white space is not covered by the checksum

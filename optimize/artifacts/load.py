@@ -18,7 +18,7 @@ from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, resolve_lm, writer_beside
 from querywright.models.recording import PACKAGED, PREFIX
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, checked_artifact, read_artifact
+from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, check_digest, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.writers import find_rewriter
 from querywright.optimize.program_state import program_from
@@ -80,7 +80,7 @@ def load(
     """
     artifact = path if isinstance(path, Artifact) else read_artifact(path, digest=digest)
     if artifact is path:
-        checked_artifact(artifact.data, digest=digest)
+        check_digest(artifact.manifest.digest, digest)
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:

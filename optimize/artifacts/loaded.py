@@ -26,11 +26,11 @@ from querywright.programs.readers import MultipleChoiceReader
 from querywright.programs.steps import telling
 from querywright.retrieval.types import Query
 
-Asked = str | tuple[str, Sequence[str] | None] | Question
+QuestionForm = str | tuple[str, Sequence[str] | None] | Question
 """A question, with its options where it has any."""
 
 Options = Sequence[str] | None
-Given = Mapping[str, Any]
+Inputs = Mapping[str, Any]
 """``question``, ``options`` and, where there is one, ``history``."""
 
 
@@ -53,8 +53,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A question and what came of it.
+class BatchAnswer:
+    """A question of a batch, with its prediction or its error.
 
     Args:
         question: The question.
@@ -127,8 +127,8 @@ class LoadedProgram:
         return await self._ask_async(self._retrieving, _given(question, options, history))
 
     def batch(
-        self, questions: Sequence[Asked], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
-    ) -> list[Answered]:
+        self, questions: Sequence[QuestionForm], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
+    ) -> list[BatchAnswer]:
         """Ask many questions side by side; a failure is that question's own.
 
         Ctrl-C ends it at once. What was answered until then is in the LM's store, and asked for again it costs
@@ -147,7 +147,7 @@ class LoadedProgram:
         """
         if isinstance(questions, str):
             raise InputError(f"batch takes a list of questions, but got one text: {questions[:60]!r}; write [question]")
-        asked = [_text_and_options(place, question) for place, question in enumerate(questions, 1)]
+        asked = [_as_question(place, question) for place, question in enumerate(questions, 1)]
         done = 0
 
         def count(_place: int, _result: object) -> None:
@@ -156,13 +156,14 @@ class LoadedProgram:
             if progress is not None:
                 progress(done, len(asked))
 
-        histories = [one.history if isinstance(one, Question) else () for one in questions]
-        work = [(*one, history) for one, history in zip(asked, histories, strict=True)]
         results = bounded_map(
-            lambda one: self(one[0], one[1] or None, history=one[2]), work, threads=threads, on_done=count
-        )
+            lambda one: self(one.question, one.options or None, history=one.history), asked, threads=threads,
+            on_done=count,
+        )  # fmt: skip
         return [
-            Answered(*one, None, made) if isinstance(made, Exception) else Answered(*one, made, None)
+            BatchAnswer(one.question, one.options, None, made)
+            if isinstance(made, Exception)
+            else BatchAnswer(one.question, one.options, made, None)
             for one, made in zip(asked, results, strict=True)
         ]
 
@@ -244,11 +245,11 @@ class LoadedProgram:
             error.args = (f"{error}{remedy}", *error.args[1:])
             raise
 
-    def _ask(self, program: RAG, given: Given, listener: Listener | None = None) -> dspy.Prediction:
+    def _ask(self, program: RAG, given: Inputs, listener: Listener | None = None) -> dspy.Prediction:
         with self._asking(), telling(listener):
             return program(**given)
 
-    async def _ask_async(self, program: RAG, given: Given, listener: Listener | None = None) -> dspy.Prediction:
+    async def _ask_async(self, program: RAG, given: Inputs, listener: Listener | None = None) -> dspy.Prediction:
         with self._asking(), telling(listener):
             return await program.acall(**given)
 
@@ -322,15 +323,13 @@ def _given(question: str, options: Options, history: History) -> dict[str, Any]:
     return {**given, "history": turns} if turns else given
 
 
-def _text_and_options(place: int, question: Asked) -> tuple[str, tuple[str, ...]]:
-    given: Any = question
-    if isinstance(question, Question):
-        given = (question.question, question.options)
-    elif isinstance(question, str):
-        given = (question, None)
-    text, options = given if isinstance(given, tuple | list) and len(given) == 2 else (None, None)
+def _as_question(place: int, given: Any) -> Question:
+    if isinstance(given, Question):
+        return given
+    pair = (given, None) if isinstance(given, str) else given
+    text, options = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (None, None)
     if not isinstance(text, str) or isinstance(options, str):
         raise InputError(
-            f"question {place} is {question!r:.80}; give a text, a pair of a text and its options, or a Question"
+            f"question {place} is {given!r:.80}; give a text, a pair of a text and its options, or a Question"
         )
-    return text, tuple(options or ())
+    return Question(str(place), text, tuple(options or ()))

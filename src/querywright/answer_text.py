@@ -1,21 +1,18 @@
 r"""The rule by which two answer texts are compared, for metrics, judges' labels, options and gold answers alike.
 
 It compares as a careful reader would. Numbers are compared as numbers: ``1.50`` is ``1.5`` and ``1,000`` is ``1000``,
-but ``-40`` is not ``40``, ``<5`` is not ``>5``, and ``5`` does not occur in ``2.5``. A sign that carries meaning counts
-(``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode form, quotes, brackets, final punctuation, articles, and
-marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do not.
+but ``-40`` is not ``40``, ``<5`` is not ``>5``, ``[0, 1)`` is not ``[0, 1]``, and ``5`` does not occur in ``2.5``. A
+sign that carries meaning counts (``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode form, quotes, brackets,
+final punctuation, articles, and marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do not.
 
 The marks inside a word (``U.S.``, ``Curie's``, ``follow-up``) can be read as nothing or as a space; two texts are equal
 if they agree in either reading.
-
-`squad_form` and `mmlu_form` are the rules of papers, for figures that are shown next to theirs.
 """
 
 from __future__ import annotations
 
 import html
 import re
-import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
@@ -39,76 +36,83 @@ ANSWER_WORDS = unicodedata.normalize(
 )
 """The words for "answer" and "option" in many languages, as alternatives of a regular expression."""
 
-_UNSEEN = {
-    **dict.fromkeys(map(ord, "\u00ad\u061c\u180e\ufeff\u0640\u2122\u2120\u00ae\u00a9"), None),
-    **dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070)], None),
-    **dict.fromkeys(range(0xFE00, 0xFE10), None),
-    0x200B: " ",
-    0x02DA: "°",
-}
-_ALIKE = str.maketrans(
+_SIGNS = str.maketrans(
     {
-        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u02bc\u02b9\u00b4\u05f3", "'"),
-        **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb\u05f4", '"'),
-        **dict.fromkeys("\u300c\u300d\u300e\u300f\u300a\u300b\u3008\u3009", '"'),
+        **dict.fromkeys("\u00ad\u061c\u180e\ufeff\u0640\u2122\u2120\u00ae\u00a9"),
+        **dict.fromkeys(map(chr, [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070)])),
+        **dict.fromkeys(map(chr, range(0xFE00, 0xFE10))),
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u02bc\u02b9\u05f3", "'"),
+        **dict.fromkeys(
+            "\u201c\u201d\u201e\u201f\u00ab\u00bb\u05f4\u300c\u300d\u300e\u300f\u300a\u300b\u3008\u3009", '"'
+        ),
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\u02d7", "-"),
         **dict.fromkeys("\u2014\u2015", " - "),
         **dict.fromkeys("\u3010\u3014\u3016", "["),
         **dict.fromkeys("\u3011\u3015\u3017", "]"),
         **dict.fromkeys("\u3002\u06d4\u0964\u0965\u1362\u104b\u17d4", ". "),
         **dict.fromkeys("\u3001\u060c\u1363\u104a\u055d", ", "),
-        **dict.fromkeys("\u00bf\u00a1", " "),
+        **dict.fromkeys("\u00bf\u00a1\u200b", " "),
         "\u061b": "; ",
         "\u061f": "? ",
-        "\u066b": ".",
-        "\u066c": ",",
-        "\u2044": "/",
-        "\u2215": "/",
-        "\u266f": "#",
-        "\u2a7d": "≤",
-        "\u2a7e": "≥",
+        **dict(zip("\u066b\u066c\u2044\u2215\u02da\u266f\u2a7d\u2a7e", ".,//°#≤≥", strict=True)),
     }
 )
-_POWER = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u207b])")
-_VULGAR = re.compile("(?<=[0-9])(?=[\u00bc-\u00be\u2150-\u215e\u2189])")
-_GROUPED = re.compile("(?<=[0-9])[\u00a0\u2007\u2009\u202f](?=[0-9]{3}(?![0-9]))")
-_SMALL_O = re.compile("(?<=[0-9])\\s?\u00ba(?=\\s?[CF]\\b)")
-_MINUS = re.compile(r"(?<![\w)\]])\u2212\s+(?=[0-9])")
-_DOT = re.compile("(?<=[0-9])\u00b7(?=[0-9])")
+"""Characters that are removed, and those that are written in several ways."""
 
-_BLOCK = re.compile(r"</?(?:p|br|hr|div|li|ul|ol|td|th|tr|table|h[1-6])(?:\s[^<>]*)?/?>", re.IGNORECASE)
-_INLINE = re.compile(
-    r"</?(?:b|i|u|s|em|strong|sub|sup|span|code|pre|mark|small|big|font|center|a|answer|final|final_answer|label|verdict"
-    r"|choice|option)(?:\s[^<>]*)?/?>",
-    re.IGNORECASE,
-)
-_ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z]+\d*);", re.IGNORECASE)
-_BOXED = re.compile(r"\\f?boxed\s*\{([^{}]*)\}")
-_WRAPPED = re.compile(r"\\(?:text\w*|math\w+|emph|operatorname|mbox|underline)\s*\{([^{}]*)\}")
-_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
-_RAISED = re.compile(r"\^\{([^{}]*)\}")
+_IN_NUMBERS = [
+    (re.compile("(?<=[0-9])[\u00a0\u2007\u2009\u202f](?=[0-9]{3}(?![0-9]))"), ","),
+    (re.compile("(?<=[0-9])\\s?\u00ba(?=\\s?[CF]\\b)"), "°"),
+    (re.compile("(?<=[0-9])\u00b7(?=[0-9])"), "."),
+    (re.compile(r"(?<![\w)\]])\u2212\s+(?=[0-9])"), "-"),
+    (re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u207b])"), "^"),
+    (re.compile("(?<=[0-9])(?=[\u00bc-\u00be\u2150-\u215e\u2189])"), " "),
+]
+
 _COMMANDS = {
     "times": "\u00d7", "pm": "±", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "lt": "<", "gt": ">",
     "mu": "μ", "degree": "°", "left": "", "right": "", "quad": " ",
 }  # fmt: skip
-_COMMAND = re.compile(rf"\\(?:({'|'.join(_COMMANDS)})(?![A-Za-z])|([%$#&_{{}}])|[,;:! ]|[()\[\]])")
-_MATH = re.compile(r"\$\$?(?=[^\s$])([^$\n]*[^\s$])\$\$?(?!\d)")
-_MARKDOWN = [
-    (re.compile(r"^[ \t]*(?:#{1,6}|>(?=\s+\D)|[-*+\u2022](?=\s))[ \t]+", re.MULTILINE), ""),
-    (re.compile(r"!?\[([^\[\]]+)\]\([^()\s]+\)"), r"\1"),
-    (re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*"), r"\1"),
-    (re.compile(r"(?<![\w*])\*(?=[^\s*])(.+?)(?<=[^\s*])\*(?![\w*])"), r"\1"),
-    (re.compile(r"(?<!\w)\*+(?=\S)|(?<=\S)\*{2,}(?!\w)"), ""),
-    (re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])(.+?)(?<=[^\s_])\1(?!\w)"), r"\2"),
-    (re.compile(r"~~(?=\S)(.+?)(?<=\S)~~"), r"\1"),
-    (re.compile("`+"), ""),
+_BLOCK = r"(?i)</?(?:p|br|hr|div|li|ul|ol|td|th|tr|table|h[1-6])(?:\s[^<>]*)?/?>"
+_INLINE = (
+    r"(?i)</?(?:b|i|u|s|em|strong|sub|sup|span|code|pre|mark|small|big|font|center|a|answer|final|final_answer|label"
+    r"|verdict|choice|option)(?:\s[^<>]*)?/?>"
+)
+_BRACES = [  # innermost first
+    ("\\", r"\\(?:text\w*|math\w+|emph|operatorname|mbox|underline)\s*\{([^{}]*)\}", r"\1"),
+    ("^{", r"\^\{([^{}]*)\}", r"^\1"),
+    ("\\", r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2"),
+    ("\\", r"\\f?boxed\s*\{([^{}]*)\}", r" answer: (\1)"),
 ]
+_ROWS: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
+    ("<", _BLOCK, "\n"),
+    ("<", "(?i)<sup>", "^"),
+    ("<", _INLINE, ""),
+    ("&", r"(?i)&(?:#\d+|#x[0-9a-f]+|[a-z]+\d*);", lambda entity: html.unescape(entity[0])),
+    ("$", r"\$\$?(?=[^\s$])([^$\n]*[^\s$])\$\$?(?!\d)", r"\1"),
+    ("\\", r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)", "°"),
+    *(4 * _BRACES),
+    ("\\", rf"\\({'|'.join(_COMMANDS)})(?![A-Za-z])", lambda command: _COMMANDS[command[1]]),
+    ("\\", r"\\(?:([%$#&_{}])|[,;:! ]|[()\[\]])", lambda escaped: escaped[1] or " "),
+    ("", r"(?m)^[ \t]*(?:#{1,6}|>(?=\s+\D)|[-*+\u2022](?=\s))[ \t]+", ""),
+    ("](", r"!?\[([^\[\]]+)\]\([^()\s]+\)", r"\1"),
+    ("**", r"\*\*(?=\S)(.+?)(?<=\S)\*\*", r"\1"),
+    ("*", r"(?<![\w*])\*(?=[^\s*])(.+?)(?<=[^\s*])\*(?![\w*])", r"\1"),
+    ("*", r"(?<!\w)\*+(?=\S)|(?<=\S)\*{2,}(?!\w)", ""),
+    ("_", r"(?<!\w)(_{1,3})(?=[^\s_])(.+?)(?<=[^\s_])\1(?!\w)", r"\2"),
+    ("~~", r"~~(?=\S)(.+?)(?<=\S)~~", r"\1"),
+    ("`", "`+", ""),
+]
+_MARKUP = [(sign, re.compile(pattern), by) for sign, pattern, by in _ROWS]
+"""HTML, LaTeX and Markdown: a text in which it can occur, the pattern, and what replaces it."""
+
 _LEAD_IN = re.compile(
     rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|score|judge?ment)"
     r"['\"]?\s*(?:[:=]|是|は|은|는)\s*(?=\S)",
     re.IGNORECASE,
 )
+
+_SPELLED = {"<=": "≤ ", ">=": "≥ ", "!=": "≠ ", "-->": "→  ", "->": "→ ", "=>": "→ "}
+"""Signs that are spelled, each replaced by a text of its length."""
 
 _NUMBER = r"""
     (?=[<>≤≥±+.0-9-])
@@ -125,10 +129,11 @@ _NUMBER = r"""
         | \^(?P<power>[+-]?[0-9]{1,3})
     )?
     (?P<suffix>\s?[%‰] | \s[Pp]er\ ?cent\b | (?:st|nd|rd|th|s)\b)?
+    (?:\s?(?P<currency>[$¢£¥֏؋৳฿៛₠-⃀])(?!\s?\d))?
+    (?:\s?(?P<rate>[a-zμ]{1,4}\d?(?:/[a-zμ]{1,4}\d?)+)(?![\w/-]))?
 """
 _MARK = r"[!-/:-@\[-`{-~·]"
-_INNER = re.compile(rf"(?<=\d)[.,:/](?=\d)|({_MARK})")
-_RATE = re.compile(r"[a-zμ]{1,4}\d?(?:/[a-zμ]{1,4}\d?)+")
+_PART = re.compile(rf"(?:(?!{_MARK}).|(?<=\d)[.,:/](?=\d))+")
 _GROUPS = re.compile(
     r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?|[1-9]\d{0,2}(?:['\ ]\d{3})+"
 )
@@ -138,8 +143,8 @@ _DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})")
 _EXACT = Context(prec=200, traps=[])
 _ARTICLES = {"a", "an", "the"}
 _NO_NOUN = {"and", "or", "to", "vs", "versus", "plus", "is", "was", "are"}
-_KEPT = {"Sm", "Sc"}
-_YES, _NO = {"yes", "y", "true"}, {"no", "n", "false"}
+_STARTS_WORD = re.compile(f"[^\\W{CJK}]|[$<>±.]")
+_VERDICTS = {"yes": "yes", "y": "yes", "true": "yes", "no": "no", "n": "no", "false": "no"}
 
 
 class Token(NamedTuple):
@@ -156,6 +161,7 @@ class Token(NamedTuple):
     end: int
 
 
+@lru_cache(maxsize=4096)
 def plain(text: str) -> str:
     """Return a text in one Unicode form, without Markdown, LaTeX, HTML tags; letters keep their case.
 
@@ -176,9 +182,9 @@ def unicode_form(text: str) -> str:
     """
     if text.isascii():
         return text
-    text = _MINUS.sub("-", _DOT.sub(".", _SMALL_O.sub("°", _GROUPED.sub(",", text))))
-    text = _VULGAR.sub(" ", _POWER.sub("^", text)).translate(_UNSEEN)
-    text = unicodedata.normalize("NFKC", text).translate(_ALIKE)
+    for pattern, by in _IN_NUMBERS:
+        text = pattern.sub(by, text)
+    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
     return re.sub(r"[^\D0-9]", lambda digit: str(unicodedata.decimal(digit[0])), text)
 
 
@@ -260,7 +266,7 @@ def occurs_in(answer: str, text: str) -> bool:
         return False
     letter = len(said) == 1 and said[0] in _ARTICLES  # "A" is a letter by its capital
     for inside, articles in _READINGS[:2] if letter else _READINGS:
-        wanted, given = (_texts(one, inside, articles, letter) for one in (form, _plain(text)))
+        wanted, given = (_texts(one, inside, articles, letter) for one in (form, plain(text)))
         if wanted and f" {' '.join(wanted)} " in f" {' '.join(given)} ":
             return True
     return False
@@ -299,50 +305,18 @@ def bare_label(text: str) -> str:
     return re.sub(rf"^(?:{ANSWER_WORDS})\s+(?=\w$)", "", bare, flags=re.IGNORECASE)
 
 
-def squad_form(text: str) -> str:
-    """Return a text as SQuAD compares it.
-
-    In this order: lower case, delete ASCII punctuation (``2.5`` becomes ``25``), put a space for the articles a, an
-    and the, collapse white space.
-
-    Args:
-        text: An answer.
-
-    Source: Rajpurkar et al. 2016, arXiv:1606.05250.
-    """
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def mmlu_form(text: str) -> str:
-    """Return the first line of a text in lower case and without ASCII punctuation and outer white space.
-
-    Args:
-        text: An answer to a multiple-choice question.
-
-    Source: the task ``mmlu_generative`` of EleutherAI's lm-evaluation-harness, after Hendrycks et al. 2021,
-    arXiv:2009.03300, who compare the likelihood of the letters.
-    """
-    return text.strip().partition("\n")[0].lower().translate(_PUNCTUATION).strip()
-
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _READINGS = ((False, False), (True, False), (False, True), (True, True))  # marks inside split words, articles are kept
 
 
 class _Scanned(NamedTuple):
     whole: Token
     parts: tuple[Token, ...]
-    article: bool
-
-
-@lru_cache(maxsize=4096)
-def _plain(text: str) -> str:
-    return plain(text)
+    article: bool = False
 
 
 @lru_cache(maxsize=4096)
 def _letters(text: str) -> str:
-    return re.sub(r"[\W\d_]+", "", fold(_plain(text)))
+    return re.sub(r"[\W\d_]+", "", fold(plain(text)))
 
 
 @lru_cache(maxsize=4096)
@@ -360,17 +334,12 @@ def _keys(text: str, case: bool) -> set[tuple[str, ...]]:
     return {found for reading in _READINGS if (found := _texts(_answer(text), *reading, case))}
 
 
-def _verdict(text: str) -> set[str]:
-    said = " ".join(_texts(_answer(text), False, False))
-    return {"yes"} if said in _YES else {"no"} if said in _NO else set()
-
-
 _LEVELS: tuple[Callable[[str], Set[object]], ...] = (
     lambda text: {text.strip()} - {""},
     lambda text: {_answer(text)} - {""},
     lambda text: _keys(text, True),
     lambda text: _keys(text, False),
-    _verdict,
+    lambda text: {_VERDICTS.get(" ".join(_texts(_answer(text), False, False)))} - {None},
 )
 
 
@@ -380,22 +349,11 @@ def _shared(given: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 def _unmarked(text: str) -> str:
-    if "<" in text:
-        bare = _INLINE.sub(lambda tag: "^" if tag[0].lower() == "<sup>" else "", _BLOCK.sub("\n", text))
-        text = bare if bare.strip() else text  # an answer may be a tag
-    if "&" in text:
-        text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
-    if "\\" in text:
-        text = _DEGREES.sub("°", _MATH.sub(r"\1", text))
-        for _ in range(4):  # innermost braces first
-            text = _FRACTION.sub(r"\1/\2", _RAISED.sub(r"^\1", _WRAPPED.sub(r"\1", text)))
-            text = _BOXED.sub(r" answer: (\1)", text)
-        text = _COMMAND.sub(lambda found: _COMMANDS[found[1]] if found[1] else found[2] or " ", text)
-    elif "$" in text:
-        text = _MATH.sub(r"\1", text)
-    for pattern, by in _MARKDOWN:
-        text = pattern.sub(by, text)
-    return text
+    bare = text
+    for sign, pattern, by in _MARKUP:
+        if sign in bare:
+            bare = pattern.sub(by, bare)
+    return bare if bare.strip() else text  # an answer may be a tag
 
 
 @cache
@@ -411,12 +369,11 @@ def _pattern() -> re.Pattern[str]:
         rf"""
         {_NUMBER}
         | (?P<word>[A-Za-z]+(?=[,.;:]?\s\w)  # most words, found at once
-            |(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<=>&*|~])(?={character}))*)
+            |(?:(?<![\w.])\.)?{letter}(?:{character}|{_MARK}(?<![+#<>=&*|~])(?={character}))*)
           (?P<after>\+\+|[+#*](?!\w)|-(?!\w)|\s[+-](?=[\s.]*\Z))?
         | (?P<cjk>[{CJK}])
-        | (?P<degree>°\s?[CFKcfk]\b)
-        | (?P<arrow>--?>|=>)
-        | (?P<symbol>[^\s\w])
+        | (?P<interval>\[[^][(),;]+[,;][^][(),;]+\)|\([^][(),;]+[,;][^][(),;]+\])
+        | (?P<symbol>°\s?[CFKcfk]\b|[^\s\w])
         """,
         re.VERBOSE,
     )
@@ -425,60 +382,47 @@ def _pattern() -> re.Pattern[str]:
 @lru_cache(maxsize=4096)
 def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
     folded: Callable[[str], str] = str if case else fold
-    text = text.replace("<=", "≤ ").replace(">=", "≥ ").replace("!=", "≠ ")
+    for spelled, sign in _SPELLED.items():
+        text = text.replace(spelled, sign)
     found: list[_Scanned] = []
+
+    def add(whole: str, start: int, end: int) -> None:
+        token = Token(folded(whole), start, end)
+        found.append(_Scanned(token, (token,)))
+
     for match in _pattern().finditer(text):
         start, end = match.span()
-        kind = match.lastgroup
-        if kind == "word" and match[0].isalpha():
-            token = Token(folded(match[0]), start, end)
-            found.append(_Scanned(token, (token,), False))
-            continue
-        if match["number"]:
-            pieces = _numbers(match)
-            found += [_Scanned(Token(one, start, end), (Token(one, start, end),), False) for one in pieces]
-            continue
-        if match["word"]:
+        if match.lastgroup == "word" and match[0].isalpha():
+            add(match[0], start, end)
+        elif match["number"]:
+            for piece in _numbers(match):
+                add(piece, start, end)
+        elif match["word"]:
             word, after = match["word"], (match["after"] or "").strip()
             if after == "-" and not _is_sign(word, text[end:], match["after"]):
                 after, end = "", match.end("word")
-            after_number = found and found[-1].whole.text[-1:].isdigit()
-            whole, parts = _read_word(word, after, start, bool(after_number))
-            form = folded(whole)
-            shown = tuple(Token(folded(part), at, at + len(part)) for part, at in parts)
-            found.append(_Scanned(Token(form, start, end), shown, False))
-            continue
-        if kind == "symbol":
-            symbol = match["symbol"]
-            if symbol == "&":
-                symbol = "and"
-            elif (symbol not in "%‰°#♯♭" and unicodedata.category(symbol) not in _KEPT) or symbol in "|~^≈#♯":
-                continue
-        else:
-            symbol = "→" if kind == "arrow" else "".join(match[0].split())
-        pieces = [symbol]
-        if unicodedata.category(symbol[0]) == "Sc" and _is_amount(text, found, start, end):  # "5 €" is "€5"
-            start, amount = found[-1].whole.start, found.pop()
-            pieces.append(amount.whole.text)
-        for piece in pieces:
-            token = Token(folded(piece), start, end)
-            found.append(_Scanned(token, (token,), False))
+            parts = _parts(word, after)
+            shown = [(_canonical(part) or part, start + at, start + at + len(part)) for part, at in parts]
+            whole = Token(folded("".join(part for part, _ in parts)), start, end)
+            found.append(_Scanned(whole, tuple(Token(folded(part), *place) for part, *place in shown)))
+        elif match["interval"]:
+            ends = (_canonical(one.strip()) or one.strip() for one in re.split("[,;]", match[0][1:-1]))
+            add(match[0][0] + ",".join(ends) + match[0][-1], start, end)
+        elif match[0] == "&":
+            add("and", start, end)
+        elif match["cjk"] or match[0][0] in "%‰°♭" or _is_kept(match[0]):
+            add("".join(match[0].split()), start, end)
     if not found and (rest := text.strip()):  # nothing but signs: they are all that there is to compare
         token = Token(rest, text.index(rest), text.index(rest) + len(rest))
-        return (_Scanned(token, (token,), False),)
+        return (_Scanned(token, (token,)),)
     return tuple(
         each._replace(article=_is_article(text, found, place)) if each.whole.text.lower() in _ARTICLES else each
         for place, each in enumerate(found)
     )
 
 
-def _is_amount(text: str, found: Sequence[_Scanned], start: int, end: int) -> bool:
-    """Whether the sign of a currency belongs to the number before it, and not to one after it."""
-    if not found or re.match(r"\s?\d", text[end:]):
-        return False
-    number, before = found[-1].whole, text[: found[-1].whole.start].rstrip()[-1:] or " "
-    gap = text[number.end : start]
-    return not gap.strip() and bool(re.fullmatch(r"-?[\d.]+", number.text)) and unicodedata.category(before) != "Sc"
+def _is_kept(sign: str) -> bool:
+    return unicodedata.category(sign) in ("Sm", "Sc") and sign not in "|~^≈"
 
 
 def _is_sign(word: str, rest: str, after: str) -> bool:
@@ -487,21 +431,13 @@ def _is_sign(word: str, rest: str, after: str) -> bool:
     return not re.search(r"\w", rest) or (short and after == "-")
 
 
-def _read_word(word: str, after: str, start: int, after_number: bool) -> tuple[str, list[tuple[str, int]]]:
-    """A word with its marks removed, and its parts with their places; of a unit such as mg/kg there is one."""
-    if after_number and _RATE.fullmatch(word):
-        return word, [(word, start)]
-    lead = "." if word.startswith(".") else ""
-    parts, at = [], len(lead)
-    for mark in [*(mark for mark in _INNER.finditer(word, at) if mark[1]), None]:
-        stop = mark.start() if mark else len(word)
-        if stop > at:
-            parts.append((word[at:stop], start + at))
-        at = mark.end() if mark else stop
-    whole = lead + "".join(part for part, _ in parts) + after
-    parts[0] = (lead + parts[0][0], start)
+def _parts(word: str, after: str) -> list[tuple[str, int]]:
+    """The parts of a word between its marks, with their places; a dot in front and a sign after it are kept."""
+    parts = [(part[0], part.start()) for part in _PART.finditer(word)]
+    if word[0] == ".":
+        parts[0] = (f".{parts[0][0]}", 0)
     parts[-1] = (parts[-1][0] + after, parts[-1][1])
-    return whole, [(_canonical(part) or part, place) for part, place in parts]
+    return parts
 
 
 def _is_article(text: str, found: Sequence[_Scanned], place: int) -> bool:
@@ -514,9 +450,6 @@ def _is_article(text: str, found: Sequence[_Scanned], place: int) -> bool:
         return False
     written = text[this.start : this.end]
     return written != "A" or _opens(text[: this.start])
-
-
-_STARTS_WORD = re.compile(f"[^\\W{CJK}]|[$<>±.]")
 
 
 def _opens(before: str) -> bool:
@@ -542,7 +475,7 @@ def _numbers(match: re.Match[str]) -> list[str]:
         pieces[0] = sign + pieces[0]
     pieces[0] = ahead + pieces[0]
     pieces[-1] += suffix
-    return pieces
+    return [*filter(None, [match["currency"]]), *pieces, *filter(None, [match["rate"]])]  # "5 €" is "€5"
 
 
 def _pieces(raw: str) -> list[str]:

@@ -5,7 +5,6 @@ import math
 import random
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import cohen_kappa_score
@@ -13,7 +12,7 @@ from sklearn.metrics import cohen_kappa_score
 from querywright.data.judged import Case, Judged
 from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError
-from querywright.metrics.agreement import FIGURES, Figure, correlations, paired_difference, shown
+from querywright.metrics.agreement import FIGURES, Figure, paired_difference, shown
 from querywright.metrics.calibration import Calibration, calibration
 from querywright.metrics.judges import CoverageJudge, UsefulnessJudge
 
@@ -54,14 +53,6 @@ def test_figures_equal_scikit_learns_and_scipys(seed, labels):
         "spearman": pytest.approx(spearmanr(*ranks).statistic),
         "pearson": pytest.approx(pearsonr(*ranks).statistic),
     }
-
-
-def test_correlations_of_scores_are_scipys():
-    people, judge = np.array([0.0, 0.1, 0.1, 0.9, 1.0]), np.array([0.2, 0.1, 0.3, 0.3, 1.0])
-    theirs = spearmanr(people, judge).statistic, pearsonr(people, judge).statistic
-    assert correlations(people, judge) == pytest.approx(theirs)
-    for one, other in ((people, judge * 0), (people * 0, judge), (people[:0], judge[:0])):
-        assert all(map(math.isnan, correlations(one, other)))
 
 
 def test_a_judge_that_always_says_the_same():

@@ -39,6 +39,8 @@ def test_option_text_alone(answer, index):
         '{"answer": "B"}',
         "The answer is $\\boxed{B}$.",
         "Option B is correct.",
+        "It is B",
+        "I think that's (B), since it slows the heart.",
         "B is the right answer.",
         "B, a drug that slows the heart",
         "The answer is B, C-reactive protein does not matter",
@@ -79,6 +81,8 @@ def test_final_letter(answer):
         "\u300cB\u300d",
         "Antwort: B",
         "Die richtige Antwort ist B.",
+        "Richtig ist B.",
+        "C'est la B.",
         "La bonne réponse est la B",
         "La respuesta correcta es B.",
         "A resposta correta é B.",
@@ -119,6 +123,8 @@ def test_final_letter_inside_marks_and_in_other_languages(answer):
         "E",
         "The answer is A. No, the answer is Z.",
         "The answer is B-cell therapy",
+        "It is a cat",
+        "It is not B.",
         "Aspirin or insulin",
         "Answer: A. Insulin",  # letter and text disagree
         "A) Aspirin\nB) A beta blocker\nC) Insulin",  # the list said again
@@ -156,6 +162,7 @@ def test_letters_inside_names(answer, index):
         ("She needs aspirin with insulin now", DRUGS, 3),  # the longer text, not the two inside it
         ("Yes, it is safe", ["yes", "no", "maybe"], 0),
         ("maybe yes, maybe no", ["yes", "no", "maybe"], None),
+        ("Yes, it is O.", ["yes", "no", "maybe"], 0),  # no option has this letter
         ("about 2.5 mg", ["5", "2.5", "25"], 1),
         ("about 2.5 mg", ["5", "3", "25"], None),
         ("The genotype is Aa.", ["AA", "Aa", "aa"], 1),

@@ -19,14 +19,9 @@ every_measure = pytest.mark.parametrize("measure", AT_K)
 
 
 def test_by_hand():
-    ids, relevant = ["x", "a", "y", "b"], {"a", "b", "c"}
-    assert recall_at_k(ids, relevant, 2) == pytest.approx(1 / 3)
-    assert recall_at_k(ids, relevant, 4) == pytest.approx(2 / 3)
-    assert precision_at_k(ids, relevant, 4) == 0.5
-    assert precision_at_k(ids, relevant, 10) == 0.2  # a short list has empty places
-    assert [exact_recovery_at_k(ids, relevant, k) for k in (1, 2)] == [0.0, 1.0]
-    assert (reciprocal_rank(ids, relevant), reciprocal_rank(ids, relevant, 1)) == (0.5, 0.0)
+    ids = ["x", "a", "y", "b"]
     assert [all_found_at_k(ids, {"a", "b"}, k) for k in (3, 4)] == [0.0, 1.0]
+    assert (precision_at_k(ids, {"a", "b"}, 10), reciprocal_rank(ids, {"a", "b"})) == (0.2, 0.5)
 
 
 SECOND = 1 / math.log2(3)  # what rank 2 counts in a DCG; rank 3 counts 1/2

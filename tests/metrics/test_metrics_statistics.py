@@ -38,15 +38,10 @@ def test_mean_leaves_nan_out_and_counts_it():
         assert all(math.isnan(value) for value in (mean.value, mean.low, mean.high))
 
 
-def test_bootstrap_is_seeded_and_near_scipys():
-    from scipy.stats import bootstrap
-
+def test_intervals_are_seeded():
     values = list(np.random.default_rng(3).beta(2, 5, size=80))
     for call in (bootstrap_interval, mean_with_interval, lambda one, **seed: paired_exact_test(one, one[::-1], **seed)):
         assert call(values) == call(values, seed=0) != call(values, seed=1)
-    mean = mean_with_interval(values, seed=1)
-    theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=5).confidence_interval
-    assert (mean.low, mean.high) == pytest.approx((theirs.low, theirs.high), abs=0.005)
 
 
 def f1_like(rng, size):
@@ -61,13 +56,6 @@ def test_bootstrap_covers_the_mean_of_twenty_values(monkeypatch):
     rng = np.random.default_rng(12)
     intervals = [bootstrap_interval(list(values), seed=seed) for seed, values in enumerate(f1_like(rng, (1_000, 20)))]
     assert np.mean([low <= 0.475 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.01)
-
-
-def test_a_share_lies_within_its_interval():
-    for n in (1, 3, 40, 99):
-        for hits in range(n + 1):
-            low, high = wilson_interval(hits / n, n)
-            assert 0 <= low <= hits / n <= high <= 1
 
 
 def test_a_single_graded_value_has_no_interval():

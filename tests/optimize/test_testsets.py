@@ -130,9 +130,6 @@ def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_
     ("text", "why"),
     [
         ("What is it?", "no_words"),
-        ("Tell me the fact.", "no_question"),
-        ("Why is it so, so " + "very " * 60 + "so?", "too_long"),
-        ("What does the passage say of it?", "points_at_text"),
         ("How can the roots of roses be kept from freezing?", "copied"),
     ],
 )

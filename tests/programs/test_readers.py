@@ -93,13 +93,6 @@ def test_tuned_instructions_and_demonstrations_stay(read):
     assert reader.predict.signature.output_fields["answer"].annotation is str  # a call changes nothing
 
 
-def test_an_option_in_another_spelling_is_that_option_unless_two_share_it(read):
-    assert read(MultipleChoiceReader(), json.dumps({"answer": " INSULIN."}))[0].answer == "Insulin"
-    for spelling, fallbacks in (("aA", ["reader"]), ("Aa", [])):
-        out, _ = read(MultipleChoiceReader(), json.dumps({"answer": spelling}), options=["AA", "Aa", "aa"])
-        assert (out.answer, out.fallbacks) == (spelling, fallbacks)
-
-
 @pytest.mark.parametrize("written", ["B", "I think that Insulin is right."])
 def test_another_form_is_kept_for_the_metric_to_judge(read, written):
     for answer in (json.dumps({"answer": written}), written):

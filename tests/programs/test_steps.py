@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -69,21 +67,6 @@ def test_a_transcript_has_calls_side_by_side_in_the_order_of_the_calls():
     assert [one.answer for one in told] == ["first", "slow", "quick", "between", "last"]
     assert [one.messages for one in told] == [(("user", f"{one.answer}?"),) for one in told]
     assert {one.predictor for one in told} == {""}
-
-
-def test_a_call_that_hangs_holds_up_neither_the_error_of_another_nor_the_process():
-    script = (
-        "import time\n"
-        "from querywright.programs.steps import parallel\n"
-        "def fails():\n"
-        "    raise LookupError('gone')\n"
-        "try:\n"
-        "    parallel([fails, lambda: time.sleep(600), lambda: time.sleep(600)])\n"
-        "except LookupError:\n"
-        "    print('seen')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == "seen\n", done.stderr
 
 
 def test_when_one_fails_none_begins_any_more():

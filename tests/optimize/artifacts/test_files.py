@@ -128,24 +128,15 @@ def test_nearest_demonstrations_and_ensembles_come_back(shape, place, write):
 
 @pytest.mark.parametrize("demo", [{"question": {1, 2}}, {"question": float("nan")}, {"question": "\ud800"}])
 def test_a_demonstration_that_json_cannot_hold_is_refused(demo, artifact, write):
-    before = read_artifact(artifact).data
+    before = read_artifact(artifact).manifest.digest
     program = make_program("hcqr", nothing, reader="multiple_choice")
     program.technique.write_queries.demos = [dspy.Example(**demo)]
     with pytest.raises(ArtifactError, match=r"technique.write_queries cannot be saved as JSON: "):
         write(artifact, program)
-    assert read_artifact(artifact).data == before
+    assert read_artifact(artifact).manifest.digest == before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"made": {"x": float("nan")}},
-        {"made": {"x": {1}}},
-        {"card": "\ud800"},
-        {"collection": "../x"},
-        {"engine": "bm25"},
-    ],
-)
+@pytest.mark.parametrize("change", [{"made": {"x": float("nan")}}, {"card": "\ud800"}, {"collection": "../x"}])
 def test_other_things_that_cannot_be_written_are_refused(change, place, write):
     with pytest.raises(ArtifactError, match="cannot be saved as JSON"):
         write(place / "a", **change)
@@ -285,6 +276,10 @@ QUERIES = ("predictors", "technique.write_queries")
         ("manifest.json", put("made", value={"x": "\ud800"}), "manifest.json"),
         ("manifest.json", put("reader", value="short_answer"), "different programs"),
         ("manifest.json", put("engine", value="bm25"), "the engine 'bm25' do not go together"),
+        *(
+            ("manifest.json", lambda data, one=one: data.update(collection=one, engine="bm25"), "a collection's name")
+            for one in ("../../etc", "", "a\n")
+        ),
     ],
 )
 def test_what_was_edited_and_signed_again_is_refused(name, change, message, artifact, no_connection):
@@ -292,13 +287,6 @@ def test_what_was_edited_and_signed_again_is_refused(name, change, message, arti
     with pytest.raises(ArtifactError, match=message) as error:
         program_from(read_artifact(artifact).state, nothing)
     assert name in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["../../etc", "/etc", "", "a\n"])
-def test_a_name_that_is_no_collections_is_refused(name, artifact):
-    sign(artifact, "manifest.json", lambda data: data.update(collection=name, engine="bm25"))
-    with pytest.raises(ArtifactError, match=r"manifest.json: .* cannot be a collection's name"):
-        read_artifact(artifact)
 
 
 @pytest.mark.parametrize(("key", "value"), [("technique", "magic"), ("reader", "essay")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +11,7 @@ from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.loaded import Answered
+from querywright.optimize.artifacts.loaded import BatchAnswer
 
 
 def asked(number):
@@ -75,22 +74,6 @@ def test_many_threads_and_event_loops_get_each_its_own_answer(loaded, store):
     assert total.saved == total.calls
 
 
-def test_an_event_loop_is_not_held_up(loaded, make_engine):
-    """The LM answers only once the loop has gone on."""
-    go = threading.Event()
-    program = loaded(make_engine(before=lambda n, one: go.wait(60)))
-
-    async def main():
-        asking = asyncio.ensure_future(program.acall(*asked(1)))
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-        assert not asking.done()
-        go.set()
-        return await asking
-
-    assert asyncio.run(main()).answer == "right 1"
-
-
 # Batches.
 
 
@@ -99,7 +82,7 @@ def test_a_batch_keeps_the_order_and_takes_questions_in_every_form(loaded):
     questions = [asked(3), Question("q5", *asked(5), answer="right 5"), (asked(1)[0], tuple(asked(1)[1]))]
     answered = program.batch(questions, threads=2, progress=lambda done, total: seen.append((done, total)))
     assert [one.prediction.answer for one in answered] == ["right 3", "right 5", "right 1"]
-    assert answered[0] == Answered(asked(3)[0], tuple(asked(3)[1]), answered[0].prediction, None)
+    assert answered[0] == BatchAnswer(asked(3)[0], tuple(asked(3)[1]), answered[0].prediction, None)
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert program.batch([]) == []
 
