@@ -3,10 +3,8 @@
 Usage: python benchmarks/serve.py [--questions 384] [--concurrency 64] [--json]
 
 The same questions at concurrency 64, in turns, through the program's ``acall`` in a process of its own and
-through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop;
-the server has taken what it loaded out of the garbage collector's rounds, which the other has not, so that the ratio
-can be below 1. Who asks the server works on the same processors, so with few of them a part of the ratio is his.
-
+through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop.
+The client of the server works on the same processors, so with few of them a part of the ratio is the client's.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import hashlib
 import json
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -96,10 +95,10 @@ def serve(folder: Path, url: str, timeout: float) -> None:
     program = load(folder / "artifact", home=folder, lm=_lm(url, timeout))
     with (folder / "log.jsonl").open("w") as log:
         write_logs(log)
-        run(
-            program, ServeSettings(port=0, waiting=256), name=NAME,
-            on_start=lambda address: print(address, flush=True),
-        )  # fmt: skip
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        print(f"http://127.0.0.1:{port}", flush=True)
+        run(program, ServeSettings(port=port, waiting=256), name=NAME)
     os._exit(0)
 
 
