@@ -11,15 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
-
-from querywright import api
-from querywright.cli import demo
-from querywright.cli.options import Threads
-from querywright.data import load_sample
-from querywright.errors import OutageError
 from querywright.optimize.artifacts import files
 
 KEY = "sk-never-to-be-printed-1234567890"
@@ -280,27 +272,6 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
     assert done.data["test"]
     assert "No space left on device" in done.err
     assert not Path("artifacts/x").exists()
-
-
-@pytest.mark.parametrize("live", [False, True])
-def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(live, monkeypatch, tmp_path):
-    seen = {}
-    monkeypatch.setattr(demo, "build", lambda *_, **__: SimpleNamespace(count=200, embedded=0))
-
-    def compiled(technique, splits, **given):
-        seen.update(given, splits=splits)
-        raise OutageError("enough")
-
-    monkeypatch.setattr(api, "compile", compiled)
-    with pytest.raises(OutageError):
-        demo.demo(live=live, save_to=tmp_path / "artifact", run=Threads(2))
-    used = {question.id for part in seen["splits"] for question in part}
-    check = [question.id for question in seen["reader_check"]]
-    assert [len(part) for part in seen["splits"]] == list(demo.SIZES)
-    assert len(set(check)) == len(check) == demo.READER_CHECK == 60
-    assert set(check) <= {question.id for question in load_sample().questions} - used
-    assert seen["knobs"] == {"max_passages": 3 if live else 1}
-    assert seen["lm"]().lm.model.startswith("embedded" if live else "recording:")
 
 
 def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, server, monkeypatch):
