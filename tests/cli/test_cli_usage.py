@@ -76,6 +76,8 @@ def test_help_imports_nothing_heavy():
         ("evaluate plain --data sample --limit 0", 'Invalid value "0" for --limit. Must be >= 1'),
         ("evaluate --data sample --max-failures 2", "--max-failures"),
         ("evaluate --data sample --treads 1", "Did you mean --threads?"),
+        ("evaluate --data sample --objective mrr@5", "Unknown option: --objective. Did you mean --metric?"),
+        ("compile hcqr --data sample --out a --metric mrr@5", "Unknown option: --metric. Did you mean --objective?"),
     ],
 )
 def test_wrong_usage_is_2_and_a_few_lines_on_standard_error(cli, line, said):
