@@ -39,13 +39,15 @@ def test_ask_a_technique(ok, cli, collection, server):
 
 
 def test_ask_shows_each_prompt_with_its_answer(ok, cli, collection, server):
-    command = ("ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, *server.lm, "--prompts")
+    command = ("ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, *server.lm, "--prompts",
+               "--history", "Where does it hurt?", "--history", "At the toes.")  # fmt: skip
     asked = cli(*command, "--json")
     assert [one["predictor"] for one in asked.data["prompts"]] == [
         "technique.form_hypothesis", "technique.write_queries", "reader.predict",
     ]  # fmt: skip
     sent = [[(one["role"], one["content"]) for one in request["messages"]] for request in server.requests]
     assert [[(m["role"], m["content"]) for m in one["messages"]] for one in asked.data["prompts"]] == sent
+    assert all("At the toes." in json.dumps(one["messages"]) for one in asked.data["prompts"])
     assert all(json.loads(one["answer"]) for one in asked.data["prompts"])
     shown = ok(*command)
     assert [line for line in shown.out.splitlines() if line[:1].isdigit()] == [
