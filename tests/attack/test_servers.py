@@ -132,15 +132,6 @@ def test_thinking_that_took_all_tokens_is_no_answer_and_is_not_asked_for_again(r
     assert (server.count, engine_of(lm).ledger.total.output_tokens) == (1, 7)
 
 
-def test_a_service_that_answers_prose_ends_a_run_that_says_what_came_back(attack, remote):
-    lm, server = remote(PROSE)
-    with pytest.raises(TooManyFailuresError) as caught:
-        closed_book(questions(60), lm)
-    said = f'{PROSE!r}, where a JSON object with "answer" was wanted'
-    held = said in str(caught.value) and "30%" in str(caught.value) and server.count < 40
-    attack.tried("answers that cannot be read end a run early", held, (server.count, caught.value))
-
-
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_short_run_of_which_nothing_can_be_read_ends_as_well_whatever_is_allowed(remote, count):
     lm, _ = remote(PROSE, limits={"max_unreadable": 0.99})
