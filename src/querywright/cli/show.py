@@ -31,6 +31,9 @@ TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder", "metric",
 NARROWEST_TEXT = 18
 """Terminal columns that a column of words, or a line, has at least."""
 
+WHOLE_HEAD = 10
+"""Terminal columns up to which the head of a column of numbers is not wrapped."""
+
 GAP = 2  # the padding and the divider
 NOTHING = {"", "-", "0", "0 %", "0.0", "- / -", "0.0 / 0.0"}
 """A column that holds nothing else is left out."""
@@ -164,7 +167,8 @@ def _sizes(rows: Rows) -> dict[str, int]:
     for name in rows[0] if rows else ():
         widest = max(cell_len(clean(row[name])) for row in rows)
         is_text = name in TEXT_COLUMNS
-        sizes[name] = max(len(name), min(widest, NARROWEST_TEXT)) if is_text else max(widest, *map(len, name.split()))
+        head = len(name) if is_text else max(min(len(name), WHOLE_HEAD), *map(len, name.split()))
+        sizes[name] = max(head, min(widest, NARROWEST_TEXT) if is_text else widest)
     return sizes
 
 
