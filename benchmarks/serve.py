@@ -3,10 +3,8 @@
 Usage: python benchmarks/serve.py [--questions 384] [--concurrency 64] [--json]
 
 The same questions at concurrency 64, in turns, through the program's ``acall`` in a process of its own and
-through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop;
-the server has taken what it loaded out of the garbage collector's rounds, which the other has not, so that the ratio
-can be below 1. Who asks the server works on the same processors, so with few of them a part of the ratio is his.
-
+through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop.
+The client of the server works on the same processors, so with few of them a part of the ratio is the client's.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
-import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -49,28 +47,21 @@ class Hashed:
 
 
 def prepare(folder: Path, technique: str, passages: int) -> None:
-    """A collection, and an artifact of a technique and the short-answer reader on it, in a working folder."""
+    """Write a collection, and an artifact of a technique and the short-answer reader on it, into a workspace."""
     from measured import material
 
-    from querywright.retrieval.index import build_collection
-
-    build_collection(NAME, material(None, passages, 4).passages, embedder=Hashed(), home=folder)
-    write(folder, technique, 5)
-
-
-def write(folder: Path, technique: str, max_passages: int) -> str:
-    """Another state of the artifact in the place of the one before; returns its version."""
     from querywright.optimize.artifacts.files import write_artifact
     from querywright.programs import make_program
     from querywright.retrieval.engines import open_retriever
+    from querywright.retrieval.index import build_collection
 
+    build_collection(NAME, material(None, passages, 4).passages, embedder=Hashed(), home=folder)
     retriever = open_retriever(NAME, engine="bm25", home=folder)
-    program = make_program(technique, retriever, reader="short_answer", max_passages=max_passages)
-    manifest = write_artifact(
-        folder / "artifact", program, lm=LM, embedder=None, collection=NAME, engine="bm25", reranker=None,
-        fingerprint=retriever.fingerprint, created="2026-01-01", made={}, golden=[], card="# bench\n",
+    write_artifact(
+        folder / "artifact", make_program(technique, retriever, reader="short_answer", max_passages=5), lm=LM,
+        embedder=None, collection=NAME, engine="bm25", reranker=None, fingerprint=retriever.fingerprint,
+        created="2026-01-01", made={}, golden=[], card="# bench\n",
     )  # fmt: skip
-    return manifest.id
 
 
 def question(number: int) -> str:
@@ -96,10 +87,10 @@ def serve(folder: Path, url: str, timeout: float) -> None:
     program = load(folder / "artifact", home=folder, lm=_lm(url, timeout))
     with (folder / "log.jsonl").open("w") as log:
         write_logs(log)
-        run(
-            program, ServeSettings(port=0, waiting=256), name=NAME,
-            on_start=lambda address: print(address, flush=True),
-        )  # fmt: skip
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        print(f"http://127.0.0.1:{port}", flush=True)
+        run(program, ServeSettings(port=port, waiting=256), name=NAME)
     os._exit(0)
 
 
@@ -179,12 +170,6 @@ class Child:
         taken, wall = json.loads(self.line())
         return taken, wall
 
-    @property
-    def cpu(self) -> float:
-        """Seconds of processor time so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
 
 class Client:
     """The plainest of HTTP clients: connections that are kept, bodies with a length."""
@@ -235,7 +220,7 @@ def overhead(given: argparse.Namespace) -> dict[str, Any]:
     with bench(given.technique, given.latency) as (folder, lm), contextlib.ExitStack() as stack:
         direct = stack.enter_context(Child("call", folder, lm.url, 30))
         server = stack.enter_context(Child("serve", folder, lm.url, 30))
-        found: dict[str, list[Any]] = {"direct": [], "served": [], "cpu": []}
+        found: dict[str, list[Any]] = {"direct": [], "served": []}
 
         def served(first: int, count: int) -> tuple[list[float], float]:
             async def ask() -> tuple[list[float], float]:
@@ -255,14 +240,10 @@ def overhead(given: argparse.Namespace) -> dict[str, Any]:
         direct.ask(0, 2 * concurrency, concurrency)
         served(0, 2 * concurrency)
         for turn in range(1, ROUNDS + 1):
-            before = direct.cpu, server.cpu, resource.getrusage(resource.RUSAGE_SELF).ru_utime
             one, wall = direct.ask(turn * 100_000, count, concurrency)
             other, other_wall = served(turn * 100_000, count)
-            after = direct.cpu, server.cpu, resource.getrusage(resource.RUSAGE_SELF).ru_utime
-            cpu = [(b - a) / count * 1000 for a, b in zip(before, after, strict=True)]
             found["direct"].append((p95(one), statistics.median(one), wall))
             found["served"].append((p95(other), statistics.median(other), other_wall))
-            found["cpu"].append(cpu)
     pairs = list(zip(found["direct"], found["served"], strict=True))
     report = {
         "technique": given.technique, "concurrency": concurrency, "questions": count, "latency": given.latency,
@@ -272,15 +253,11 @@ def overhead(given: argparse.Namespace) -> dict[str, Any]:
         "wall ratio": statistics.median(b[2] / a[2] for a, b in pairs),
         "p95 direct": statistics.median(a[0] for a, _ in pairs),
         "p95 served": statistics.median(b[0] for _, b in pairs),
-        "cpu ms a question": dict(
-            zip(("direct", "served", "client"), map(statistics.median, zip(*found["cpu"], strict=True)), strict=True)
-        ),
     }  # fmt: skip
     print(
         f"overhead, {given.technique}, {count} questions x {ROUNDS}, concurrency {concurrency}, LM {given.latency} s: "
         f"p95 {report['p95 direct']:.3f} s called, {report['p95 served']:.3f} s served, ratio "
-        f"{report['p95 ratio']:.2f} (aim 1.1); median {report['median ratio']:.2f}; CPU a question "
-        + ", ".join(f"{name} {value:.1f} ms" for name, value in report["cpu ms a question"].items())
+        f"{report['p95 ratio']:.2f} (aim 1.1); median {report['median ratio']:.2f}"
     )
     return report
 

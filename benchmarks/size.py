@@ -1,4 +1,4 @@
-"""How large the project is: lines, modules, modules with one importer, import closures, circles between folders.
+"""How large the project is: lines, modules, import closures, circles between folders.
 
 Run: python benchmarks/size.py [CHECKOUT]
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -70,10 +69,8 @@ def main(root: Path) -> None:
                 for name, tree in trees.items()}
         for eager in (False, True)
     }  # fmt: skip
-    importers = Counter(one for imported in graphs[False].values() for one in imported)
     tests = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (root / "tests").rglob("*.py"))
     print(f"source: {sum(lines.values()):,} lines, {len(modules)} modules, tests: {tests:,} lines")
-    print(f"modules with one importer: {sum(importers[name] == 1 for name in modules)}")
     for start in CLOSURES:
         now, later = (len(reached(graphs[eager], start)) for eager in (True, False))
         print(f"modules that come with {start}: {now} at import, {later} with what its functions import")

@@ -20,11 +20,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def techniques() -> str:
-    """The README's table of techniques, without the column of knobs, which have tables of their own."""
-    from querywright.cli.techniques import markdown_table, technique_rows
+    """Return the table of techniques, without their knobs, which have tables below."""
+    from querywright.cli.techniques import technique_rows
 
-    table = markdown_table(technique_rows()).split("\n\n")[0]
-    return "\n".join(line.rsplit(" |", 2)[0] + " |" for line in table.splitlines())
+    columns = ("technique", "title", "source", "LM stages", "searches")
+    lines = ["| technique | what | source | LM stages | searches |", "| --- " * len(columns) + "|"]
+    rows = [{**row, "technique": f"`{row['technique']}`"} for row in technique_rows()]
+    return "\n".join([*lines, *(f"| {' | '.join(str(row[name]) for name in columns)} |" for row in rows)])
 
 
 def knobs() -> str:

@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 import shlex
 from typing import NamedTuple
 
 from cyclopts import CycloptsError
 
-from querywright.cli.main import app
+from querywright.cli.main import app, every_command
+from querywright.cli.options import DEFAULTS
 
 _BLOCK = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+OPTIONS = {"--help", "--version"} | {
+    name
+    for _, command in every_command()
+    for argument in command.assemble_argument_collection(default_parameter=DEFAULTS)
+    for name in argument.names
+}
+"""Options of all commands."""
 
 
 class Block(NamedTuple):
@@ -53,6 +63,22 @@ def command_lines(page: str) -> list[str]:
     in_blocks = [line for block in blocks(page) for line in block.commands]
     in_text = [line.strip() for line in re.findall(r"`([^`]+)`", prose(page))]
     return [*in_blocks, *(line for line in in_text if line.startswith("querywright "))]
+
+
+def check_prose(page: str) -> None:
+    """Look up the options and the names of ours in running text.
+
+    Raises:
+        AssertionError: No command takes an option, or the package has no such name.
+    """
+    import querywright
+
+    for code in re.findall(r"`([^`\n]+)`", prose(page)):
+        if option := re.match(r"--[a-z][a-z-]*", code):
+            assert option[0] in OPTIONS, f"no command takes {option[0]}"
+        if name := re.match(r"(?:qw|querywright)\.(\w+)", code):
+            there = hasattr(querywright, name[1]) or importlib.util.find_spec(f"querywright.{name[1]}")
+            assert there, f"querywright has no {name[1]}"
 
 
 def parse(line: str) -> None:

@@ -141,7 +141,7 @@ def test_a_wheel_holds_everything_and_works_where_there_is_nothing_else(tree, tm
     )
     file, count, other = _run(python, "-c", script, cwd=place).split()
     assert (file.startswith(site), other.startswith(site), count) == (True, True, "240")
-    assert "packaged sample" in _run(python, "-m", "querywright", "demo", "--help", cwd=place)
+    assert "hcqr: " in _run(python, "-m", "querywright", "techniques", cwd=place)
 
 
 def _run(*command, cwd=None):

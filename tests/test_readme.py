@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from querywright.cli.techniques import markdown_table, technique_rows
+from querywright.cli.techniques import technique_rows
+from querywright.programs.base import SHARED_KNOBS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8") if (ROOT / "README.md").is_file() else ""
@@ -14,6 +15,19 @@ PAGE = runpy.run_path(str(Path(__file__).with_name("markdown_blocks.py")))
 BLOCKS = [(block.language, block.text) for block in PAGE["blocks"](README)]
 
 pytestmark = pytest.mark.skipif(not README, reason="the package was installed without its repository")
+
+
+def markdown_table():
+    """Return the table of techniques; knobs that all techniques with LM stages share are named below it."""
+    rows = [{**row, "knobs": [(one["name"], one["default"]) for one in row["knobs"]]} for row in technique_rows()]
+    of_all = [(knob.name, knob.default) for knob in SHARED_KNOBS]
+    lines = ["| technique | what | source | LM stages | searches | knobs (default) |", "| --- " * 6 + "|"]
+    for row in rows:
+        knobs = ", ".join(f"`{name}` ({default})" for name, default in row["knobs"] if (name, default) not in of_all)
+        facts = f"{row['title']} | {row['source']} | {row['LM stages']} | {row['searches']}"
+        lines.append(f"| `{row['technique']}` | {facts} | {knobs or '-'} |")
+    shared = ", ".join(f"`{name}` ({default})" for name, default in of_all)
+    return "\n".join([*lines, "", f"Every technique with LM stages has these as well: {shared}."]) + "\n"
 
 
 def test_it_names_the_two_commands():
@@ -31,7 +45,7 @@ def test_the_makefile_has_what_it_names():
 def test_its_table_is_that_of_the_command_line():
     shown = re.search(r"<!-- techniques -->\n(.*?)<!-- /techniques -->", README, re.DOTALL)
     assert shown is not None, "the markers <!-- techniques --> and <!-- /techniques --> are missing"
-    assert shown.group(1).strip() == markdown_table(technique_rows()).strip(), "run: make table"
+    assert shown.group(1).strip() == markdown_table().strip(), "run: make table"
 
 
 def test_its_rows_are_those_of_the_results():
@@ -69,6 +83,6 @@ def test_its_links_lead_somewhere():
 
 
 if __name__ == "__main__":
-    table = f"<!-- techniques -->\n{markdown_table(technique_rows())}<!-- /techniques -->"
+    table = f"<!-- techniques -->\n{markdown_table()}<!-- /techniques -->"
     written = re.sub(r"<!-- techniques -->.*?<!-- /techniques -->", lambda _: table, README, flags=re.DOTALL)
     (ROOT / "README.md").write_text(written, encoding="utf-8")

@@ -1,9 +1,7 @@
-"""Artifacts and recordings that were changed, cut or written by a process that was killed: whole, or refused."""
+"""Artifacts that were changed, cut or written by a process that was killed: whole, or refused."""
 
 from __future__ import annotations
 
-import gzip
-import random
 import runpy
 import subprocess
 import sys
@@ -11,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from querywright.errors import InputError
-from querywright.models.recording import packaged_recording, read_recording
 from querywright.optimize.artifacts.files import read_artifact
 
 pytestmark = pytest.mark.slow
@@ -25,9 +21,6 @@ for name in ("optimize/conftest.py", "optimize/artifacts/conftest.py"):
 
 REFUSED = "a changed byte of an artifact is refused, and nothing of it runs"
 WHOLE = "an artifact whose writer is killed is the old one or the new one, whole"
-RECORDED = "a changed byte of a recording is refused or changes nothing"
-
-
 TAMPERED = """
 import os, random, sys
 from collections import Counter
@@ -123,23 +116,3 @@ def test_killed_while_writing(place, write, times, attack):
     assert read_artifact(place / "a").manifest.made == {"n": seen[-1][1]}
     write(place / "a")
     assert [entry.name for entry in place.iterdir()] == ["a"]
-
-
-def changed(whole, turn, chance):
-    """A file with a byte that is another one, one more or one less; at first near its end."""
-    place = len(whole) - 1 - turn if turn < 20 else chance.randrange(len(whole))
-    head, old, tail = whole[:place], whole[place], whole[place + 1 :]
-    return head + (bytes([old ^ 1 << turn % 8]), bytes([old, turn % 256]), b"")[turn % 3] + tail
-
-
-def test_changed_recordings(tmp_path, times, attack):
-    lines = gzip.decompress(packaged_recording().read_bytes()).splitlines(keepends=True)
-    path, chance, whole = tmp_path / "answers.jsonl.gz", random.Random(4), gzip.compress(b"".join(lines[:9]))
-    path.write_bytes(whole)
-    right = read_recording(path)
-    for turn in range(times(300)):
-        path.write_bytes(changed(whole, turn, chance))
-        try:
-            attack.tried(RECORDED, read_recording(path) == right, turn)
-        except InputError as error:
-            attack.tried(RECORDED, path.name in str(error), error)

@@ -11,7 +11,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +40,6 @@ SEED = "the same seed gives the same artifact, whatever the threads"
 LEVEL = "memory, threads and files stay level over a long run"
 ALONE = "it starts and answers with no network and no optional package"
 INERT = "hostile text in a page runs nothing and fetches nothing"
-ENTRY = "no token but the right one is let in"
-WAIT = "the server's deadline is kept whatever the LM does"
 LM = "--lm openai/scripted --api-base {url} --api-key-env SCRIPTED_KEY"
 
 
@@ -87,23 +84,6 @@ def test_clocks_that_jump(make_lm, make_engine, make_world, monkeypatch, times, 
             found = evaluate(world.program(), world.questions, lm=lm, name="hcqr", threads=4, deadline=60.0)
         good = all(row.failure is None and row.scores["accuracy"] == 1 for row in found.rows)
         attack.tried(CLOCK, good and len(found.rows) == len(world.questions), turn)
-
-
-def test_commands_under_a_clock_that_jumps(template, server, forks, tmp_path, times, attack):
-    """Two runs years apart share a folder: nothing expires, nothing is asked again."""
-    folder = Path(shutil.copytree(template, tmp_path / "work"))
-    command = KILLS["COMMANDS"]["compare"].format(lm=LM.format(url=server.address)).split()
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-    if library is None:
-        pytest.skip("no libfaketime")
-    for turn, shift in enumerate(["+0", "-9y", "+20y"][: 1 + times(2)]):
-        made = {"LD_PRELOAD": str(library), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-        before, given = len(server.requests), {"QUERYWRIGHT_HOME": str(folder / "home"), "SCRIPTED_KEY": "sk-x", **made}
-        plain = [*command, "--engine", "bm25"]  # no embedder, and so none in the test's place
-        done = subprocess.run([sys.executable, "-m", "querywright", *plain], cwd=folder, capture_output=True, text=True,
-                              env={**os.environ, **given})  # fmt: skip
-        asked = len(server.requests) - before
-        attack.tried(CLOCK, done.returncode == 0 and bool(turn) == (asked == 0), (shift, asked, done.stderr[-500:]))
 
 
 def test_one_seed_and_any_number_of_threads(template, server, forks, tmp_path, times, attack):
@@ -183,32 +163,6 @@ def test_no_network_and_no_optional_package(tmp_path, attack):
                               capture_output=True, cwd=ROOT if "artifacts/" in command else tmp_path,
                               env={**os.environ, **given})  # fmt: skip
         attack.tried(ALONE, done.returncode == 0, (command, done.stderr[-800:]))
-
-
-# The server.
-
-
-def test_tokens_that_are_nearly_right(run, token, times, attack):
-    server, chance = run(token=token), random.Random(5)
-    for turn in range(times(60)):
-        place, letter = chance.randrange(len(token)), chance.choice("aZ0-\xe9 ")
-        wrong = chance.choice(
-            [token[:place], token + letter, token[:place] + letter + token[place + 1 :], token.upper()]
-        )
-        if wrong.strip() == token:
-            continue
-        asked = server.client.get("/metrics", headers={"Authorization": f"Bearer {wrong}".encode("latin-1")})
-        attack.tried(ENTRY, asked.status_code == 401, (turn, wrong))
-
-
-def test_deadlines_of_the_server(run, scripted, times, attack):
-    go, chance = threading.Event(), random.Random(8)
-    scripted.before = lambda number: go.wait(60) if number % 2 else None
-    server = run(deadline=2)
-    for turn in range(times(6)):
-        answer = server.ask(chance.randrange(1000) * 2 + turn % 2, stream=False)
-        attack.tried(WAIT, answer.status_code == (504 if turn % 2 else 200), (turn, answer.text[:200]))
-    go.set()
 
 
 # Pages, in a browser.

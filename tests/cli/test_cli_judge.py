@@ -90,20 +90,6 @@ def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice
     assert len(server.requests) == 24
 
 
-def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(ok, write, server, perfect):
-    server.reply = perfect
-    rows = [{"question": f"What of {q}?", "passage": f"Code {grade}, passage {arm} of {q}.", "label": LABELS[grade],
-             "second_label": LABELS[0 if q == 7 else grade], "arms": arm}
-            for q in range(8) for arm, grade in (("plain", 0), ("hyde", 2 * (q < 6)), ("hcqr", 1))]  # fmt: skip
-    flat = " ".join(ok("judge", "calibrate", "--data", write("arms.jsonl", rows), *BARE, *server.lm).out.split())
-    assert "value second person" in flat
-    for said in (
-        "hcqr 1.00 1.00 hyde 0.75 0.75 plain 0.00 0.00",
-        "Kendall's tau of the two orders of 3 arms: 1.00 [1.00",
-    ):
-        assert said in flat
-
-
 def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, server, collection, rows, write, perfect):
     server.reply = perfect
     saved = ok("judge", "calibrate", "--data", folder, "--out", "judges/plain", *server.lm)
@@ -150,10 +136,10 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
             return json.dumps({"label": "yes" if "Point one." in text and "It is sweet. It helps." in text else "no"})
         return '{"answer": "It is sweet. It helps.", "passage_numbers": [1], "passages_hold_the_answer": "yes"}'
 
-    def judged(name="points.json"):
+    def judged():
         done = ok(
             "evaluate", "closed_book", "plain", "--data", questions, "--collection", collection, "--reader",
-            "long_answer", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json", *server.lm,
+            "long_answer", "--judge", "coverage", "--guidelines", "points.json", "--limit", "2", "--json", *server.lm,
         )  # fmt: skip
         return [arm["metrics"]["judged_guideline"]["value"] for arm in done.data["arms"]]
 
@@ -163,30 +149,21 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
     assert [one["points"] for one in json.loads(frozen).values()] == [["Point one.", "Point two."]] * 2
     server.reply = lambda body: reply(body).replace("Point", "Other point")
     assert (judged(), Path("points.json").read_text()) == ([0.0, 0.5], frozen)
-    Path("other.json").write_text(frozen.replace("Point one", "Point three"))  # other points are another score
-    assert judged("other.json") == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
         (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
-        (("calibrate", "--data", "beyond.jsonl"), ["line 1", "found 5; expected a label: NOT_USEFUL"]),
         (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
-        (("compile", "--data", "two.jsonl", "--out", "x"), ["--seed"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
         (("evaluate", "--judge", "coverage"), ["--guidelines FILE"]),
         (("evaluate", "--judge", "usefulness", "--guidelines", "x.json"), ["--judge coverage"]),
-        (("evaluate", "--judge", "bad.json"), ["bad.json"]),
-        (("evaluate", "--judge", "coverage", "--guidelines", "bad.json"), ["is no file of guidelines"]),
     ],
 )
 def test_mistakes(wrong, data, write, server, questions, collection, arguments, parts):
-    write("beyond.jsonl", [{**one, "label": 5} for one in cases(2)])
     write("some.jsonl", [{**cases()[0], "answer": "x"}, cases()[1]])
-    write("two.jsonl", cases(2))
-    Path("bad.json").write_text("{")
     command, *more = arguments
     given = ["judge", command] if command != "evaluate" else ["evaluate", "plain", "--data", questions]
     given += ["--collection", collection] if command == "evaluate" else []

@@ -11,15 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
-
-from querywright import api
-from querywright.cli import demo
-from querywright.cli.options import Threads
-from querywright.data import load_sample
-from querywright.errors import OutageError
 from querywright.optimize.artifacts import files
 
 KEY = "sk-never-to-be-printed-1234567890"
@@ -47,13 +39,15 @@ def test_ask_a_technique(ok, cli, collection, server):
 
 
 def test_ask_shows_each_prompt_with_its_answer(ok, cli, collection, server):
-    command = ("ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, *server.lm, "--prompts")
+    command = ("ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, *server.lm, "--prompts",
+               "--history", "Where does it hurt?", "--history", "At the toes.")  # fmt: skip
     asked = cli(*command, "--json")
     assert [one["predictor"] for one in asked.data["prompts"]] == [
         "technique.form_hypothesis", "technique.write_queries", "reader.predict",
     ]  # fmt: skip
     sent = [[(one["role"], one["content"]) for one in request["messages"]] for request in server.requests]
     assert [[(m["role"], m["content"]) for m in one["messages"]] for one in asked.data["prompts"]] == sent
+    assert all("At the toes." in json.dumps(one["messages"]) for one in asked.data["prompts"])
     assert all(json.loads(one["answer"]) for one in asked.data["prompts"])
     shown = ok(*command)
     assert [line for line in shown.out.splitlines() if line[:1].isdigit()] == [
@@ -280,27 +274,6 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
     assert done.data["test"]
     assert "No space left on device" in done.err
     assert not Path("artifacts/x").exists()
-
-
-@pytest.mark.parametrize("live", [False, True])
-def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(live, monkeypatch, tmp_path):
-    seen = {}
-    monkeypatch.setattr(demo, "build", lambda *_, **__: SimpleNamespace(count=200, embedded=0))
-
-    def compiled(technique, splits, **given):
-        seen.update(given, splits=splits)
-        raise OutageError("enough")
-
-    monkeypatch.setattr(api, "compile", compiled)
-    with pytest.raises(OutageError):
-        demo.demo(live=live, save_to=tmp_path / "artifact", run=Threads(2))
-    used = {question.id for part in seen["splits"] for question in part}
-    check = [question.id for question in seen["reader_check"]]
-    assert [len(part) for part in seen["splits"]] == list(demo.SIZES)
-    assert len(set(check)) == len(check) == demo.READER_CHECK == 60
-    assert set(check) <= {question.id for question in load_sample().questions} - used
-    assert seen["knobs"] == {"max_passages": 3 if live else 1}
-    assert seen["lm"]().lm.model.startswith("embedded" if live else "recording:")
 
 
 def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, server, monkeypatch):

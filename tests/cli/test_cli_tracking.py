@@ -74,7 +74,7 @@ def test_a_tracking_server_that_is_away_costs_no_result(ok, questions, collectio
         done = ok("evaluate", "plain", "--data", questions, "--collection", collection, "--reader", "none",
                   "--log", f"mlflow:http://user:hunter2@127.0.0.1:{port}", "--json")  # fmt: skip
     assert done.data["arms"][0]["arm"] == "plain"
-    assert f"warning: not logged to MLflow at http://127.0.0.1:{port}: " in done.err
+    assert f"warning: not logged to MLflow at http://***@127.0.0.1:{port}: " in done.err
     assert "hunter2" not in done.err
 
 

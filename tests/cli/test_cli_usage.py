@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,11 +71,13 @@ def test_help_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nonsense", 'Unknown command "nonsense"'),
         ("evalaute", 'Did you mean "evaluate"?'),
         ("index", "COLLECTION"),
+        ("evaluate plain --data sample --limit 0", 'Invalid value "0" for --limit. Must be >= 1'),
         ("evaluate --data sample --max-failures 2", "--max-failures"),
         ("evaluate --data sample --treads 1", "Did you mean --threads?"),
+        ("evaluate --data sample --objective mrr@5", "Unknown option: --objective. Did you mean --metric?"),
+        ("compile hcqr --data sample --out a --metric mrr@5", "Unknown option: --metric. Did you mean --objective?"),
     ],
 )
 def test_wrong_usage_is_2_and_a_few_lines_on_standard_error(cli, line, said):
@@ -213,16 +213,3 @@ def test_what_holds_questions_is_its_owners_and_what_is_handed_on_is_not(ok, col
     again = ("--limit", 1, "--collection", collection, "--out", "labels.jsonl", *server.lm)
     ok("judge", "label", "--data", questions, "--labels", "labels.jsonl", *again)
     assert Path("labels.jsonl").stat().st_mode & 0o777 == 0o660
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
-def test_completion_is_installed_and_completes_in_bash(tmp_path):
-    env = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash"}
-    command = [sys.executable, "-m", "querywright", "--install-completion"]
-    subprocess.run(command, env=env, check=True, capture_output=True, timeout=300)
-    script = (
-        '. "$HOME/.bashrc"\nCOMP_WORDS=(querywright evaluate --coll)\nCOMP_CWORD=2\n_querywright\n'
-        'echo "$(complete -p querywright) ${COMPREPLY[*]}"\n'
-    )
-    done = subprocess.run(["bash", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=300)
-    assert done.stdout.split()[-2:] == ["querywright", "--collection"]

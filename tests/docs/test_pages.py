@@ -26,10 +26,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_in_order(name, page):
-    """Its commands parse, its Python names what is there, its data are well formed, its links and pictures lead on."""
+    """Its commands parse, its text and its Python name what is there, its data are well formed, and its links work."""
     text = (DOCS / name).read_text(encoding="utf-8")
     for line in page["command_lines"](text):
         page["parse"](line)
+    if not name.startswith("results/"):  # they name options of benchmarks
+        page["check_prose"](text)
     for block in page["blocks"](text):
         assert block.language in {"sh", "python", "json", "yaml", "text"}, block.text
         if block.language == "python" and not block.note.startswith("run by"):

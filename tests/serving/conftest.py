@@ -137,7 +137,7 @@ class Running:
     def __init__(self, app: Any, settings: ServeSettings) -> None:
         self.logs = io.StringIO()
         self.expected: list[dict[str, Any]] = []  # of what nobody expects
-        self.server = Server(app, settings)
+        self.server, self.service = Server(app, settings), app.state.service
         heard = listening("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{heard.getsockname()[1]}"
         self._thread = threading.Thread(target=self.server.run, args=([heard],), daemon=True)

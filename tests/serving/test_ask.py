@@ -70,11 +70,8 @@ def test_health_names_the_artifact(run):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [{"headers": {"Accept": "text/event-stream"}}, {"stream": True}])
-def test_an_answer_is_streamed(run, how):
-    server = run()
-    body = {"question": "What of 7?", **({"stream": True} if "stream" in how else {})}
-    answer = server.client.post("/ask", json=body, headers=how.get("headers"))
+def test_an_answer_is_streamed(run):
+    answer = run().ask(7, stream=True)
     assert answer.headers["content-type"].startswith("text/event-stream")
     found = events(answer.text)
     names = [name for name, _ in found]

@@ -44,7 +44,7 @@ class Served:
         self.lines: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.url = str(self.line("listening")["url"])
+        self.url = str(self.line(event="listening")["url"])
         self.client = httpx.Client(base_url=self.url, timeout=300, headers={"Authorization": f"Bearer {TOKEN}"})
 
     def _read(self) -> None:
@@ -52,16 +52,16 @@ class Served:
         for line in self.process.stdout:
             self.lines.append(json.loads(line))
 
-    def line(self, event: str, seconds: float = 300) -> dict[str, Any]:
-        """The last line of an event, once it is there."""
+    def line(self, seconds: float = 300, **values: str) -> dict[str, Any]:
+        """The last line with these values, once it is there."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            found = [line for line in self.lines if line["event"] == event]
+            found = [line for line in self.lines if values.items() <= line.items()]
             if found:
                 return found[-1]
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.02)
-        raise AssertionError(f"no line {event}: {self.lines}")
+        raise AssertionError(f"no line with {values}: {self.lines}")
 
     def tell(self, sig: int) -> None:
         self.process.send_signal(sig)
@@ -113,16 +113,14 @@ def test_it_serves_and_stops_when_what_is_under_way_is_answered(
     while lm.count == count:
         time.sleep(0.01)
     served.tell(signal.SIGINT)
-    assert served.line("stopping")["in_flight"] == 1
+    served.line(message="Shutting down")
     with pytest.raises(httpx.ConnectError):
         httpx.get(served.url + "/health")
-    time.sleep(0.5)
     go.set()
     asking.join(60)
     assert answers[0].json()["answer"] == "green"
     status, said = served.end()
     assert status == 0
-    assert "serving on" in said
     assert "Traceback" not in said
     assert not any("colour?" in json.dumps(line) or TOKEN in json.dumps(line) for line in served.lines)
 
@@ -149,7 +147,7 @@ def test_grace_ends_and_a_second_signal_ends_at_once(tmp_path: Path, lm: Any, st
             time.sleep(0.01)
         for one in signals:
             served.tell(one)
-            served.line("stopping")
+            served.line(message="Shutting down")
         assert served.end()[0] == status
         asking.join(60)
         assert answers == [503]

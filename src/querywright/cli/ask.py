@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.show import emit, note, say
-from querywright.data.cells import parse_cell
-from querywright.data.types import Question, turns_of
+from querywright.data.types import Question
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ def ask(
     artifact: opt.Folder | None = None,
     technique: opt.Technique | None = None,
     reader: opt.Reader = "auto",
-    history: Annotated[str, Parameter(show_default=False)] = "",
+    history: Annotated[tuple[str, ...], Parameter(metavar="TURN", show_default=False)] = (),
     verify: opt.Flag = False,
     trace: opt.Flag = False,
     prompts: opt.Flag = False,
@@ -50,7 +48,7 @@ def ask(
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
         technique: Or a technique as it is written.
-        history: The conversation before the question: its turns, a line each, or a file that holds them.
+        history: A turn of the conversation before the question, the earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.
         prompts: Show the prompt and the answer of each LM call as they were.
@@ -60,7 +58,7 @@ def ask(
 
     options = list(option)
     checked_options(question, options or None)
-    before = _before(history)
+    before = {"history": list(history)} if history else {}
     if artifact is not None:
         given = {
             "--technique": technique, "--knob": search.knob, "--reader": reader != "auto",
@@ -83,19 +81,6 @@ def ask(
     asked = transcript.exchanges if prompts else ()
     data = _as_data(found) | ({"prompts": [one.to_json() for one in asked]} if prompts else {})
     emit(output.as_json, data, lambda: _show(found, trace, asked))
-
-
-def _before(history: str) -> dict[str, Any]:
-    """The conversation as a program takes it; nothing where there is none."""
-    named = history.strip()
-    if os.path.isfile(named) or (len(named.split()) == 1 and Path(named).suffix in {".txt", ".json", ".md"}):
-        try:
-            history = Path(named).read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            what = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise InputError(f"--history {named!r} cannot be read: {what}; name a file, or give the turns") from error
-    turns = turns_of(parse_cell(history))
-    return {"history": turns} if turns else {}
 
 
 def _compiled(

@@ -7,9 +7,6 @@ from pathlib import Path
 
 from querywright.errors import InputError
 
-LONGEST_NAME = 200
-"""Bytes: what stands beside a file while it is written has a longer one, and 255 is the most."""
-
 
 def check_folder(target: Path, option: str, mark: str = "manifest.json", what: str = "artifact") -> None:
     """Raise when a folder could not be written there; one that holds anything is ours, which its mark tells."""
@@ -35,9 +32,6 @@ def check_file(target: Path, option: str, *, parents: bool = False) -> None:
 
 def check_place(target: Path, option: str) -> None:
     """Raise when nothing can be written beside a file or folder, or in the nearest folder above that is there."""
-    longest = max(target.parts, key=lambda name: len(os.fsencode(name)))
-    if len(os.fsencode(longest)) > LONGEST_NAME:
-        raise InputError(f"{longest[:40]!r}... is too long for the name of a file or folder; give a shorter {option}")
     folder = next(one for one in target.absolute().parents if os.path.exists(one))
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InputError(

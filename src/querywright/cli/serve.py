@@ -14,7 +14,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from querywright.cli import options as opt
-from querywright.cli.show import note
 from querywright.models.keys import api_key
 from querywright.serving.settings import ServeSettings
 
@@ -85,7 +84,7 @@ def serve(
     signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
     write_logs()
     name = artifact.absolute().name or "artifact"
-    run(program, settings, name=name, on_start=lambda url: note(f"serving on {url} (Ctrl-C stops)"))
+    run(program, settings, name=name)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # every answer is out; a thread that works on an abandoned question must not hold this up

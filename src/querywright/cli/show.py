@@ -6,7 +6,6 @@ import json
 import math
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +29,18 @@ TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder", "metric",
 """Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
 
 NARROWEST_TEXT = 18
-SQUEEZES = ((26, 10), (18, 10), (18, 8), (12, 8))
-"""Narrowest columns of words and shortest heads of numbers, tried in turn until a table fits the terminal."""
+"""Terminal columns that a column of words, or a line, has at least."""
+
+WHOLE_HEAD = 10
+"""Terminal columns up to which the head of a column of numbers is not wrapped."""
+
+GAP = 2  # the padding and the divider
 NOTHING = {"", "-", "0", "0 %", "0.0", "- / -", "0.0 / 0.0"}
 """A column that holds nothing else is left out."""
 LONGEST_VALUE = 2000
 """Characters of one value that ``show_facts`` prints."""
 HANG = 8
 """How much deeper than its name the further lines of a value stand."""
-GAP = 2  # the padding and the divider
-_PIECE = re.compile(r"[^\s,:@/-]+[\s,:@/-]*|[\s,:@/-]+")
-"""Of a text that is wrapped; a column is at least as wide as the longest, up to so many characters."""
-LONGEST_PIECE = 18
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -103,13 +102,13 @@ def written(value: Any) -> str:
 def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
     """A table, one mapping a row, its columns in the order of the first.
 
-    A column that is empty or zero throughout is left out. Where it is wider than the terminal, with narrow columns
-    too, it becomes several tables with the same first column; a number is never cut or wrapped.
+    A column that is empty or zero throughout is left out. If the table is wider than the terminal, it becomes several
+    tables with the same first column; a number is never cut or wrapped.
     """
     say(title, style="bold")
     rows = _filled(rows)
     for columns in fit(rows, out.width):
-        out.print(_table(rows, columns, _sizes(rows, out.width)))
+        out.print(_table(rows, columns))
         out.print()
     for line in notes:
         say(line)
@@ -152,65 +151,38 @@ def _filled(rows: Rows) -> Rows:
 
 
 def fit(rows: Rows, width: int) -> list[list[str]]:
-    """The columns of each table, so that every one of them fits into ``width``; the first column is in all."""
-    names = list(rows[0]) if rows else []
-    sizes = _sizes(rows, width)
-    if sum(sizes.values()) + GAP * (len(names) - 1) <= width:
-        return [names] if names else []
-    tables: list[list[str]] = [names[:1]]
-    for name in names[1:]:
-        taken = sum(sizes[other] + GAP for other in tables[-1])
-        if len(tables[-1]) > 1 and taken + sizes[name] > width:
-            tables.append(names[:1])
+    """Return the columns of each table, so that each table fits into ``width``; the first column is in all."""
+    tables: list[list[str]] = []
+    sizes = _sizes(rows)
+    for name in sizes:
+        if not tables or (len(tables[-1]) > 1 and sum(sizes[one] + GAP for one in tables[-1]) + sizes[name] > width):
+            tables.append([*sizes][: len(tables) > 0])
         tables[-1].append(name)
     return tables
 
 
-def _sizes(rows: Rows, width: int) -> dict[str, int]:
-    """Least width of each column: squeezed no more than it takes for all to stand side by side, or most."""
-
-    def size(name: str, words: int, head: int) -> int:
-        widest = max(cell_len(clean(row[name])) for row in rows)
-        if name in TEXT_COLUMNS:
-            longest = max(cell_len(piece) for row in rows for piece in (*_PIECE.findall(clean(row[name])), ""))
-            return max(len(name), min(widest, words), min(longest, LONGEST_PIECE))
-        return max(widest, min(len(name), head), *(len(word) for word in name.split()))
-
+def _sizes(rows: Rows) -> dict[str, int]:
+    """Return the least width of each column; words are wrapped, but numbers are not."""
     sizes: dict[str, int] = {}
-    for squeeze in SQUEEZES if rows else ():
-        sizes = {name: size(name, *squeeze) for name in rows[0]}
-        if sum(sizes.values()) + GAP * (len(sizes) - 1) <= width:
-            break
+    for name in rows[0] if rows else ():
+        widest = max(cell_len(clean(row[name])) for row in rows)
+        is_text = name in TEXT_COLUMNS
+        head = len(name) if is_text else max(min(len(name), WHOLE_HEAD), *map(len, name.split()))
+        sizes[name] = max(head, min(widest, NARROWEST_TEXT) if is_text else widest)
     return sizes
 
 
-def _table(rows: Rows, columns: Sequence[str], sizes: Mapping[str, int]) -> Table:
+def _table(rows: Rows, columns: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    cells = {name: [clean(row[name]) for row in rows] for name in columns}
-    free = out.width - sum(sizes[name] + GAP for name in columns) + GAP
+    sizes = _sizes(rows)
     for name in columns:
-        size = sizes[name]
         if name in TEXT_COLUMNS:
-            more = max(0, min(free, max(map(cell_len, cells[name])) - size))
-            size, free = size + more, free - more
-            cells[name] = [_wrapped(cell, size) for cell in cells[name]]
-            table.add_column(Text(name), width=size, overflow="fold")
+            table.add_column(Text(name), overflow="fold", min_width=sizes[name])
         else:
-            head = "\n".join(textwrap.wrap(name, size))
-            table.add_column(Text(head), justify="right", min_width=size, no_wrap=True, vertical="top")
-    for row in zip(*cells.values(), strict=True):
-        table.add_row(*map(Text, row))
+            table.add_column(Text(name), justify="right", width=sizes[name])
+    for row in rows:
+        table.add_row(*(Text(clean(row[name])) for name in columns))
     return table
-
-
-def _wrapped(text: str, width: int) -> str:
-    """The text in lines that end at spaces and at the marks of an arm's name, where these are near enough."""
-    lines = [""]
-    for piece in _PIECE.findall(text):
-        if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:

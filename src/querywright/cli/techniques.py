@@ -38,22 +38,6 @@ def technique_rows() -> list[dict[str, Any]]:
     ]
 
 
-def markdown_table(rows: list[dict[str, Any]]) -> str:
-    """The table of the README; knobs that are the same in every row stand below it."""
-    from querywright.programs.base import SHARED_KNOBS
-
-    of_all = {(knob.name, knob.default) for knob in SHARED_KNOBS}
-    lines = ["| technique | what | source | LM stages | searches | knobs (default) |", "| --- " * 6 + "|"]
-    for row in rows:
-        own = [knob for knob in row["knobs"] if (knob["name"], knob["default"]) not in of_all]
-        knobs = ", ".join(f"`{knob['name']}` ({knob['default']})" for knob in own) or "-"
-        facts = f"{row['title']} | {row['source']} | {row['LM stages']} | {row['searches']}"
-        lines.append(f"| `{row['technique']}` | {facts} | {knobs} |")
-    shared = ", ".join(f"`{knob.name}` ({knob.default})" for knob in SHARED_KNOBS)
-    lines += ["", f"Every technique with LM stages has these as well: {shared}."]
-    return "\n".join(lines) + "\n"
-
-
 def _told(row: dict[str, Any]) -> dict[str, str]:
     facts = {name: row[name] for name in ("source", "LM stages", "searches", "engine") if row[name]}
     return facts | {f"{knob['name']} = {knob['default']}": f"{knob['help']} ({knob['range']})" for knob in row["knobs"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,11 @@ def tracking(log: str | None) -> Callable[..., None]:
     """What logs a result, as ``adapters.mlflow.log`` takes it, and warns where that fails; checked before any work."""
     if log is None:
         return lambda found, **given: None
+    from querywright.models.engine_errors import redact
+
     tool, _, uri = log.partition(":")
     if tool != "mlflow":
-        raise InputError(f"--log takes mlflow, or mlflow:URI, but got {_bare(log)!r}")
+        raise InputError(f"--log takes mlflow, or mlflow:URI, but got {redact(log)!r}")
     # Its defaults wait minutes for a server that is away, and print an address a run where JSON may be expected.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
@@ -33,18 +34,13 @@ def tracking(log: str | None) -> Callable[..., None]:
         try:
             run = logged(found, **given)
         except Exception as error:  # noqa: BLE001 - whatever a server or its client does, the result stands
-            why = _bare(str(error).strip().partition("\n")[0])
+            why = redact(str(error).strip().partition("\n")[0])
             note(
-                f"warning: not logged to MLflow at {_bare(place)}: {type(error).__name__}: {why}; the result stands, "
+                f"warning: not logged to MLflow at {redact(place)}: {type(error).__name__}: {why}; the result stands, "
                 "and the same command logs it and asks nothing again",
                 style="bold",
             )
         else:
-            note(f"logged to MLflow at {_bare(place)}: run {run}")
+            note(f"logged to MLflow at {redact(place)}: run {run}")
 
     return to
-
-
-def _bare(text: str) -> str:
-    """Without what stands before the host in an address: it may be a password."""
-    return re.sub(r"://[^/\s]*@", "://", text)

@@ -12,7 +12,7 @@ _SECRET = re.compile(
     r"(?i)\b(?:sk|pk|rk|gsk|xai|hf|key|token)[-_][A-Za-z0-9_\-]{8,}"  # keys by their usual prefixes
     r"|\bAIza[A-Za-z0-9_\-]{20,}"
     r"|(?<=bearer )[^\s\"',]+"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password in a URL
+    r"|(?<=://)[^/\s?#]+(?=@)"  # user:password, or a token, in a URL
 )
 
 _LONG = 8

@@ -8,7 +8,6 @@ import math
 import socket
 import sys
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from querywright.errors import InputError
 try:
     import uvicorn
 
-    from querywright.serving.app import Service, make_app
+    from querywright.serving.app import make_app
     from querywright.serving.middleware import LOGGER, log_event
 except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
@@ -33,22 +32,17 @@ _BACKLOG = 2048
 _PLAIN = ("querywright", "uvicorn")
 """Loggers whose messages hold no question. Records of other loggers show only their place in the code."""
 
-MOST_CONNECTIONS = 512
-"""Open connections beyond one for each question under way or waiting; requests on further ones get 503."""
 
-
-def serve(
-    program: LoadedProgram, settings: ServeSettings, *, name: str, on_start: Callable[[str], None] | None = None
-) -> None:
+def serve(program: LoadedProgram, settings: ServeSettings, *, name: str) -> None:
     """Serve a program until SIGINT or SIGTERM, which only the main thread hears.
 
-    After the first signal the server accepts nothing more and finishes requests under way, for up to ``grace`` seconds.
+    The log names the address once the server listens. After the first signal the server accepts nothing more and
+    finishes requests under way, for up to ``grace`` seconds.
 
     Args:
         program: The program.
         settings: Address, token and limits.
         name: The artifact's name in answers and logs.
-        on_start: Called with the address once the server listens. Default none.
 
     Raises:
         InputError: The server cannot listen on the address.
@@ -62,8 +56,6 @@ def serve(
         host, port = heard.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         log_event("listening", url=url, artifact=name, version=program.id)
-        if on_start is not None:
-            on_start(url)
         server.run([heard])
     if server.force_exit:
         raise KeyboardInterrupt
@@ -73,20 +65,12 @@ class Server(uvicorn.Server):
     """uvicorn for an application of ``make_app``."""
 
     def __init__(self, app: FastAPI, settings: ServeSettings) -> None:
-        self.service: Service = app.state.service
         super().__init__(
             uvicorn.Config(
                 app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on",
                 ws="none", backlog=_BACKLOG, timeout_graceful_shutdown=math.ceil(settings.grace),
-                limit_concurrency=settings.concurrency + settings.waiting + MOST_CONNECTIONS,
             )
         )  # fmt: skip
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Finish requests under way within the grace period."""
-        log_event("stopping", in_flight=self.service.running)
-        await super().shutdown(sockets)
-        log_event("stopped", forced=self.force_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at the first signal and end at the second; neither is raised again afterwards."""
@@ -102,8 +86,7 @@ def listening(host: str, port: int) -> socket.socket:
     """
     try:
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # :: takes IPv4 as well
-        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
         raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port or --host") from None
 

@@ -2,7 +2,7 @@
 "use strict";
 
 const at = (id) => document.getElementById(id);
-let served = null, running = null;
+let served = null;
 
 function make(tag, text, className = "") {
   const made = document.createElement(tag);
@@ -11,17 +11,8 @@ function make(tag, text, className = "") {
   return made;
 }
 
-function headers() {
-  return served.token ? { Authorization: `Bearer ${at("token").value.trim()}` } : {};
-}
-
 async function load() {
-  try {
-    served = await (await fetch("/health")).json();
-  } catch {
-    at("served").textContent = "The server does not answer. Load the page again.";
-    return;
-  }
+  served = await (await fetch("/health")).json();
   at("token-row").hidden = !served.token;
   at("served").textContent = [`${served.artifact}: ${served.technique}`, served.reader].filter(Boolean).join(", ");
   at("more").open = served.reader === "multiple_choice";
@@ -81,31 +72,29 @@ async function read(stream) { // true if the answer or an error came
   }
 }
 
-async function ask(body, signal) {
-  const sent = { "Content-Type": "application/json", ...headers() };
+async function ask(body) {
+  const headers = { "Content-Type": "application/json" };
+  if (served.token) headers.Authorization = `Bearer ${at("token").value.trim()}`;
   try {
-    const answer = await fetch("/ask", { method: "POST", headers: sent, body: JSON.stringify(body), signal });
+    const answer = await fetch("/ask", { method: "POST", headers, body: JSON.stringify(body) });
     if (!answer.ok) fail((await answer.json()).error.message);
     else if (!await read(answer.body)) fail("The answer broke off. Ask again.");
   } catch {
-    fail(signal.aborted ? "Stopped." : "The server does not answer.");
+    fail("The server does not answer.");
   }
 }
 
 at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  if (running) return;
-  running = new AbortController();
-  at("results").hidden = at("stop").hidden = false;
+  at("ask").disabled = true;
+  at("results").hidden = false;
   for (const id of ["answer", "notes", "passages", "queries"]) at(id).textContent = "";
   at("answer").className = "";
   at("status").textContent = "Asking.";
   const body = { question: at("question").value, stream: true };
   const options = at("options").value.split("\n").map((line) => line.trim()).filter(Boolean);
   if (options.length) body.options = options;
-  await ask(body, running.signal);
-  running = null;
-  at("stop").hidden = true;
+  await ask(body);
+  at("ask").disabled = false;
 });
-at("stop").addEventListener("click", () => running?.abort());
 load();
