@@ -10,6 +10,7 @@ from pathlib import Path
 import dspy
 import pytest
 from dspy.utils.exceptions import (
+    AdapterParseError,
     LMAuthError,
     LMError,
     LMProviderError,
@@ -124,6 +125,16 @@ def test_a_refusal_is_reported_in_the_service_s_words_and_not_asked_again(remote
         ask(lm, ear=ear)
     assert [body.get("stream") for body in server.bodies] == [None] if ear is None else [True, None]
     assert (cost_of(lm).retries, cost_of(lm).repairs, cost_of(lm).failures) == (0, 0, 1)
+    assert open_store().count("lm") == 0
+
+
+@pytest.mark.parametrize("reply", [choice(content="", reasoning_content="Tea?"), choice(content="<think>Tea?")])
+def test_an_answer_that_is_only_thinking_is_asked_for_once_more_and_then_unreadable(remote, reply):
+    lm, server = remote(reply, store=open_store())
+    with pytest.raises(AdapterParseError):
+        ask(lm)
+    total = cost_of(lm)
+    assert (server.count, total.calls, total.retries, total.repairs, total.unreadable) == (2, 2, 0, 1, 1)
     assert open_store().count("lm") == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from unittest.mock import Mock
 
 import dspy
 import pytest
@@ -11,6 +12,7 @@ from dspy.utils.exceptions import LMError, LMInvalidRequestError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.budget import Budget
 from querywright.models.lm import as_lm, engine_of
+from querywright.models.pieces import heard_by
 from querywright.models.store import open_store
 from querywright.models.unsupported import unsupported_by
 
@@ -97,6 +99,8 @@ def test_a_parameter_that_a_server_names_is_left_out_remembered_and_reported_onc
     assert [sent.get("max_tokens") for sent in server.bodies] == [None, *[1000 if name == LENGTH else None] * 3]
     (report,) = [one.getMessage() for one in caplog.records]
     assert f"does not support {bare}" in report
+    (note,) = engine_of(lm).notes
+    assert note == f"the server of the LM does not support {report.partition('does not support ')[2]}"
     total = engine_of(lm).ledger.total
     assert (total.calls, total.failures) == (3, 0)
 
@@ -159,6 +163,20 @@ def test_a_temperature_that_is_refused_as_a_value_leaves_others_as_they_are(remo
     lm, server = remote(refusing("temperature=0.0", error("`temperature` must be strictly positive")))
     assert [ask(lm, temperature=heat, seed=3) for heat in (0.0, 0.7, 0.0)] == ["tea"] * 3
     assert [sent.get("temperature") for sent in server.bodies] == [0.0, None, 0.7, None]
+
+
+@pytest.mark.parametrize("name", ["stream", "stream_options"])
+def test_a_server_that_refuses_to_stream_is_asked_for_the_whole_answer(remote, caplog, name):
+    body = error(f"Unsupported parameter: '{name}'")
+
+    def step(sent):
+        return {"status": 400, "body": body} if "stream" in sent else {"answer": GOOD}
+
+    lm, server = remote(step)
+    with heard_by(Mock()):
+        assert [ask(lm, question) for question in "ab"] == ["tea"] * 2
+    assert [sent.get("stream") for sent in server.bodies] == [True, None, None]
+    assert len(caplog.records) == 1
 
 
 def test_draws_stay_apart_without_a_seed(remote):

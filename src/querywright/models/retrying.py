@@ -108,12 +108,11 @@ def _failure(response: Response) -> LMError | None:
         return LMServerError(f"the service failed while it answered ({broken})")
     if not is_empty(response):
         return None
-    thought = any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
     if response.finish_reason == "length":
         return LMError(
             "the answer is empty: all its tokens went into thinking; allow more with --max-tokens N "
             "(max_tokens= of resolve_lm)"
         )
-    if thought:
-        return LMProviderError("the answer is empty: the LM wrote only thinking")
+    if any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts):
+        return None  # unreadable, for which the adapter asks once more
     return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")
