@@ -83,12 +83,8 @@ class QuerywrightProgram(_Component):
             query: The question.
             options: Option texts for a program that compares options.
         """
-        return _answered(self._ready()(query, options))
-
-    @component.output_types(answer=str, documents=list[Document], queries=list[str])
-    async def run_async(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
-        """``run`` in an event loop."""
-        return _answered(await self._ready().acall(query, options))
+        prediction = self._ready()(query, options)
+        return {"answer": prediction.answer or "", **_found(prediction)}
 
 
 @component
@@ -107,18 +103,9 @@ class QuerywrightRetriever(_Component):
         """
         return _found(self._ready().retrieve(query, options))
 
-    @component.output_types(documents=list[Document], queries=list[str])
-    async def run_async(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
-        """``run`` in an event loop."""
-        return _found(await self._ready().aretrieve(query, options))
-
 
 def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:
     return Document(id=passage.id, content=passage.text, meta=metadata, score=score)
-
-
-def _answered(prediction: Any) -> dict[str, Any]:
-    return {"answer": prediction.answer or "", **_found(prediction)}
 
 
 def _found(prediction: Any) -> dict[str, Any]:
