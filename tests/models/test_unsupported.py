@@ -61,10 +61,8 @@ NAMED = [
     ("seed", 400, error("Unrecognized request argument supplied: seed")),
     ("seed", 400, error("Unknown parameter: 'seed'.", param="seed", code="unknown_parameter")),
     ("seed", 400, error("Additional properties are not allowed ('seed' was unexpected)")),
-    ("seed", 400, error("property 'seed' is unsupported")),
     ("seed", 400, error('Invalid JSON payload received. Unknown name "seed": Cannot find field.')),
     ("seed", 400, [error('Invalid JSON payload received. Unknown name "seed": Cannot find field.', details=[])]),
-    ("seed", 400, error("Extra inputs are not permitted, field: 'seed', value: 3")),
     ("seed", 400, {"type": "error", "error": {"type": "invalid_request_error",
                                               "message": "seed: Extra inputs are not permitted"}}),
     ("seed", 400, {"message": "Malformed input request: #: extraneous key [seed] is not permitted, please reformat"}),
@@ -75,7 +73,6 @@ NAMED = [
     ("seed", 422, {"detail": [{"loc": ["body", "seed"], "msg": "extra fields not permitted",
                                "type": "value_error.extra"}]}),
     ("seed", 422, {"object": "error", "message": {"detail": [extra("seed", input=3)]}, "type": "invalid"}),
-    ("seed", 422, {"detail": "seed is not supported"}),
     ("seed", 422, {"error": "Input validation error: `seed` must be strictly positive", "error_type": "validation"}),
     ("temperature", 400, error(ONLY_DEFAULT, param="temperature", code="unsupported_value")),
     ("temperature", 400, error("invalid temperature: only 1 is allowed for this model")),
@@ -85,7 +82,6 @@ NAMED = [
     ("temperature=0.0", 422, {"detail": [{"type": "greater_than", "loc": ["body", "temperature"], "input": 0.0,
                                           "msg": "Input should be greater than 0"}]}),
     (LENGTH, 400, error(USE.format(LENGTH, "max_tokens"), param=LENGTH, code="unsupported_parameter")),
-    (LENGTH, 422, {"detail": [extra(LENGTH, input=1000)]}),
 ]  # fmt: skip
 
 
@@ -117,7 +113,6 @@ def test_a_parameter_that_a_server_names_is_left_out_remembered_and_reported_onc
     [
         (400, error("max_tokens is too large: 1000. This model supports at most 500 completion tokens.")),
         (400, error(f"'max_tokens' or '{LENGTH}' is too large: 1000. This model's maximum context length is 500.")),
-        (400, error(f"{LENGTH} is not allowed to exceed 500", param=LENGTH)),
         (400, error("The model `x` does not support this", param="model", code="unsupported_value")),
         (400, error("Unsupported value: 'messages[0].role' does not support 'system' with this model.")),
         (422, {"detail": [{"type": "missing", "loc": ["body", "tenant"], "msg": "Field required",
