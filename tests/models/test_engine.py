@@ -153,11 +153,6 @@ def test_thinking_is_separated_from_the_answer_and_not_kept(store):
     assert (stored.text, engine.ledger.total.calls) == ("Coffee.", 1)
 
 
-def test_thinking_that_the_limit_of_tokens_ends_is_an_empty_answer():
-    with pytest.raises(LMError, match="all its tokens went into thinking"):
-        guard("<think>Tea or coffee, tea or", finish="length").complete(request())
-
-
 def test_a_deterministic_engine_has_no_better_answer(store):
     engine = guard("", "x", store=store, deterministic=True, finish="length")
     assert [engine.complete(request()).text for _ in range(2)] == ["", ""]
