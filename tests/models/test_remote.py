@@ -128,11 +128,18 @@ def test_a_refusal_is_reported_in_the_service_s_words_and_not_asked_again(remote
     assert open_store().count("lm") == 0
 
 
-@pytest.mark.parametrize("reply", [choice(content="", reasoning_content="Tea?"), choice(content="<think>Tea?")])
-def test_an_answer_that_is_only_thinking_is_asked_for_once_more_and_then_unreadable(remote, reply):
+@pytest.mark.parametrize(
+    ("reply", "ear"),
+    [
+        (choice(content="", reasoning_content="Tea?"), None),
+        (choice(content="<think>Tea?"), None),
+        ({"chunks": [event("", reasoning_content="Tea?"), *ENDING]}, Ear()),
+    ],
+)
+def test_an_answer_that_is_only_thinking_is_asked_for_once_more_and_then_unreadable(remote, reply, ear):
     lm, server = remote(reply, store=open_store())
     with pytest.raises(AdapterParseError):
-        ask(lm)
+        ask(lm, ear=ear)
     total = cost_of(lm)
     assert (server.count, total.calls, total.retries, total.repairs, total.unreadable) == (2, 2, 0, 1, 1)
     assert open_store().count("lm") == 0
