@@ -7,6 +7,7 @@ or the application has imported Haystack before.
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import Any
 
 from querywright.adapters.common import GivenProgram, lm_by_name, missing, opened, result
@@ -34,11 +35,14 @@ class _Component:
     ) -> None:
         self.program = program if isinstance(program, LoadedProgram) else str(program)
         self.lm, self.home, self.verify = lm_by_name(lm), home, verify
-        self._loaded = program if isinstance(program, LoadedProgram) else None
+
+    @cached_property
+    def _loaded(self) -> LoadedProgram:
+        return opened(self.program, lm=self.lm, home=self.home, verify=self.verify)
 
     def warm_up(self) -> None:
         """Load the artifact, once."""
-        self._ready()
+        _ = self._loaded
 
     def to_dict(self) -> dict[str, Any]:
         """The component as plain data.
@@ -51,11 +55,6 @@ class _Component:
                 "a component made with a loaded program cannot be saved; give the path of the artifact instead"
             )
         return default_to_dict(self, program=self.program, lm=self.lm, home=self.home, verify=self.verify)
-
-    def _ready(self) -> LoadedProgram:
-        if self._loaded is None:
-            self._loaded = opened(self.program, lm=self.lm, home=self.home, verify=self.verify)
-        return self._loaded
 
 
 @component
@@ -83,7 +82,7 @@ class QuerywrightProgram(_Component):
             query: The question.
             options: Option texts for a program that compares options.
         """
-        prediction = self._ready()(query, options)
+        prediction = self._loaded(query, options)
         return {"answer": prediction.answer or "", **_found(prediction)}
 
 
@@ -101,7 +100,7 @@ class QuerywrightRetriever(_Component):
             query: The question.
             options: Option texts for a technique that compares options.
         """
-        return _found(self._ready().retrieve(query, options))
+        return _found(self._loaded.retrieve(query, options))
 
 
 def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:
