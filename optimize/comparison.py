@@ -245,7 +245,7 @@ def compare(
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
-        (*unequal_budgets(arms), *judge_notes(metrics, lm)),
+        (*unequal_budgets(arms), *judge_notes(metrics, lm), *getattr(getattr(lm, "engine", None), "notes", ())),
     )
 
 

@@ -35,29 +35,14 @@ def test_lines_are_read_by_key_and_number_while_others_are_added(tmp_path: Path)
     assert (lines["a"].text, len(lines)) == ("another", 2)
 
 
-def test_what_somebody_has_is_given_again_and_nothing_else_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("querywright.keyed_lines.RECENT", 0)
-    lines = KeyedLines(tempfile.TemporaryFile(dir=tmp_path), read)  # noqa: SIM115 - closed with the lines
-    lines.add("a", b"one\n")
-    held = lines["a"]
-    assert lines["a"] is held
-    del held
-    gc.collect()
-    assert not lines._had
-
-
-def test_what_was_read_lately_is_given_again_and_no_more_than_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_that_were_read_last_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("querywright.keyed_lines.RECENT", 2)
     lines = KeyedLines(tempfile.TemporaryFile(dir=tmp_path), read)  # noqa: SIM115 - closed with the lines
     for key in "abc":
         lines.add(key, key.encode() + b"\n")
-    assert [lines[key].text for key in "abc"] == ["a", "b", "c"]
-    gc.collect()
-    assert [one.text for one in lines._had.values()] == ["b", "c"]
+    first, *others = [lines[key] for key in "abc"]
+    assert [lines[key] is one for key, one in zip("bc", others, strict=True)] == [True, True]
+    assert lines["a"] is not first
 
 
 def test_a_file_that_was_removed_is_still_read_and_closed_with_its_lines(tmp_path: Path) -> None:

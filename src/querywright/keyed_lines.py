@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import BinaryIO, Generic, TypeVar
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 _T = TypeVar("_T")
 
@@ -18,22 +18,26 @@ RECENT = 4096
 class KeyedLines(Mapping[str, _T], Generic[_T]):
     """What the lines of a file say, by key, in their order; keys and places are in memory (some 160 bytes a line).
 
-    What somebody still has, and what was read lately, is given again, not read again. Safe for threads, and for
-    processes that are forked from this one; the file is open, and readable without its name, for as long as this object
-    is there.
+    The lines that were read last stay in memory. Safe for threads, and for processes that are forked from this one; the
+    file is open, and readable without its name, as long as this object exists.
 
     Args:
         file: From its beginning on; lines that are added go to its end.
-        read: What a line says; it can be referred to weakly.
+        read: Returns what a line says.
     """
 
     def __init__(self, file: BinaryIO, read: Callable[[bytes], _T]) -> None:
-        self._file, self._read = file, read
         finalize(self, file.close)
+        self._file = file
         self._rows: dict[str, int] = {}
-        self._ends = array("Q", [0])
-        self._had: WeakValueDictionary[int, _T] = WeakValueDictionary()
-        self._recent: deque[_T] = deque(maxlen=RECENT)
+        ends = self._ends = array("Q", [0])
+
+        @lru_cache(RECENT)
+        def line(row: int) -> _T:
+            file.flush()
+            return read(os.pread(file.fileno(), ends[row + 1] - ends[row], ends[row]))
+
+        self._line = line
 
     def add(self, key: str, line: bytes) -> None:
         """Write a line; an earlier one of its key is out of sight."""
@@ -46,14 +50,8 @@ class KeyedLines(Mapping[str, _T], Generic[_T]):
         self._ends.append(self._ends[-1] + length)
 
     def at(self, row: int) -> _T:
-        """What the line with this number says, from 0."""
-        found = self._had.get(row)
-        if found is None:
-            self._file.flush()
-            start, end = self._ends[row], self._ends[row + 1]
-            found = self._had[row] = self._read(os.pread(self._file.fileno(), end - start, start))
-            self._recent.append(found)
-        return found
+        """Return what the line with this number says, from 0."""
+        return self._line(row)
 
     def row(self, key: str) -> int:
         """The number of a key's line, from 0; ``KeyError`` where there is none."""

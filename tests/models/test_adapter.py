@@ -180,18 +180,15 @@ def test_what_an_input_says_reaches_the_model_otherwise_unchanged():
         ' \n```json\n{"answer": "tea"}\n```',
         'Here: {"answer": "tea", "more": {"answer": "no"}} as asked',
         '{"answer": "tea"} {"answer": "tea"}',
-        'With {braces} before. {"answer": "tea"}',
         '{"note": 1} {"answer": "tea"}',
         "{'answer': 'tea',}",
         '{"answer": "tea"',
         "Of {milk, tea} I take: {'answer': 'tea',}",
-        "{'answer': 'tea'} {'answer': 'tea'}",
         "{'answer': 'tea'}\n(I left {placeholders} out.)",
         '<think>\nPerhaps {"answer": "coffee"}, no.\n</think>\n{"answer": "tea"}',
         'Perhaps {"answer": "coffee"}, no.</think>{"answer": "tea"}',
         'I write {"answer": "..."}</think>\n```json\n{"answer": "tea"}\n```',
         '[THINK]{"answer": "coffee"}[/THINK]{"answer": "tea"}',
-        '<thinking>{answer: coffee}</thinking>{"answer": "tea"}',
         '<think>a <think>b</think> {"answer": "coffee"}</think>{"answer": "tea"}',
         '<think>I close with "</think>" before {"answer": "coffee"}, no.</think>{"answer": "tea"}',
         '<|channel|>analysis<|message|>{"answer": "coffee"}<|end|><|start|>assistant<|channel|>final<|message|>'
@@ -199,7 +196,6 @@ def test_what_an_input_says_reaches_the_model_otherwise_unchanged():
         '{"answer": "tea"}\n<think>Or {"answer": "coffee"}?</think>',
         '{"answer": "tea"}\n</think>',
         '<think type="slow">{"answer": "coffee"}</think >{"answer": "tea"}',
-        '<|think|>{"answer": "coffee"}<|/think|>{"answer": "tea"}',
         '<unused94>thought\n{"answer": "coffee"}<unused95>{"answer": "tea"}',
     ],
 )
@@ -292,19 +288,6 @@ def test_values_have_their_fields_types():
     assert caught.value.parsed_result == {"number": "many", "text": "kept"}
 
 
-@pytest.mark.parametrize(
-    ("written", "choice"),
-    [("tea", "tea"), ("Tea.", "tea"), ("  TEA ", "tea"), ('"coffee"', "coffee"), ("teas", None), ("", None)],
-)
-def test_a_choice_may_differ_in_case_and_spaces(written, choice):
-    text = json.dumps({"answer": written, "reasons": [], "sure": "true"})
-    if choice is not None:
-        assert parse(text, Answer)["answer"] == choice
-        return
-    with pytest.raises(AdapterParseError):
-        parse(text, Answer)
-
-
 HALF = r"\ud83d"
 """Half of a surrogate pair as JSON escapes it; ``json`` makes it half a character, which cannot be encoded."""
 
@@ -367,16 +350,13 @@ class Judged(dspy.Signature):
     sure: Literal["yes", "no"] = dspy.OutputField()
 
 
-@pytest.mark.parametrize(
-    "label", ['"NOT USEFUL"', '"not-useful"', '"**NOT_USEFUL**"', '"not useful!"', '["NOT_USEFUL"]']
-)
-@pytest.mark.parametrize("sure", ["true", '"Y"', '"**Yes.**"'])
+@pytest.mark.parametrize("label", ['"  not-useful "', '"**NOT_USEFUL**"', '["NOT_USEFUL"]'])
+@pytest.mark.parametrize("sure", ["true", '"Y"'])
 def test_a_choice_is_read_however_it_is_spelled(label, sure):
-    read = PromptAdapter().parse(Judged, f'{{"label": {label}, "sure": {sure}}}')
-    assert read == {"label": "NOT_USEFUL", "sure": "yes"}
+    assert parse(f'{{"label": {label}, "sure": {sure}}}', Judged) == {"label": "NOT_USEFUL", "sure": "yes"}
 
 
 def test_an_unclear_choice_cannot_be_read():
-    for label in ("USEFUL or NOT_USEFUL", "not useful at all", "rather"):
+    for label in ("USEFUL or NOT_USEFUL", "not useful at all", ""):
         with pytest.raises(AdapterParseError, match="The field label has a value that is not allowed there"):
-            PromptAdapter().parse(Judged, json.dumps({"label": label, "sure": "no"}))
+            parse(json.dumps({"label": label, "sure": "no"}), Judged)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 
@@ -63,23 +62,16 @@ def store(working_folder):
     store.close()
 
 
-def test_an_answer_is_stored_and_used_for_the_same_request_only(store):
+def test_an_answer_is_stored_and_used_for_the_same_request_only(store, monkeypatch):
     engine = guard("one", "two", "three", store=store)
 
     assert [engine.complete(request()).text for _ in range(3)] == ["one"] * 3
     assert engine.complete(request("other")).text == "two"
     assert engine.complete(request(max_tokens=5)).text == "three"
     assert engine.ledger.total.calls == 3
-    assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (2, 24)
-
-
-def test_an_answer_that_was_used_again_is_not_read_again(store, monkeypatch):
-    engine = guard("one", store=store)
-    heard = [engine.complete(request()).text for _ in range(2)]
-    monkeypatch.setattr(store, "get_or_compute", None)
-
-    assert [*heard, engine.complete(request()).text] == ["one"] * 3
-    assert (engine.ledger.total.calls, engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (1, 2, 24)
+    monkeypatch.setattr(store, "get_or_compute", None)  # what was used again is not read again
+    assert engine.complete(request()).text == "one"
+    assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (3, 36)
 
 
 @pytest.mark.parametrize(("kept", "finish"), [(True, "length"), (False, "stop")])
@@ -135,21 +127,13 @@ SCHEMA = {"type": "json_schema", "schema": {"properties": {"note": {}, "a": {}},
         ("yes", "stop", {"response_format": {"type": "json_object"}}, None, False),
         ('{"a": 1}', "stop", {"response_format": {"type": "json_object"}}, None, True),
         ("yes", "stop", {}, f"Judge.\n\n{JSON_REQUEST} with these fields:\n- a", False),
-        ('```json\n{"a": {"b": 1}}\n```', "stop", {}, f"{JSON_REQUEST} with these fields:", True),
         ('{"a": 1} or {"a": 2}', "stop", {}, f"{JSON_REQUEST} with these fields:", False),
         ('{"a": 1', "stop", {}, ASKED, True),
         ('{"a": 1', "length", {}, ASKED, False),
         ('{"a": 1} and so on', "length", {}, ASKED, True),
         ('{"a": "x', "stop", {}, ASKED, False),
         ('{"b": 1}', "stop", {}, ASKED, False),
-        ('{"a": 1,}', "stop", {}, ASKED, True),
-        ("{'a': 1, 'b': None}", "stop", {}, ASKED, True),
-        ('Of {b, c} I take: {"a": 1}', "stop", {}, ASKED, True),
-        ('{"a": 1}\n(I left {placeholders} out.)', "stop", {}, ASKED, True),
         ("{'a': 1}\n(I left {placeholders} out.)", "stop", {}, ASKED, True),
-        ('{"a": 1} {"a": 1}', "stop", {}, ASKED, True),
-        ("{'a': 1} or {'a': 2}", "stop", {}, ASKED, False),
-        ('{"a": 1}', "tool_call", {}, ASKED, True),
         ('<think>Perhaps {"a": 2} or {b, c}.</think>{"a": 1}', "stop", {}, ASKED, True),
         ('<think>Perhaps {"a": 2}.', "stop", {}, ASKED, False),
         ('{"note": 1, "a": 1,}', "stop", {"response_format": SCHEMA}, ASKED, True),
@@ -158,8 +142,7 @@ SCHEMA = {"type": "json_schema", "schema": {"properties": {"note": {}, "a": {}},
 )
 def test_answers_that_can_be_read_are_kept(store, text, finish, config, system, kept):
     engine = guard(text, store=store, finish=finish, limits=Limits(max_attempts=1))
-    with contextlib.suppress(LMProviderError):  # of an answer that is nothing but thinking
-        engine.complete(request(system=system, **config))
+    engine.complete(request(system=system, **config))
     assert store.count("lm") == int(kept)
 
 
@@ -168,14 +151,6 @@ def test_thinking_is_separated_from_the_answer_and_not_kept(store):
     first, stored = (engine.complete(request()) for _ in range(2))
     assert (first.text, first.message.parts[0].text) == ("Coffee.", "<think>Tea? No.</think>")
     assert (stored.text, engine.ledger.total.calls) == ("Coffee.", 1)
-
-
-@pytest.mark.parametrize(
-    ("finish", "message"), [("length", "all its tokens went into thinking"), ("stop", "the LM wrote only thinking")]
-)
-def test_thinking_that_does_not_end_is_an_empty_answer(finish, message):
-    with pytest.raises(LMError, match=message):
-        guard("<think>Tea or coffee, tea or", finish=finish, limits=Limits(max_attempts=1)).complete(request())
 
 
 def test_a_deterministic_engine_has_no_better_answer(store):

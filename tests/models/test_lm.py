@@ -37,11 +37,9 @@ def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gpt-4o", "such as openai/gpt-4o"),
         ("openai/", "unknown LM 'openai/'"),
         ("", "unknown LM ''"),
         ("Embedded", "unknown LM 'Embedded': give embedded"),
-        ("gguf:/nowhere/model.gguf", "no GGUF file at '/nowhere/model.gguf'"),
     ],
 )
 def test_names_that_mean_nothing_are_refused_with_a_remedy(name, message):

@@ -10,6 +10,7 @@ from pathlib import Path
 import dspy
 import pytest
 from dspy.utils.exceptions import (
+    AdapterParseError,
     LMAuthError,
     LMError,
     LMProviderError,
@@ -128,6 +129,23 @@ def test_a_refusal_is_reported_in_the_service_s_words_and_not_asked_again(remote
 
 
 @pytest.mark.parametrize(
+    ("reply", "ear"),
+    [
+        (choice(content="", reasoning_content="Tea?"), None),
+        (choice(content="<think>Tea?"), None),
+        ({"chunks": [event("", reasoning_content="Tea?"), *ENDING]}, Ear()),
+    ],
+)
+def test_an_answer_that_is_only_thinking_is_asked_for_once_more_and_then_unreadable(remote, reply, ear):
+    lm, server = remote(reply, store=open_store())
+    with pytest.raises(AdapterParseError):
+        ask(lm, ear=ear)
+    total = cost_of(lm)
+    assert (server.count, total.calls, total.retries, total.repairs, total.unreadable) == (2, 2, 0, 1, 1)
+    assert open_store().count("lm") == 0
+
+
+@pytest.mark.parametrize(
     ("reply", "message"),
     [
         (choice("error", {"code": 502, "message": "upstream is down"}, content='{"answer": "te'), "upstream is down"),
@@ -234,7 +252,6 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole(remote):
         '{"answer": "\\u0063af\\u00e9 \\ud83d\\ude00!", "passages_hold_the_answer": "yes"}',
         'Sure! Here it is:\n```json\n{"passage_numbers": [1, {"answer": "not this"}], "answer": "this"}\n```',
         '{"a": {"answer": "inner"}, "b": [["answer", "x"], "]"], "c": true, "n": -1.5e3, "answer": "outer"}',
-        '{\n  "answer" :\n "spread over lines"\n}',
         '{"other": "ends with a backslash \\\\", "answer": ""}',
         '{"\\u0061nswer": "the key in escapes"}',
         '{"answer": "a new\\nunder line \\\\frac \\\\nu"}',
@@ -262,9 +279,8 @@ def test_no_thinking_and_no_half_of_a_command_is_given(answer, heard):
 
 @pytest.mark.parametrize(
     "answer",
-    ["It is tea.", "[[ ## answer ## ]]\ntea", '{"answer": 42}', '{"answer": ["tea"]}', '{"answer": null}',
-     '{"answers": "tea"}', '{"inner": {"answer": "tea"}}', "{'answer': 'tea'}", '{"answer" "tea"}', ""],
-)  # fmt: skip
+    ["It is tea.", '{"answer": ["tea"]}', '{"answers": "tea"}', '{"inner": {"answer": "tea"}}', '{"answer" "tea"}', ""],
+)
 def test_what_is_no_text_of_that_field_is_not_given(answer):
     assert FieldText("answer").feed(answer) == ""
 
@@ -279,9 +295,7 @@ def test_what_is_no_text_of_that_field_is_not_given(answer):
         ({"prompt_tokens": "n/a", "completion_tokens": {"text": 3}}, (0, 0)),
         ({"prompt_tokens": 12, "completion_tokens": 3, "completion_tokens_details": "none"}, (12, 3)),
         ({"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": "4"}}, (12, 3)),
-        ({"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": [7]}, (12, 3)),
         ({}, (0, 0)),
-        ("12", (0, 0)),
         ([12, 3], (0, 0)),
     ],
 )

@@ -66,6 +66,17 @@ def test_the_questions_of_all_arms_and_references_are_asked_side_by_side(world, 
     assert [len(one.rows) for one in (*compared.arms, *compared.references)] == [2, 2, 2, 2]
 
 
+def test_a_parameter_that_the_server_does_not_support_is_among_the_notes(remote):
+    def step(sent):
+        refusal = {"error": {"message": "Unsupported parameter: 'temperature'"}}
+        return {"status": 400, "body": refusal} if "temperature" in sent else '{"answer": "tea"}'
+
+    programs = {"closed": make_program("closed_book", None, reader="short_answer")}
+    compared = compare(programs, [Question("a", "What is drunk hot?", answer="tea")], lm=remote(step)[0])
+    note = "the server of the LM does not support temperature; requests are sent without it"
+    assert note in compared.to_json()["notes"]
+
+
 def test_results_do_not_depend_on_how_many_are_asked_side_by_side(world, make_lm):
     def results(threads):
         compared = compare(arms(world), world.questions, lm=make_lm(), threads=threads)

@@ -19,7 +19,7 @@ from querywright.optimize.report import render
 from querywright.optimize.results import today
 
 if TYPE_CHECKING:
-    from querywright.data.types import History, Question
+    from querywright.data.types import Question
 
 
 class ProgramModule(dspy.Module):
@@ -44,27 +44,19 @@ class ProgramModule(dspy.Module):
         """The loaded program that it began as, which it leaves as it is."""
         return self._origin()
 
-    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
+    def forward(self, **asked: Any) -> dspy.Prediction:
         """Answer a question.
 
         Args:
-            question: The question.
-            options: Option texts for a program that compares options.
-            history: The conversation before the question, see ``turns_of``. Default none.
-
-        Returns:
-            As the loaded program gives it: ``answer``, ``support``, ``passages``, ``queries``, ``fallbacks``.
+            asked: ``question``, and ``options`` and ``history`` if the program takes them.
         """
         with self._settings():
-            return self.program(question=question, options=None if options is None else list(options), history=history)
+            return self.program(**asked)
 
-    async def aforward(
-        self, question: str, options: Sequence[str] | None = None, history: History = None
-    ) -> dspy.Prediction:
+    async def aforward(self, **asked: Any) -> dspy.Prediction:
         """``forward`` in an event loop."""
         with self._settings():
-            given = None if options is None else list(options)
-            return await self.program.acall(question=question, options=given, history=history)
+            return await self.program.acall(**asked)
 
     def _settings(self) -> Any:
         """The DSPy settings of a call: those around it, its trace included, but our adapter and our LM."""
@@ -72,10 +64,7 @@ class ProgramModule(dspy.Module):
 
 
 def as_module(program: GivenProgram, *, frozen: bool = False) -> ProgramModule:
-    """A program as a module for a larger one.
-
-    Watchers of the loaded program are told nothing of what the module is asked; where questions have to be recorded,
-    ask the loaded program.
+    """Return a program as a module for a larger one.
 
     Args:
         program: The path of an artifact, or a loaded program; it stays as it is.

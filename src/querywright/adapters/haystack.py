@@ -7,6 +7,7 @@ or the application has imported Haystack before.
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import Any
 
 from querywright.adapters.common import GivenProgram, lm_by_name, missing, opened, result
@@ -34,11 +35,14 @@ class _Component:
     ) -> None:
         self.program = program if isinstance(program, LoadedProgram) else str(program)
         self.lm, self.home, self.verify = lm_by_name(lm), home, verify
-        self._loaded = program if isinstance(program, LoadedProgram) else None
+
+    @cached_property
+    def _loaded(self) -> LoadedProgram:
+        return opened(self.program, lm=self.lm, home=self.home, verify=self.verify)
 
     def warm_up(self) -> None:
         """Load the artifact, once."""
-        self._ready()
+        _ = self._loaded
 
     def to_dict(self) -> dict[str, Any]:
         """The component as plain data.
@@ -51,11 +55,6 @@ class _Component:
                 "a component made with a loaded program cannot be saved; give the path of the artifact instead"
             )
         return default_to_dict(self, program=self.program, lm=self.lm, home=self.home, verify=self.verify)
-
-    def _ready(self) -> LoadedProgram:
-        if self._loaded is None:
-            self._loaded = opened(self.program, lm=self.lm, home=self.home, verify=self.verify)
-        return self._loaded
 
 
 @component
@@ -83,12 +82,8 @@ class QuerywrightProgram(_Component):
             query: The question.
             options: Option texts for a program that compares options.
         """
-        return _answered(self._ready()(query, options))
-
-    @component.output_types(answer=str, documents=list[Document], queries=list[str])
-    async def run_async(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
-        """``run`` in an event loop."""
-        return _answered(await self._ready().acall(query, options))
+        prediction = self._loaded(query, options)
+        return {"answer": prediction.answer or "", **_found(prediction)}
 
 
 @component
@@ -105,20 +100,11 @@ class QuerywrightRetriever(_Component):
             query: The question.
             options: Option texts for a technique that compares options.
         """
-        return _found(self._ready().retrieve(query, options))
-
-    @component.output_types(documents=list[Document], queries=list[str])
-    async def run_async(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
-        """``run`` in an event loop."""
-        return _found(await self._ready().aretrieve(query, options))
+        return _found(self._loaded.retrieve(query, options))
 
 
 def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:
     return Document(id=passage.id, content=passage.text, meta=metadata, score=score)
-
-
-def _answered(prediction: Any) -> dict[str, Any]:
-    return {"answer": prediction.answer or "", **_found(prediction)}
 
 
 def _found(prediction: Any) -> dict[str, Any]:

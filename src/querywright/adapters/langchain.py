@@ -14,10 +14,10 @@ from querywright.errors import InputError
 from querywright.optimize.artifacts.loaded import Event, LoadedProgram
 
 try:
-    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
-    from langchain_core.runnables import RunnableConfig, RunnableLambda
+    from langchain_core.runnables import RunnableGenerator
     from langchain_core.runnables.utils import AddableDict
 except ImportError as error:
     raise missing("langchain", error) from error
@@ -44,59 +44,8 @@ class QuerywrightRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, options: list[str] | None = None
     ) -> list[Document]:
-        return _found(self.program.retrieve(query, options))
-
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, options: list[str] | None = None
-    ) -> list[Document]:
-        return _found(await self.program.aretrieve(query, options))
-
-
-class QuerywrightRunnable(RunnableLambda[Any, dict[str, Any]]):
-    """A whole program as a step of a chain; ``as_runnable`` makes it.
-
-    Its stream is the result in parts that can be added up: queries, documents, the answer as it is written, the rest. A
-    part whose ``answer`` is a ``TakenBack`` takes back what was written before it. Documents of a stream have no
-    ``queries`` and no ``score`` yet.
-
-    Args:
-        program: The path of an artifact, or a loaded program.
-    """
-
-    def __init__(self, program: GivenProgram) -> None:
-        self.program = opened(program)
-        super().__init__(self._answer, self._aanswer, name="querywright")
-
-    def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """The parts of the result."""
-        yield from self._transform_stream_with_config(input, self._parts, config, **kwargs)
-
-    async def atransform(
-        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
-        """``transform`` in an event loop."""
-        async for part in self._atransform_stream_with_config(input, self._aparts, config, **kwargs):
-            yield part
-
-    def _answer(self, given: Any) -> dict[str, Any]:
-        question, options = _asked(given)
-        return {"question": question, **result(self.program(question, options), _document)}
-
-    async def _aanswer(self, given: Any) -> dict[str, Any]:
-        question, options = _asked(given)
-        return {"question": question, **result(await self.program.acall(question, options), _document)}
-
-    def _parts(self, inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
-        question, options = _asked(reduce(_added, inputs))
-        yield AddableDict(question=question)
-        for event in self.program.stream(question, options):
-            yield _part(event)
-
-    async def _aparts(self, inputs: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
-        question, options = _asked(reduce(_added, [one async for one in inputs]))
-        yield AddableDict(question=question)
-        async for event in self.program.astream(question, options):
-            yield _part(event)
+        found = self.program.retrieve(query, options)
+        return documents(_document, found.passages, found.steps)
 
 
 class TakenBack(str):
@@ -111,17 +60,41 @@ class TakenBack(str):
         return ""
 
 
-def as_runnable(program: GivenProgram) -> QuerywrightRunnable:
-    """A whole program as a Runnable.
+class CompleteDocuments(list[Document]):
+    """The documents of the last part, with ``queries`` and ``score``; they replace those of an earlier part."""
+
+    def __radd__(self, before: list[Document]) -> list[Document]:
+        return list(self)
+
+
+def as_runnable(program: GivenProgram) -> RunnableGenerator[Any, dict[str, Any]]:
+    """Return a whole program as a step of a chain.
+
+    Its stream is the result in parts that can be added up: queries, documents, the answer as it is written, the rest.
+    The first documents of a stream have no ``queries`` and no ``score``; see ``TakenBack`` and ``CompleteDocuments``.
 
     Args:
         program: The path of an artifact, or a loaded program.
 
     Returns:
-        A Runnable that takes a question, or a dict with ``question`` and ``options``, and gives a dict with
+        A Runnable that takes a question, or a dict with ``question`` and ``options``, and returns a dict with
         ``question``, ``answer``, ``support``, ``documents``, ``queries`` and ``fallbacks``.
     """
-    return QuerywrightRunnable(program)
+    loaded = opened(program)
+
+    def parts(inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
+        question, options = _asked(reduce(_added, inputs))
+        yield AddableDict(question=question)
+        for event in loaded.stream(question, options):
+            yield _part(event)
+
+    async def parts_async(inputs: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
+        question, options = _asked(reduce(_added, [one async for one in inputs]))
+        yield AddableDict(question=question)
+        async for event in loaded.astream(question, options):
+            yield _part(event)
+
+    return RunnableGenerator(parts, parts_async, name="querywright")
 
 
 def _asked(given: Any) -> tuple[str, list[str] | None]:
@@ -136,10 +109,6 @@ def _asked(given: Any) -> tuple[str, list[str] | None]:
 
 def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:
     return Document(passage.text, id=passage.id, metadata=metadata | ({} if score is None else {"score": score}))
-
-
-def _found(prediction: Any) -> list[Document]:
-    return documents(_document, prediction.passages, prediction.steps)
 
 
 def _added(before: Any, chunk: Any) -> Any:
@@ -160,6 +129,7 @@ def _part(event: Event) -> dict[str, Any]:
         return AddableDict(answer=event.data)
     if event.kind == "restart":
         return AddableDict(answer=TakenBack())
-    ended = event.data
-    unsaid = {} if ended.answer else {"answer": ended.answer}
-    return AddableDict(support=ended.support, fallbacks=list(ended.fallbacks), **unsaid)
+    told = result(event.data, _document)
+    unsaid = {} if told["answer"] else {"answer": told["answer"]}
+    found = CompleteDocuments(told["documents"])
+    return AddableDict(support=told["support"], fallbacks=told["fallbacks"], documents=found, **unsaid)

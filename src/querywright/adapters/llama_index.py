@@ -67,14 +67,6 @@ class QuerywrightQueryEngine(BaseQueryEngine):
         super().__init__(callback_manager=callback_manager)
         self.program = opened(program)
 
-    def retrieve(self, query_bundle: QueryBundle | str) -> list[NodeWithScore]:
-        """The passages alone; the reader is not asked.
-
-        Args:
-            query_bundle: A query, or its text.
-        """
-        return _nodes(self.program.retrieve(*_asked(query_bundle)))
-
     def _query(self, query_bundle: QueryBundle) -> Response:
         return _response(self.program(*_asked(query_bundle)))
 
@@ -85,9 +77,7 @@ class QuerywrightQueryEngine(BaseQueryEngine):
         return {}
 
 
-def _asked(query: QueryBundle | str) -> tuple[str, list[str] | None]:
-    if isinstance(query, str):
-        return query, None
+def _asked(query: QueryBundle) -> tuple[str, list[str] | None]:
     return query.query_str, (list(query.options) or None) if isinstance(query, ChoiceQuery) else None
 
 

@@ -34,7 +34,7 @@ try:
     import mlflow
     import mlflow.pyfunc
     from mlflow.artifacts import download_artifacts
-    from mlflow.models import Model, ModelSignature
+    from mlflow.models import ModelSignature
     from mlflow.models.model import ModelInfo
     from mlflow.types.schema import Array, ColSpec, DataType, Schema
 except ImportError as error:
@@ -61,6 +61,8 @@ SIGNATURE = ModelSignature(
 _SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "digest": None, "threads": 8}
 """What ``mlflow.pyfunc.load_model(uri, model_config={...})`` may set."""
 
+_FOLDER = "artifact"
+"""Where a model's data has the files of the artifact."""
 
 _OF_STUDY = ("name", "questions", "collection", "lm", "embedder", "objectives", "trials", "seed")
 _OF_SETTINGS = ("objective", "teleprompter", "trials", "seed")
@@ -192,7 +194,7 @@ def log_artifact_folder(program_path: str | Path, *, name: str = "program", **op
         ArtifactError: The artifact is missing, damaged or edited.
     """
     with tempfile.TemporaryDirectory() as folder:
-        copied = Path(folder) / "artifact"
+        copied = Path(folder) / _FOLDER
         artifact = read_artifact(program_path)
         write_all(copied, artifact.data)
         manifest = artifact.manifest
@@ -210,22 +212,17 @@ def log_artifact_folder(program_path: str | Path, *, name: str = "program", **op
 
 
 def load_logged(uri: str, **options: Any) -> LoadedProgram:
-    """The program of a logged artifact, as ``querywright.load`` gives it.
+    """Return the program of a logged artifact, as ``querywright.load`` does.
 
     Args:
-        uri: Where MLflow has it, such as ``models:/name/1`` or ``runs:/id/program``.
-        options: As ``querywright.load`` takes them.
+        uri: Of the model, such as ``models:/name/1`` or ``runs:/id/program``.
+        options: Options of ``querywright.load``.
 
     Raises:
-        InputError: What is there was not logged by ``log_artifact_folder``, or the artifact cannot be loaded.
+        InputError: The artifact cannot be loaded, or ``log_artifact_folder`` did not log the model.
     """
     with tempfile.TemporaryDirectory() as folder:
-        local = Path(download_artifacts(artifact_uri=uri, dst_path=folder)).resolve()
-        flavor = Model.load(str(local)).flavors.get(mlflow.pyfunc.FLAVOR_NAME, {})
-        data = (local / str(flavor.get(mlflow.pyfunc.DATA, ""))).resolve()
-        if flavor.get(mlflow.pyfunc.MAIN) != __name__ or not data.is_relative_to(local):
-            raise InputError(f"{uri} is no artifact of querywright; log it with log_artifact_folder")
-        return load(data, **options)
+        return load(Path(download_artifacts(artifact_uri=uri, dst_path=folder)) / "data" / _FOLDER, **options)
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _Model:

@@ -22,7 +22,7 @@ from querywright.models.flow import FEW, MOST, Flow, InTurn
 from querywright.models.retrying import Retrying
 from querywright.models.store import Store
 from querywright.models.transcript import Transcribed
-from querywright.models.unsupported import Adapted, Unsupported
+from querywright.models.unsupported import Adapted, Unsupported, unsupported_notes
 from querywright.models.usage import Ledger
 from querywright.shared import Shared
 
@@ -87,6 +87,11 @@ class LMEngine(Shared):
             layer = InTurn(layer, self.flow)
         layer = Cached(layer, self.identity, self.store, self.ledger, deterministic=is_local)
         return Transcribed(layer)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of results should know of the model's server, without its address."""
+        return unsupported_notes(self.identity)
 
     @property
     def threads(self) -> int:

@@ -12,7 +12,7 @@ from dspy.utils.exceptions import LMStreamAssemblyError, LMUnsupportedFeatureErr
 from pydantic_core import from_json
 
 from querywright.models.calls import surrounded
-from querywright.models.response_parsing import is_empty, restore_latex, strip_thinking
+from querywright.models.response_parsing import is_empty, is_only_thinking, restore_latex, strip_thinking
 
 _UNCERTAIN = re.compile(r"\\.?[A-Za-z0-9]*\Z", re.DOTALL)
 """An escape that the next piece may make a LaTeX command."""
@@ -50,7 +50,8 @@ def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
             if event.type == "delta" and event.delta.type == "text":
                 ear.hear(event.delta.text)
         response = stream.response
-        return None if is_empty(response) and response.finish_reason == "stop" else response
+        says_nothing = is_empty(response) and not is_only_thinking(response)
+        return None if says_nothing and response.finish_reason == "stop" else response
     except (StreamAssemblyError, UnsupportedFeatureError, LMStreamAssemblyError, LMUnsupportedFeatureError):
         if begun:
             raise

@@ -44,6 +44,11 @@ def is_empty(response: Response) -> bool:
     return not any(part.text.strip() if isinstance(part, lm15.TextPart) else True for part in parts)
 
 
+def is_only_thinking(response: Response) -> bool:
+    """Return whether an answer says nothing besides its thinking."""
+    return is_empty(response) and any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
+
+
 _BROKEN = frozenset({"error", "abort", "insufficient_system_resource"})
 """Finish reasons of services that failed."""
 

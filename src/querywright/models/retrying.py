@@ -21,7 +21,7 @@ from dspy.utils.exceptions import (
 from querywright.models.calls import Layer
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
 from querywright.models.engine_errors import LMBudgetError, LMRefusedError, LMStoreError, redacted
-from querywright.models.response_parsing import broken_off, is_empty, separate_thinking
+from querywright.models.response_parsing import broken_off, is_empty, is_only_thinking, separate_thinking
 from querywright.models.usage import Cost, Ledger, waiting
 
 _QUOTED = 300  # characters of a refusal, where it is reported
@@ -108,12 +108,11 @@ def _failure(response: Response) -> LMError | None:
         return LMServerError(f"the service failed while it answered ({broken})")
     if not is_empty(response):
         return None
-    thought = any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
     if response.finish_reason == "length":
         return LMError(
             "the answer is empty: all its tokens went into thinking; allow more with --max-tokens N "
             "(max_tokens= of resolve_lm)"
         )
-    if thought:
-        return LMProviderError("the answer is empty: the LM wrote only thinking")
+    if is_only_thinking(response):
+        return None  # unreadable, for which the adapter asks once more
     return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dspy.lm15 import Config, Request, Response
 from dspy.utils.exceptions import LMError
 
-from querywright.models.calls import Layer
+from querywright.models.calls import Layer, call_context, surrounded
 
 STATUSES = (400, 422)
 """HTTP statuses of an error that may name a parameter."""
@@ -21,9 +21,11 @@ _LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max
 """The two names of one limit: a server that does not support one of them is sent the other."""
 _FIELDS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs", "reasoning_effort": "reasoning"}
 """Parameters that a request's configuration has under another name."""
+_STREAM = ("stream", "stream_options")
+"""Parameters of a request whose answer is heard while it is written; without them nobody hears it."""
 _OPTIONAL = {
     "seed", "temperature", "top_p", "top_k", "min_p", "stop", "response_format", "logprobs", "logit_bias",
-    "frequency_penalty", "presence_penalty", "repetition_penalty", *_LENGTHS, *_FIELDS,
+    "frequency_penalty", "presence_penalty", "repetition_penalty", *_LENGTHS, *_FIELDS, *_STREAM,
 }  # fmt: skip
 """Parameters that a request can do without."""
 
@@ -79,8 +81,10 @@ class Adapted:
         left_out = {*self._known, *self._always}
         while True:
             sent = _without(request, left_out)
+            ear = None if {name for name, _ in left_out}.intersection(_STREAM) else call_context().ear
             try:
-                response = self._inner.complete(sent)
+                with surrounded(ear=ear):
+                    response = self._inner.complete(sent)
             except LMError as error:
                 found = _unsupported(error, sent.config)
                 if found is None or found in left_out:
@@ -93,6 +97,12 @@ class Adapted:
                     self._known.add(one)  # before the report, in which another thread may come here
                     _logger.warning("%s does not support %s", self._identity, _report(one, left_out))
                 return response
+
+
+def unsupported_notes(identity: str) -> list[str]:
+    """Return a line for each parameter that a server was found not to support."""
+    known = unsupported_by(identity)
+    return [f"the server of the LM does not support {_report(one, known)}" for one in sorted(known.copy(), key=str)]
 
 
 def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | None:
@@ -140,6 +150,8 @@ def _unsupported(error: LMError, config: Config) -> Unsupported | None:
     if error.status not in STATUSES:
         return None
     names = [name for name in _OPTIONAL if _value(config, name) not in (None, ())]
+    if call_context().ear is not None:
+        names += _STREAM
     found = unsupported_name(error.message, names)
     return found and Unsupported(found[0], _value(config, found[0]) if found[1] else None)
 
