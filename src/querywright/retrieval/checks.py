@@ -11,10 +11,11 @@ from typing import Any
 from querywright.data.reading import check_evidence, check_labels
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
-from querywright.retrieval.callable import ID_KEYS, MADE_ID
+from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
 from querywright.retrieval.chroma import ForeignChromaRetriever
 from querywright.retrieval.filters import check_passes, conditions, matcher, unknown_key
 from querywright.retrieval.fusion import reading
+from querywright.retrieval.replay import searched_by
 
 Tell = Callable[[str], object]
 
@@ -38,7 +39,8 @@ def check_filter(retriever: Any) -> None:
 def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
     """Report what keeps a retriever from finding the labelled passages of questions.
 
-    A retriever that cannot list its passages is asked some of the questions.
+    A retriever that cannot list its passages is asked some of the questions. If labels name only the ids in the
+    metadata of its passages, these become the ids of its passages.
 
     Raises:
         InputError: Its filter passes nothing.
@@ -52,7 +54,7 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
         where = getattr(retriever, "where", None)
         tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, tell)
     else:
-        _tell_ids(labelled, retriever, tell)
+        _tell_ids(labelled, searched_by(retriever), tell)  # without keeping rankings under ids that may change
 
 
 def tell_passages(
@@ -163,6 +165,13 @@ def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
         )
     elif not any(passage.id in named for passage in found):
         key = next((key for one in found for key, value in one.metadata.items() if str(value) in named), None)
+        if key is not None and isinstance(retriever, CallableRetriever):
+            retriever.id_key = key
+            tell(
+                f"the labels name the metadata {key!r} of the passages that the retriever finds, not its ids such as "
+                f"{found[0].id!r}: the metadata are used as the ids"
+            )
+            return
         hint = "" if key is None else f"; the labels name their metadata {key!r}, so give that as the id"
         tell(
             f"warning: no label names any of the {len(found)} passages that the retriever found for the first "
