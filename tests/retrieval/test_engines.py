@@ -107,7 +107,7 @@ def test_a_filter_holds_in_every_engine(weather, where, ids):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_filter_of_another_form_is_refused(weather, engine):
-    with pytest.raises(InputError, match=r"Chroma refused the search|a filter cannot hold {'warm': {'\$near': 1}}"):
+    with pytest.raises(InputError, match="Chroma refused the search"):
         weather(engine, where={"warm": {"$near": 1}}).search(["wind"], 1)
 
 

@@ -11,9 +11,10 @@ import io
 import json
 import logging
 import math
+import weakref
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from querywright.files import json_digest
 from querywright.models.store import open_store
 from querywright.models.usage import loading
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.chroma_index import open_index
 from querywright.retrieval.collection import (
     PASSAGES,
     Generation,
@@ -37,7 +39,7 @@ from querywright.retrieval.collection import (
     hold_published,
     read_passages,
 )
-from querywright.retrieval.filters import all_of, matcher
+from querywright.retrieval.filters import all_of
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms
@@ -58,8 +60,8 @@ class BM25Retriever(HeldPassages):
     Args:
         name: The collection.
         home: The working folder. Default: ``querywright.home.home()``.
-        where: A filter over metadata as ``ChromaRetriever`` has it, see ``querywright.retrieval.filters``; how rare a
-            word is, is still counted over the whole collection. Default: every passage.
+        where: Chroma's filter over metadata; the rarity of a word is still counted over the whole collection. Default:
+            every passage.
         k1: Saturation of a word that is repeated in a passage, 0 or more. Default 1.5.
         b: Share of a passage's length that is made up for, 0 to 1. Default 0.75.
         beside: A retriever that has the collection open, whose passages are shared in memory. Default None.
@@ -89,19 +91,22 @@ class BM25Retriever(HeldPassages):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
         self.name = name
         self.where = all_of(where)
-        passes = matcher(where)
         if beside is not None:
-            self.manifest, self._passages = beside.manifest, beside._passages
+            self.manifest, self._passages, self._chroma = beside.manifest, beside._passages, beside._index
         else:
             folder = collection_folder(name, home)
             self.manifest, held = hold_published(folder, home)
             with held:
                 self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+                if self.where is not None:
+                    self._chroma = open_index(folder, self.manifest)
+                    weakref.finalize(self, held.pop_all().close)
         self.k1, self.b = float(k1), float(b)
         self._index = self._opened_index(home)
         self._allowed: NDArray[np.bool_] | bool = True
-        if where is not None:
-            self._allowed = np.array([passes(one.metadata) for one in self.passages()], dtype=bool)
+        if self.where is not None:
+            admitted = self.passing(self.where)
+            self._allowed = np.array([id in admitted for id in self._passages], dtype=bool)
 
     @property
     def count(self) -> int:
@@ -112,6 +117,10 @@ class BM25Retriever(HeldPassages):
     def fingerprint(self) -> str:
         """SHA-256 over the way of scoring, its settings, collection, count, content and filter."""
         return bm25_fingerprint(self.manifest, self.k1, self.b, self.where)
+
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the passages that a filter passes; the retriever must have been opened with a filter."""
+        return self._chroma.ids(where)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The passages that share words with each query.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from querywright.data.reading import check_evidence, check_labels
 from querywright.data.types import Label, Passage, Question
-from querywright.errors import InputError
 from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
-from querywright.retrieval.chroma import ForeignChromaRetriever
-from querywright.retrieval.filters import check_passes, conditions, matcher, unknown_key
+from querywright.retrieval.filters import check_passes, conditions, unknown_key
 from querywright.retrieval.fusion import reading
 from querywright.retrieval.replay import searched_by
 
@@ -25,15 +23,16 @@ PROBED = 5
 PROBE_DEPTH = 10
 
 
-def check_filter(retriever: Any) -> None:
-    """Raise an ``InputError`` if the filter of a retriever passes none of its passages."""
-    where: Any = getattr(retriever, "where", None)
-    passages: Any = getattr(retriever, "passages", None)
-    if not isinstance(where, Mapping) or passages is None:
-        return
-    if isinstance(retriever, ForeignChromaRetriever) and retriever.passes_some():
-        return  # Chroma says so without sending its passages
-    check_passes(where, (passage.metadata for passage in passages()))
+def check_filter(retriever: Any) -> Collection[str] | None:
+    """Return the ids of the passages that the filter of a retriever passes; None for a retriever without one.
+
+    Raises:
+        InputError: The filter passes nothing.
+    """
+    where, passing = getattr(retriever, "where", None), getattr(retriever, "passing", None)
+    if not isinstance(where, Mapping) or passing is None:
+        return None
+    return check_passes(where, passing, retriever.passages)
 
 
 def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
@@ -46,19 +45,23 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
         InputError: Its filter passes nothing.
         DataError: Labels that say who gave them are of another collection.
     """
-    check_filter(retriever)
+    passed = check_filter(retriever)
     labelled = [question for question in questions if question.evidence]
     if not labelled or retriever is None:
         return
     if callable(getattr(retriever, "passages", None)):
         where = getattr(retriever, "where", None)
-        tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, tell)
+        tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, passed, tell)
     else:
         _tell_ids(labelled, searched_by(retriever), tell)  # without keeping rankings under ids that may change
 
 
 def tell_passages(
-    questions: Sequence[Question], passages: Iterable[Passage], where: Mapping[str, Any] | None, tell: Tell
+    questions: Sequence[Question],
+    passages: Iterable[Passage],
+    where: Mapping[str, Any] | None,
+    passed: Collection[str] | None,
+    tell: Tell,
 ) -> None:
     """Report labelled passages that are missing, that a filter leaves out, or whose text has several ids.
 
@@ -66,18 +69,15 @@ def tell_passages(
         questions: Labelled or not.
         passages: All passages of the collection.
         where: The filter of the search.
+        passed: The ids of the passages that the filter passes; None for all.
         tell: Called with each report.
 
     Raises:
         DataError: Labels that say who gave them are of another collection.
     """
-    try:
-        passes = matcher(where)
-    except InputError:  # one that only Chroma knows
-        where, passes = None, matcher(None)
     held, texts, keys = dict[str, bool](), array("q"), set[str]()
     for passage in passages:
-        held[passage.id] = passes(passage.metadata)
+        held[passage.id] = passed is None or passage.id in passed
         texts.append(hash(reading("", passage.text)))
         keys.update(passage.metadata)
     for key in dict.fromkeys(key for key, _ in conditions(where or {}) if key not in keys):

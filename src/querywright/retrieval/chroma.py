@@ -31,7 +31,7 @@ from querywright.models.embedder import (
 from querywright.models.store import open_store
 from querywright.retrieval.addresses import embeds_itself, is_address, open_collection
 from querywright.retrieval.callable import is_collection
-from querywright.retrieval.chroma_index import check_process, chroma_errors, nearest, open_index
+from querywright.retrieval.chroma_index import check_process, chroma_errors, ids_passing, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
     Generation,
@@ -231,7 +231,11 @@ class ChromaRetriever(_Dense, HeldPassages):
     @property
     def allowed(self) -> Collection[str]:
         """Ids of the passages that ``where`` admits."""
-        return self._passages.keys() if self.where is None else self._index.ids(self.where)
+        return self._passages.keys() if self.where is None else self.passing(self.where)
+
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the passages that a filter passes."""
+        return self._index.ids(where)
 
     @property
     def fingerprint(self) -> str:
@@ -336,10 +340,9 @@ class ForeignChromaRetriever(_Dense, Shared):
         self._is_told = True  # with their number
         return passages_of(self._collection)
 
-    def passes_some(self) -> bool:
-        """Whether ``where`` passes a passage."""
-        with chroma_errors(self.where, self.name, REACH):
-            return bool(self._collection.get(where=self.where, limit=1, include=[])["ids"])
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the records that a filter passes."""
+        return ids_passing(self._collection, where, REACH)
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
         """The passages of some ids, in their order.

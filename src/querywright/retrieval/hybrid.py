@@ -22,8 +22,8 @@ class HybridRetriever(Shared):
 
     Each retriever is asked once for all queries. Scores are reciprocal-rank sums, so the scales of the parts do
     not matter. A passage counts once, also when two ids have the same text (see ``querywright.retrieval.fusion``).
-    ``count``, ``passages``, ``get`` and ``where`` are those of the first retriever that has them. Safe for threads when
-    the parts are; a copy is the same object.
+    ``count``, ``passages``, ``get``, ``where`` and ``passing`` are those of the first retriever that has them. Safe for
+    threads when the parts are; a copy is the same object.
 
     Args:
         retrievers: Two or more, each a ``Retriever`` or what ``as_retriever`` understands. Where they are of one
@@ -94,7 +94,7 @@ class HybridRetriever(Shared):
         return [rrf(lists, weights=weights, k=self.rrf_k, limit=k) for lists in zip(*found, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("count", "passages", "get", "where"):
+        if name in ("count", "passages", "get", "where", "passing"):
             for one in self.retrievers:
                 if hasattr(one, name):
                     return getattr(one, name)

@@ -13,7 +13,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -136,6 +136,10 @@ class QuestionIndex(HeldPassages):
             InputError: When ``queries`` is a single text or ``k`` is below 1.
         """
         return self.match(queries, k)
+
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the passages that a filter passes."""
+        return self.plain.passing(where)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """The vectors by which ``search`` looks for some texts, in one batch; see ``ChromaRetriever.embed``."""
