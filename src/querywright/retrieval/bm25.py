@@ -195,7 +195,7 @@ class ExpandedRetriever(BM25Retriever):
 
     def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
         appended: defaultdict[str, list[str]] = defaultdict(list)
-        for _, question in live_questions(self.name, published_questions(self.name, home), self._passages):
+        for question in live_questions(self.name, published_questions(self.name, home), self._passages):
             if question.metadata["label"] == COMPLETE:
                 appended[str(question.metadata["passage"])].append(question.text)
 

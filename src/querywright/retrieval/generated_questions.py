@@ -283,14 +283,12 @@ def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> Iter
     return (one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"])
 
 
-def live_questions(
-    name: str, questions: KeyedLines[Passage], passages: Mapping[str, Passage]
-) -> Iterator[tuple[int, Passage]]:
-    """The fresh ones of a collection's published questions, with their numbers; a warning says how many are not."""
+def live_questions(name: str, questions: Mapping[str, Passage], passages: Mapping[str, Passage]) -> Iterator[Passage]:
+    """Yield the fresh ones of a collection's published questions; a warning counts the others."""
     live = 0
     for one in fresh(questions.values(), passages):
         live += 1
-        yield questions.row(one.id), one
+        yield one
     _warn_of_stale(name, "questions", len(questions), live, f"replace them: {build_command(name)}")
 
 
