@@ -159,8 +159,7 @@ class QuestionsReport:
         current: Those whose questions were there already.
         replaced: Those of the written that had questions which people imported, for the passage as it was before.
         failed: Those that failed, by kind; the next build tries them again.
-        removed: Passages with questions that are in the collection no more.
-        pruned: Whether the questions of these were removed too.
+        removed: Passages that are no longer in the collection; their questions were removed.
         made: How the questions were made, and what all builds with these settings cost.
         index: What publishing them did.
         seconds: How long it took.
@@ -174,7 +173,6 @@ class QuestionsReport:
     replaced: int
     failed: Mapping[str, int]
     removed: int
-    pruned: bool
     made: QuestionsMade
     index: IndexReport
     seconds: float
@@ -196,11 +194,12 @@ def build_questions(
     threads: int = 4,
     max_failures: float = 0.05,
     limit: int | None = None,
-    prune: bool = False,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> QuestionsReport:
-    """Writes and judges questions for the passages that have none, or none that fit them and the settings.
+    """Write and judge questions for the passages that have none, or none that fit them and the settings.
+
+    Questions of passages that are no longer in the collection are removed.
 
     Args:
         collection: Name of a collection that was built.
@@ -212,7 +211,6 @@ def build_questions(
         threads: LM calls under way at a time, 1 or more. Default 4.
         max_failures: Share of the passages that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         limit: Look only at the first passages, by id. Default all.
-        prune: Whether the questions of passages that are in the collection no more are removed. Default False.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called after each passage, and while questions are embedded.
 
@@ -256,7 +254,7 @@ def build_questions(
                     progress("questions", count, len(wanted))
         failures.check_read(meter)
         removed = before.keys() - passages.keys()
-        kept = sorted({*(before.keys() - removed if prune else before), *new})
+        kept = sorted({*(before.keys() - removed), *new})
         index = publish_questions(
             collection,
             of_both(kept, new, before),
@@ -291,7 +289,6 @@ def build_questions(
         replaced=sum(id in before and before[id].settings == IMPORTED for id in new),
         failed=dict(failures.kinds),
         removed=len(removed),
-        pruned=prune,
         made=made,
         index=index,
         seconds=seconds,

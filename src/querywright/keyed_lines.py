@@ -55,10 +55,6 @@ class KeyedLines(Mapping[str, _T], Generic[_T]):
             self._recent.append(found)
         return found
 
-    def row(self, key: str) -> int:
-        """The number of a key's line, from 0; ``KeyError`` where there is none."""
-        return self._rows[key]
-
     def __getitem__(self, key: str) -> _T:
         return self.at(self._rows[key])
 

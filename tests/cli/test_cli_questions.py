@@ -83,7 +83,9 @@ def test_questions_are_written_judged_published_and_counted(build, cli, server, 
         assert text in shown
 
 
-def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pruned(build, cli, server, passages):
+def test_a_passage_that_changed_is_written_anew_and_the_questions_of_one_that_went_are_removed(
+    build, cli, server, passages
+):
     assert build().status == 0
     calls = len(server.requests)
     lines = [json.loads(line) for line in passages.read_text().splitlines()]
@@ -92,9 +94,8 @@ def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pr
     assert cli("index", "tiny", passages, "--prune").status == 0
     done = build("--json")
     assert (done.data["written"], done.data["current"], done.data["removed"]) == (1, 4, 1)
-    assert "1 passages that are in the collection no more stay; --prune removes them" in build().err
-    done = build("--json", "--prune")
-    assert (done.data["written"], done.data["index"]["count"]) == (0, 5 * 9)
+    assert "1 passages that are no longer in the collection are removed" in done.err
+    assert done.data["index"]["count"] == 5 * 9
     assert len(server.requests) == calls + 2 + 10
 
 
@@ -161,9 +162,8 @@ def test_questions_written_by_people_are_imported_and_exported(ok, cli, collecti
     again = done("import", collection, "out.parquet", "--json").data
     assert (again["added"], again["changed"], again["removed"], again["kept"]) == (0, 0, 0, 2)
     pd.read_parquet("out.parquet")[:1].to_parquet("part.parquet")
-    for more, said in (((), "stay; --prune removes them"), (("--prune",), "are removed; the next build writes them")):
-        told = " ".join(done("import", collection, "part.parquet", *more).err.split())
-        assert f"1 passages that have no row in the file {said}" in told
+    told = " ".join(done("import", collection, "part.parquet").err.split())
+    assert "1 passages that have no row in the file keep their questions" in told
     assert "ends in .parquet" in cli("questions", "export", collection, "--out", "out.csv").err
 
 

@@ -163,7 +163,7 @@ def test_questions_are_added_changed_and_removed(edit, foods, home):
 
     report = edit(lambda table: change(table).assign(mine=1))
     assert (report.added, report.changed, report.removed, report.passages, report.kept) == (2, 1, 1, 2, 5)
-    assert (report.absent, report.pruned, report.ignored) == (0, False, ("mine",))
+    assert (report.absent, report.ignored) == (0, ("mine",))
     texts = [("What hinders iron?", COMPLETE, "it says so"), ("What is iron?", PARTIAL), ("Does tea matter?", COMPLETE)]
     assert read_records(foods) == {
         "iron": replace(OF_IRON, settings=IMPORTED, questions=tuple(WrittenQuestion(*one) for one in texts)),

@@ -2,7 +2,7 @@
 
 A row is a question: ``passage`` (id), ``question``, ``label`` and ``reason``. The rows of a passage are all of its
 questions, about the passage as it is now: a row that is gone is a question removed, a row that is new is a question
-added. A passage without any row keeps the questions that it has, unless the import prunes. A new question without a
+added. A passage without any row keeps its questions. A new question without a
 label, or one whose label was cleared, is ``complete``: a person vouches for it.
 """
 
@@ -52,7 +52,6 @@ class ImportReport:
         removed: Questions that are not there any more.
         passages: Passages whose questions were edited or removed.
         absent: Passages that had questions and have no row in the file.
-        pruned: Whether the questions of these were removed.
         kept: Questions in the index now.
         ignored: Columns of the file that mean nothing here.
     """
@@ -62,7 +61,6 @@ class ImportReport:
     removed: int
     passages: int
     absent: int
-    pruned: bool
     kept: int
     ignored: tuple[str, ...]
 
@@ -100,7 +98,6 @@ def import_questions(
     path: Path,
     *,
     embedder: TextEmbedder,
-    prune: bool = False,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
@@ -112,9 +109,6 @@ def import_questions(
         collection: Name of the collection whose passages the questions are about.
         path: A Parquet file as ``export_questions`` writes it; ``label`` and ``reason`` may be missing.
         embedder: Embeds the kept questions; the one that the collection was built with.
-        prune: Whether the record of a passage is removed when it has questions and no row in the file; the next build
-            writes them anew, if the passage is still there. A record without questions, which no file shows, stays.
-            Default False.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called with (texts embedded, texts in all). Default None.
 
@@ -141,19 +135,16 @@ def import_questions(
                 edited[id] = record
         table.raise_problems(path.name, n_rows)
         absent = {id for id, record in before.items() if record.questions} - given.keys()
-        gone = absent if prune else set[str]()
-        after = sorted({*(before.keys() - gone), *edited})
-        records = of_both(after, edited, before)
+        records = of_both(sorted({*before, *edited}), edited, before)
         index = publish_questions(collection, records, embedder=embedder, home=home, progress=progress)
-    old = _texts(before[id] for id in (*edited, *gone) if id in before)
+    old = _texts(before[id] for id in edited if id in before)
     new = _texts(edited.values())
     return ImportReport(
         added=len(new.keys() - old.keys()),
         changed=sum(old[key] != new[key] for key in old.keys() & new.keys()),
         removed=len(old.keys() - new.keys()),
-        passages=len(edited) + len(gone),
+        passages=len(edited),
         absent=len(absent),
-        pruned=prune,
         kept=index.count,
         ignored=tuple(name for name in table.seen if name not in COLUMNS and not name.startswith("__index")),
     )
