@@ -33,7 +33,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from querywright.data.cells import short
 from querywright.data.documents import names_documents, read_documents
@@ -110,7 +110,7 @@ def read_questions(
 
     Args:
         source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file, or of a folder with such
-            files (see :mod:`querywright.data.folders`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
+            files (see :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
             :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``. Behind one that has
             passages too may stand ``?page=COLUMN`` (:mod:`querywright.data.pages`).
@@ -239,6 +239,29 @@ def iterate_passages(
 def _pages(source: Source, by: Pages, split: str | None) -> dict[str, str]:
     """By passage the page that it stands on; empty where its column is."""
     return {one.id: one.title for one in read_passages(source, columns={"title": by.column}, split=split)}
+
+
+class Sample(NamedTuple):
+    """The packaged sample: its passages and the questions about them."""
+
+    passages: list[Passage]
+    questions: list[Question]
+
+
+def load_sample(*, hard: bool = False) -> Sample:
+    """Read and check the packaged sample.
+
+    Args:
+        hard: The 60 hard questions, ``questions-hard.jsonl``, in place of the 240. Default False.
+
+    Raises:
+        DataError: A file is missing or has a problem, or evidence names a card that does not exist.
+    """
+    name = "sample-hard" if hard else "sample"
+    passages, questions = read_passages(name), read_questions(name, multiple_choice=True)
+    if problems := check_evidence(questions, [passage.id for passage in passages]):
+        raise DataError(problems)
+    return Sample(passages, questions)
 
 
 def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) -> list[str]:

@@ -32,7 +32,6 @@ from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import open_index
 from querywright.retrieval.collection import (
     PASSAGES,
-    Generation,
     HeldPassages,
     collection_folder,
     content_hash,
@@ -116,7 +115,8 @@ class BM25Retriever(HeldPassages):
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the way of scoring, its settings, collection, count, content and filter."""
-        return bm25_fingerprint(self.manifest, self.k1, self.b, self.where)
+        found = [self.manifest.name, self.manifest.count, self.manifest.content_hash, self.where]
+        return json_digest(["bm25", METHOD, TOKENISER, self.k1, self.b, *found])
 
     def passing(self, where: Mapping[str, Any]) -> Collection[str]:
         """Return the ids of the passages that a filter passes; the retriever must have been opened with a filter."""
@@ -255,9 +255,3 @@ def _built(passages: Iterable[Passage], k1: float, b: float) -> _Index:
     with np.errstate(divide="ignore", invalid="ignore"):  # the mean length is 0 where no passage has a word
         model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
     return _Index(vocabulary, *(np.asarray(model.scores[name]) for name in ("indptr", "indices", "data")))
-
-
-def bm25_fingerprint(manifest: Generation, k1: float = K1, b: float = B, where: Mapping[str, Any] | None = None) -> str:
-    """The fingerprint of a ``BM25Retriever`` that opens this generation."""
-    found = [manifest.name, manifest.count, manifest.content_hash, where]
-    return json_digest(["bm25", METHOD, TOKENISER, k1, b, *found])

@@ -65,7 +65,8 @@ class HybridRetriever(Shared):
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the parts' fingerprints, in their order, and the settings."""
-        return hybrid_fingerprint([one.fingerprint for one in self.retrievers], self.weights, self.rrf_k, self.depth)
+        parts = [one.fingerprint for one in self.retrievers]
+        return json_digest(["hybrid", parts, self.weights, float(self.rrf_k), self.depth])
 
     @property
     def is_known(self) -> bool:
@@ -106,8 +107,3 @@ class HybridRetriever(Shared):
 
     def __repr__(self) -> str:
         return f"HybridRetriever({list(self.retrievers)!r}, weights={list(self.weights)!r})"
-
-
-def hybrid_fingerprint(parts: Sequence[str], weights: Sequence[float], rrf_k: float = RRF_K, depth: int = DEPTH) -> str:
-    """The fingerprint of a ``HybridRetriever`` whose parts have these."""
-    return json_digest(["hybrid", parts, weights, float(rrf_k), depth])
