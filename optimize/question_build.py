@@ -126,7 +126,7 @@ class RecordMaker:
         return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
 
 
-class QuestionsMade(Checksummed):
+class QuestionsOrigin(Checksummed):
     """How the questions of a collection were made: ``questions.json`` beside the records.
 
     Args:
@@ -173,7 +173,7 @@ class QuestionsReport:
     replaced: int
     failed: Mapping[str, int]
     removed: int
-    made: QuestionsMade
+    made: QuestionsOrigin
     index: IndexReport
     seconds: float
     cost: Mapping[str, Any]
@@ -263,7 +263,7 @@ def build_questions(
             progress=None if progress is None else partial(progress, "embedding"),
         )
         seconds, cost = time.monotonic() - began, meter.total
-        made = QuestionsMade(
+        made = QuestionsOrigin(
             settings=settings,
             lm=lm.model,
             judge_lm=maker.judge_lm.model,
@@ -296,10 +296,10 @@ def build_questions(
     )
 
 
-def read_made(folder: Path) -> QuestionsMade | None:
+def read_made(folder: Path) -> QuestionsOrigin | None:
     """How the questions of a folder were made; None where nothing was built there."""
     try:
-        return QuestionsMade.read(folder / MADE)
+        return QuestionsOrigin.read(folder / MADE)
     except ValueError as error:
         raise CollectionError(
             f"{MADE} in {folder.name!r} is damaged ({error}); remove it, and only what the questions cost is forgotten"

@@ -25,7 +25,7 @@ from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judge_cases
 from querywright.retrieval.answer_matrix import (
     ANSWERED,
-    Known,
+    KnownCells,
     Validation,
     completed,
     far_pairs,
@@ -180,7 +180,7 @@ def fill(
             row, column = divmod(cell, len(ids))
             return Case(Question(known[row][0], text_of(row)), tuple(passages.get([ids[column]])))
 
-        def pairs(found: Known, *, judged: bool) -> list[AnswerPair]:
+        def pairs(found: KnownCells, *, judged: bool) -> list[AnswerPair]:
             cells = (divmod(cell, len(ids)) for cell in found.cells.tolist())
             return [
                 AnswerPair(known[row][0], ids[column], digests[ids[column]], value, judged)
@@ -211,12 +211,12 @@ def fill(
         )
         values = np.array([math.nan if label is None else judge.score([label]) for label in found.labels])
         read, distant = np.isfinite(values), np.arange(len(asked)) >= len(near)
-        judged = Known(asked[read], values[read])
-        validation, more = None, Known(asked[:0], values[:0])
+        judged = KnownCells(asked[read], values[read])
+        validation, more = None, KnownCells(asked[:0], values[:0])
         if complete:
             # As many pairs as there are questions are assumed to be no answers: there are hardly any others.
             assumed = far_pairs(shape, np.concatenate([taken, far]), len(own), seed + 1)
-            given = Known(own, np.ones(len(own))) + Known(assumed, np.zeros(len(assumed)))
+            given = KnownCells(own, np.ones(len(own))) + KnownCells(assumed, np.zeros(len(assumed)))
             made, validation = completed(given, judged, shape, far=distant[read], seed=seed)
             more = more if made is None else made.above(cut, most, np.concatenate([taken, far]))
         write_pairs(folder, [*pairs(judged, judged=True), *pairs(more, judged=False)])

@@ -32,7 +32,7 @@ from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import open_index
 from querywright.retrieval.collection import (
     PASSAGES,
-    HeldPassages,
+    CollectionPassages,
     collection_folder,
     content_hash,
     hold_published,
@@ -48,7 +48,7 @@ METHOD = "lucene"
 KIND = "bm25"
 
 
-class BM25Retriever(HeldPassages):
+class BM25Retriever(CollectionPassages):
     """Searches a collection by shared words; no embedder and no model is needed.
 
     Title and text of a passage count alike. The index is built at the first opening and kept in the store; it is built

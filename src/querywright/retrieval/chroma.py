@@ -34,8 +34,8 @@ from querywright.retrieval.callable import is_collection
 from querywright.retrieval.chroma_index import check_process, chroma_errors, ids_passing, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
+    CollectionPassages,
     Generation,
-    HeldPassages,
     check_embedder,
     collection_folder,
     encoder_of,
@@ -134,7 +134,7 @@ class _Dense:
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]: ...
 
 
-class ChromaRetriever(_Dense, HeldPassages):
+class ChromaRetriever(_Dense, CollectionPassages):
     """Searches a collection by cosine similarity of vectors.
 
     Opening checks that the collection is whole and was built with this embedder. The vectors are held in memory, the

@@ -73,7 +73,7 @@ class Generation(Checksummed):
         return f"generation-{self.number}"
 
 
-class HeldPassages(Shared):
+class CollectionPassages(Shared):
     """The passages of a collection as it was opened; a copy is the same object, a pickle opens the collection anew.
 
     A subclass sets ``name`` and ``_passages``, which has them by id in the order of their ids.

@@ -26,7 +26,7 @@ from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.models.embedder import TextEmbedder, Vectors, all_encoded, with_store
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import HeldPassages
+from querywright.retrieval.collection import CollectionPassages
 from querywright.retrieval.generated_questions import (
     COMPLETE,
     fill_command,
@@ -48,7 +48,7 @@ forty hits cost hardly more than five, a second search twice as much."""
 DRAWS_KEPT = 8
 
 
-class QuestionIndex(HeldPassages):
+class QuestionIndex(CollectionPassages):
     """Searches a collection by cosine similarity of the query with the questions that its passages answer.
 
     The collection and its questions are opened as they are published. A question whose passage is gone, or is not any
