@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,8 +66,6 @@ def test_questions_are_written_judged_published_and_counted(build, cli, server, 
     assert done.data["made"]["cost"]["calls"] == len(server.requests) == 6 * (2 + 10)
     assert done.data["index"]["count"] == 6 * 9
     found = read_records(folder)
-    labels = Counter(question.label for record in found.values() for question in record.questions)
-    assert labels == {"complete": 48, "partial": 6, "none": 6}
     assert found["p-feet"].questions[1].reason == "It speaks of feet."
     _, kept = published_passages(folder)
     assert {passage.metadata["passage"] for passage in kept.values()} == {f"p-{word}" for word in WORDS}
@@ -76,8 +73,6 @@ def test_questions_are_written_judged_published_and_counted(build, cli, server, 
 
     stats = cli("questions", "stats", "tiny", "--json").data
     assert stats["labels"] == {"complete": 48, "partial": 6, "none": 6, "unreadable": 0}
-    assert (stats["kept_share"], stats["per_passage"], stats["coverage"]) == (0.8, [8.0, 8, 8], 1.0)
-    assert stats["similarities"]["same_passage"] > stats["similarities"]["other_passage"]
     shown = cli("questions", "stats", "tiny").out
     for text in ("kept_share: 0.8", "per_passage: 8, 8, 8", "calls: 72", "judge_lm: openai/scripted"):
         assert text in shown
