@@ -150,15 +150,16 @@ def test_questions_written_by_people_are_imported_and_exported(ok, cli, collecti
     rows = {"passage": ["p-juice", "p-feet"], "question": ["What first?", "What each evening?"], "mine": [1, 2]}
     pd.DataFrame(rows).to_parquet("in.parquet")
     made = done("import", collection, "in.parquet")
-    assert "tiny: 2 questions added, 0 changed, 0 removed, of 2 passages; 2 in the index" in " ".join(made.out.split())
+    assert "tiny: 2 questions read, 2 passages edited; 2 questions in the index" in " ".join(made.out.split())
     assert "columns that were not read: mine" in made.err
     assert "tiny: 2 questions written to out.parquet" in done("export", collection, "--out", "out.parquet").out
     assert list(pd.read_parquet("out.parquet")["label"]) == ["complete", "complete"]
     again = done("import", collection, "out.parquet", "--json").data
-    assert (again["added"], again["changed"], again["removed"], again["kept"]) == (0, 0, 0, 2)
+    assert (again["questions"], again["edited"], again["kept"]) == (2, 0, 2)
     pd.read_parquet("out.parquet")[:1].to_parquet("part.parquet")
-    told = " ".join(done("import", collection, "part.parquet").err.split())
-    assert "1 passages that have no row in the file keep their questions" in told
+    assert (
+        done("import", collection, "part.parquet", "--json").data["kept"] == 2
+    )  # a passage without a row keeps its own
     assert "ends in .parquet" in cli("questions", "export", collection, "--out", "out.csv").err
 
 

@@ -216,11 +216,9 @@ def import_(
     if report.ignored:
         note(f"columns that were not read: {', '.join(report.ignored)}", style="yellow")
     emit(output.as_json, asdict(report), lambda: say(
-        f"{collection}: {report.added} questions added, {report.changed} changed, {report.removed} removed, of "
-        f"{report.passages} passages; {report.kept} in the index"
+        f"{collection}: {report.questions} questions read, {report.edited} passages edited; {report.kept} questions in "
+        "the index"
     ))  # fmt: skip
-    if report.absent:
-        note(f"{report.absent} passages that have no row in the file keep their questions")
 
 
 @testset_app.command(name="make")

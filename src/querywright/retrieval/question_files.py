@@ -9,7 +9,7 @@ label, or one whose label was cleared, is ``complete``: a person vouches for it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -44,23 +44,17 @@ LABELS = (COMPLETE, PARTIAL, NONE)
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import did. A question whose text was edited is one removed and one added.
+    """What an import did.
 
     Args:
-        added: Questions that were not there before.
-        changed: Questions whose label or reason is another.
-        removed: Questions that are not there any more.
-        passages: Passages whose questions were edited or removed.
-        absent: Passages that had questions and have no row in the file.
+        questions: Questions in the file.
+        edited: Passages whose questions were edited.
         kept: Questions in the index now.
-        ignored: Columns of the file that mean nothing here.
+        ignored: Columns of the file that were not read.
     """
 
-    added: int
-    changed: int
-    removed: int
-    passages: int
-    absent: int
+    questions: int
+    edited: int
     kept: int
     ignored: tuple[str, ...]
 
@@ -134,17 +128,11 @@ def import_questions(
             if record != before.get(id):
                 edited[id] = record
         table.raise_problems(path.name, n_rows)
-        absent = {id for id, record in before.items() if record.questions} - given.keys()
         records = of_both(sorted({*before, *edited}), edited, before)
         index = publish_questions(collection, records, embedder=embedder, home=home, progress=progress)
-    old = _texts(before[id] for id in edited if id in before)
-    new = _texts(edited.values())
     return ImportReport(
-        added=len(new.keys() - old.keys()),
-        changed=sum(old[key] != new[key] for key in old.keys() & new.keys()),
-        removed=len(old.keys() - new.keys()),
-        passages=len(edited),
-        absent=len(absent),
+        questions=n_rows,
+        edited=len(edited),
         kept=index.count,
         ignored=tuple(name for name in table.seen if name not in COLUMNS and not name.startswith("__index")),
     )
@@ -212,7 +200,3 @@ def _edited(
     unread = {question.text for question in old.questions if not question.label}
     vouched = (one if one.label or one.text in unread else replace(one, label=COMPLETE) for one in found)
     return replace(old, digest=current, settings=IMPORTED, questions=tuple(vouched))
-
-
-def _texts(records: Iterable[PassageRecord]) -> dict[tuple[str, str], WrittenQuestion]:
-    return {(record.passage, question.text): question for record in records for question in record.questions}
