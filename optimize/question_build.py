@@ -6,7 +6,6 @@ started again, finds its answers, and pays for nothing twice.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -37,7 +36,6 @@ from querywright.optimize.program_state import predictor_states
 from querywright.pool import bounded_each
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
-from querywright.programs.steps import parallel
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     IMPORTED,
@@ -90,7 +88,6 @@ class RecordMaker:
             "lms": lms,
         })  # fmt: skip
         """SHA-256, as hex, of all that a record depends on beside its passage."""
-        self._turn = threading.Semaphore(max(1, threads))
 
     def __call__(self, passage: Passage) -> PassageRecord:
         """The record of a passage; a question whose judgement cannot be read, or has no room, is left without a label.
@@ -100,26 +97,22 @@ class RecordMaker:
             PromptTooLongError: The passage has no room in the context of the LM that writes.
             dspy.LMError: An LM failed.
         """
-        with self._turn, asking(self.lm):
+        with asking(self.lm):
             written = self.writer(passage=passage)
         dropped = Counter(written.dropped)
         repeated = dropped.pop(REPEATED, 0)
-        questions = parallel([partial(self._judged, passage, text) for text in written.questions])
+        questions = [self._judged(passage, text) for text in written.questions]
         return PassageRecord(
             passage.id, passage.text_digest(), self.settings, tuple(questions), repeated, dict(sorted(dropped.items()))
         )
 
     def in_threads(self, passages: Sequence[Passage], settings: str) -> Done:
-        """Makes the records in threads of this process.
-
-        There are as many passages under way as calls may be, and each has one to make at any time, so that the number
-        of calls under way falls only when there is no passage left to begin.
-        """
+        """Make the records in threads of this process: one passage and one call at a time in each thread."""
         return bounded_each(self, passages, threads=self.threads)
 
     def _judged(self, passage: Passage, text: str) -> WrittenQuestion:
         made = None
-        with self._turn, asking(self.judge_lm), suppress(PromptTooLongError):
+        with asking(self.judge_lm), suppress(PromptTooLongError):
             made = self.judge.judgement(Case(Question(passage.id, text), (passage,)))
         if made is None:
             return WrittenQuestion(text, "")
