@@ -24,7 +24,6 @@ from querywright.data.types import Passage, Question
 from querywright.errors import CollectionError, PromptTooLongError
 from querywright.files import json_digest
 from querywright.home import home as working_folder
-from querywright.keyed_lines import of_both
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
 from querywright.models.lm import engine_of
@@ -247,10 +246,10 @@ def build_questions(
                     progress("questions", count, len(wanted))
         failures.check_read(meter)
         removed = before.keys() - passages.keys()
-        kept = sorted({*(before.keys() - removed), *new})
+        records = {**before, **new}
         index = publish_questions(
             collection,
-            of_both(kept, new, before),
+            [records[id] for id in sorted(records.keys() - removed)],
             embedder=embedder,
             home=home,
             progress=None if progress is None else partial(progress, "embedding"),

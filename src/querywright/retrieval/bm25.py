@@ -100,12 +100,13 @@ class BM25Retriever(CollectionPassages):
                 if self.where is not None:
                     self._chroma = open_index(folder, self.manifest)
                     weakref.finalize(self, held.pop_all().close)
+        self._ids = list(self._passages)
         self.k1, self.b = float(k1), float(b)
         self._index = self._opened_index(home)
         self._allowed: NDArray[np.bool_] | bool = True
         if self.where is not None:
             admitted = self.passing(self.where)
-            self._allowed = np.array([id in admitted for id in self._passages], dtype=bool)
+            self._allowed = np.array([id in admitted for id in self._ids], dtype=bool)
 
     @property
     def count(self) -> int:
@@ -148,7 +149,8 @@ class BM25Retriever(CollectionPassages):
         if len(rows) > k:  # all that reach the k-th score stay, so that ids decide among equal ones
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
         best = rows[np.lexsort((rows, -scores[rows]))][:k]
-        return [Hit(self._passages.at(row), float(scores[row]), rank) for rank, row in enumerate(best, start=1)]
+        found = ((self._passages[self._ids[row]], float(scores[row])) for row in best)
+        return [Hit(*one, rank) for rank, one in enumerate(found, start=1)]
 
     def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
         """What gives what is scored, one a passage in their order, and its content hash."""

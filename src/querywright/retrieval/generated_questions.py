@@ -24,7 +24,6 @@ from querywright.checksummed import Checksummed, first_problem
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
-from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import (
     LONGEST_NAME,
@@ -177,11 +176,11 @@ def read_records(folder: Path) -> Mapping[str, PassageRecord]:
     """The records of a folder by the passage's id; empty when there are none."""
     if not (folder / RECORDS).exists():
         return {}
-    file = (folder / RECORDS).open("rb")
-    records = KeyedLines(file, PassageRecord.from_json)
-    for number, line in enumerate(file, start=1):
+    records = {}
+    for number, line in enumerate((folder / RECORDS).read_bytes().splitlines(), start=1):
         try:
-            records.note(PassageRecord.from_json(line).passage, len(line))
+            record = PassageRecord.from_json(line)
+            records[record.passage] = record
         except ValidationError as error:
             raise CollectionError(
                 f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the "
@@ -272,7 +271,7 @@ def stored_answers(
     return {question: tuple(found) for question, found in answers.items()}
 
 
-def published_questions(name: str, home: Path | None) -> KeyedLines[Passage]:
+def published_questions(name: str, home: Path | None) -> dict[str, Passage]:
     """The published questions of a collection by id, in the order of their ids."""
     return published_passages(questions_folder(name, home), home)[1]
 

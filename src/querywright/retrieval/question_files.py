@@ -19,7 +19,6 @@ from querywright.data.tables import file_rows
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
-from querywright.keyed_lines import of_both
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
@@ -128,7 +127,7 @@ def import_questions(
             if record != before.get(id):
                 edited[id] = record
         table.raise_problems(path.name, n_rows)
-        records = of_both(sorted({*before, *edited}), edited, before)
+        records = [record for _, record in sorted({**before, **edited}.items())]
         index = publish_questions(collection, records, embedder=embedder, home=home, progress=progress)
     return ImportReport(
         questions=n_rows,
