@@ -181,22 +181,10 @@ def read_passages(
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
-    return list(iterate_passages(source, columns=columns, limit=limit, split=split))
-
-
-def iterate_passages(
-    source: Source,
-    *,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    split: str | None = None,
-) -> Iterator[Passage]:
-    """``read_passages`` one by one, for more than should be in memory; what is wrong is raised after the last."""
     if names_documents(source):
         if columns or split:
             raise DataError(f"{source}: documents have no columns and no splits; leave columns and split out")
-        yield from read_documents(source).passages[: check_limit(limit)]
-        return
+        return read_documents(source).passages[: check_limit(limit)]
     bare, by = pages_of(source)
     if by is not None:
         parts = read_passages(bare, columns=columns, split=split)
@@ -206,26 +194,19 @@ def iterate_passages(
             topics = most_asked(read_questions(bare, split=split), parts, by.questions)[1]
             about = {pages[part.id] or part.id for part in parts if part.title in topics}
             whole = [page for page in whole if page.id in about]
-        yield from whole[: check_limit(limit)]
-        return
+        return whole[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
-        given: Any = source
-        yield from given[: check_limit(limit)]
-        return
+        return list(source[: check_limit(limit)])
     table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
-    found: dict[str, tuple[str, int]] = {}
+    found: dict[str, tuple[str, Passage]] = {}
     n_rows = 0
     for record in _records(source, "passages", table, limit, split):
         n_rows += 1
         passage = _passage(record)
         if not record.ok:
             continue
-        content = hash((passage.title, passage.text, *sorted(passage.metadata.items())))
-        if passage.id not in found:
-            found[passage.id] = record.place, content
-            yield passage
-        elif found[passage.id][1] != content:
-            place = found[passage.id][0]
+        place, first = found.setdefault(passage.id, (record.place, passage))
+        if first != passage:
             record.complain(record.cell("id").column, passage.id, f"another id: {place} has it with other content")
     table.raise_problems(name_of(source), n_rows)
     if unread := table.unread():
@@ -234,6 +215,7 @@ def iterate_passages(
             "metadata=%s",
             name_of(source), short(unread), ",".join(unread[:SHOWN_UNREAD]),
         )  # fmt: skip
+    return [passage for _, passage in found.values()]
 
 
 def _pages(source: Source, by: Pages, split: str | None) -> dict[str, str]:

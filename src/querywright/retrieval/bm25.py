@@ -36,7 +36,7 @@ from querywright.retrieval.collection import (
     collection_folder,
     content_hash,
     hold_published,
-    read_passages,
+    load_passages,
 )
 from querywright.retrieval.filters import all_of
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
@@ -52,9 +52,9 @@ class BM25Retriever(CollectionPassages):
     """Searches a collection by shared words; no embedder and no model is needed.
 
     Title and text of a passage count alike. The index is built at the first opening and kept in the store; it is built
-    again when the passages or the settings are others. It is held in memory, 500 bytes a passage of 75 words, and takes
-    six times as much while it is built; the passages are not. What was opened stays as it is. Safe for threads; a copy
-    is the same object.
+    again when the passages or the settings are others. It is held in memory, 500 bytes a passage of 75 words beside
+    the passages, and takes six times as much while it is built. What was opened stays as it is. Safe for threads; a
+    copy is the same object.
 
     Args:
         name: The collection.
@@ -96,7 +96,7 @@ class BM25Retriever(CollectionPassages):
             folder = collection_folder(name, home)
             self.manifest, held = hold_published(folder, home)
             with held:
-                self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+                self._passages = load_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
                 if self.where is not None:
                     self._chroma = open_index(folder, self.manifest)
                     weakref.finalize(self, held.pop_all().close)

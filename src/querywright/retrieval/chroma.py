@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from querywright.data.documents import names_documents
-from querywright.data.reading import iterate_passages
+from querywright.data.reading import read_passages
 from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
 from querywright.errors import CollectionError, InputError, ModelError
@@ -40,8 +40,8 @@ from querywright.retrieval.collection import (
     collection_folder,
     encoder_of,
     hold_published,
+    load_passages,
     picked,
-    read_passages,
 )
 from querywright.retrieval.filters import all_of
 from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes, read_into
@@ -137,9 +137,9 @@ class _Dense:
 class ChromaRetriever(_Dense, CollectionPassages):
     """Searches a collection by cosine similarity of vectors.
 
-    Opening checks that the collection is whole and was built with this embedder. The vectors are held in memory, the
-    passages are read as they are found. The generation that was opened stays as it is, also while a new one is built.
-    Safe for threads; a copy is the same object.
+    Opening checks that the collection is whole and was built with this embedder. Vectors and passages are held in
+    memory. The generation that was opened stays as it is, also while a new one is built. Safe for threads; a copy is
+    the same object.
 
     A collection of the user's own, an object of ``chromadb`` or its place, may stand in place of the name: see
     ``ForeignChromaRetriever``.
@@ -178,7 +178,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
             check_embedder(self.manifest, self.embedder)
             self.dimension = self.manifest.dimension
             self._index = open_index(folder, self.manifest)
-            self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+            self._passages = load_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
             self._index.check(self._passages, encoder_of(name, with_store(self.embedder, home)), CHECKED_AT_OPENING)
             weakref.finalize(self, held.pop_all().close)
 
@@ -215,8 +215,8 @@ class ChromaRetriever(_Dense, CollectionPassages):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
         if names_documents(passages) and not columns:  # which documents do not have: the reader of sources refuses them
             passages = read_into(name, passages, home).passages
-        read = iterate_passages(passages, columns=columns)
-        report = build_collection(name, read, embedder=embedder, home=home, prune=prune, progress=progress)
+        given = read_passages(passages, columns=columns)
+        report = build_collection(name, given, embedder=embedder, home=home, prune=prune, progress=progress)
         for line in report.notes:
             _logger.warning("%s: %s", name, line)
         if report.stayed:

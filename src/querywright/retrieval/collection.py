@@ -226,7 +226,7 @@ def published_passages(folder: Path, home: Path | None = None) -> tuple[Generati
     """The published generation of a collection's folder and its passages by id, in the order of their ids."""
     manifest, held = hold_published(folder, home)
     with held:
-        return manifest, read_passages(folder / manifest.folder / PASSAGES, manifest)
+        return manifest, load_passages(folder / manifest.folder / PASSAGES, manifest)
 
 
 def passage_line(passage: Passage) -> bytes:
@@ -246,7 +246,7 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> str:
     return write_file(path, map(passage_line, passages))
 
 
-def read_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
+def load_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
     """Return the passages of a generation by id, in the order of their ids."""
     state = "missing"
     with suppress(FileNotFoundError):

@@ -203,31 +203,23 @@ def publish_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Makes records the questions of a collection, the file and the index that is searched, and no others.
+    """Make records the questions of a collection, the file and the index that is searched, and no others.
 
-    They are written in the order in which they come, one at a time.
+    Raises:
+        CollectionError: No question of the records is kept.
     """
-    folder = questions_folder(collection, home)
-    write_records(folder, _with_some_kept(collection, records))
-    kept = (question for record in read_records(folder).values() for question in record.passages())
+    folder, records = questions_folder(collection, home), list(records)
+    kept = [question for record in records for question in record.passages()]
+    if not kept:
+        raise CollectionError(
+            f"of {sum(len(record.questions) for record in records)} questions written for {len(records)} passages of "
+            f"{collection!r} none is kept; nothing was published. Write more questions for each passage, or name a "
+            "better LM to write or to judge"
+        )
+    write_records(folder, records)
     return build_collection(
         questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
     )
-
-
-def _with_some_kept(collection: str, records: Iterable[PassageRecord]) -> Iterator[PassageRecord]:
-    """The records; a ``CollectionError`` at their end where no question of them is kept."""
-    passages = written = kept = 0
-    for record in records:
-        yield record
-        passages += 1
-        written += len(record.questions)
-        kept += sum(question.label in KEPT for question in record.questions)
-    if not kept:
-        raise CollectionError(
-            f"of {written} questions written for {passages} passages of {collection!r} none is kept; nothing was "
-            "published. Write more a passage, or name a better LM to write or to judge"
-        )
 
 
 def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:

@@ -38,10 +38,10 @@ from querywright.retrieval.collection import (
     collection_folder,
     content_hash,
     encoder_of,
+    load_passages,
     passage_line,
     published_passages,
     read_manifest,
-    read_passages,
     sweep,
     write_passages,
 )
@@ -262,7 +262,7 @@ def _published(
     manifest = None
     try:
         manifest = read_manifest(folder)
-        return manifest, {} if manifest is None else read_passages(folder / manifest.folder / PASSAGES, manifest)
+        return manifest, {} if manifest is None else load_passages(folder / manifest.folder / PASSAGES, manifest)
     except CollectionError as error:
         if not prune and (manifest is None or content_hash(given.values()) != manifest.content_hash):
             raise
