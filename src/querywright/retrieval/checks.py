@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -75,10 +74,10 @@ def tell_passages(
     Raises:
         DataError: Labels that say who gave them are of another collection.
     """
-    held, texts, keys = dict[str, bool](), array("q"), set[str]()
+    held, texts, keys = dict[str, bool](), dict[str, bytes](), set[str]()
     for passage in passages:
         held[passage.id] = passed is None or passage.id in passed
-        texts.append(hash(reading("", passage.text)))
+        texts[passage.id] = reading("", passage.text)
         keys.update(passage.metadata)
     for key in dict.fromkeys(key for key, _ in conditions(where or {}) if key not in keys):
         tell(f"warning: the filter (--where, where=): {unknown_key(key, keys)}")
@@ -120,13 +119,15 @@ def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell
         )
 
 
-def _tell_copies(questions: Sequence[Question], held: Mapping[str, bool], texts: Sequence[int], tell: Tell) -> None:
+def _tell_copies(
+    questions: Sequence[Question], held: Mapping[str, bool], texts: Mapping[str, bytes], tell: Tell
+) -> None:
     """Report labelled passages whose text is also in the collection under an id without a label."""
     named = {id for question in questions for id in helpful(question)}
-    wanted = {text for id, text in zip(held, texts, strict=True) if id in named}
-    same: dict[int, list[str]] = defaultdict(list)
-    for (id, is_passed), text in zip(held.items(), texts, strict=True):
-        if text in wanted and is_passed:
+    wanted = {text for id, text in texts.items() if id in named}
+    same: dict[bytes, list[str]] = defaultdict(list)
+    for id, text in texts.items():
+        if text in wanted and held[id]:
             same[text].append(id)
     groups = [ids for ids in same.values() if len(ids) > 1]
     others = {id: [one for one in ids if one != id] for ids in groups for id in ids}

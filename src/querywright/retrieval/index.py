@@ -166,9 +166,9 @@ def build_collection(
 
 def _copies(passages: Iterable[Passage]) -> list[str]:
     """Count the texts that several passages have."""
-    first, copies = dict[int, str](), dict[int, str]()
+    first, copies = dict[bytes, str](), dict[bytes, str]()
     for passage in passages:
-        text = hash(reading("", passage.text))
+        text = reading("", passage.text)
         if first.setdefault(text, passage.id) != passage.id:
             copies.setdefault(text, passage.id)
     if not copies:

@@ -86,10 +86,9 @@ class QuestionIndex(CollectionPassages):
         self.embedder, self.where = self.plain.embedder, self.plain.where
         self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
-        ids = {id: id for id in self._passages}  # one object for each id, however many questions lead to it
         self._own, self._partial = dict[str, str](), set[str]()
         for question in live_questions(name, self._questions._passages, self._passages):
-            self._own[question.id] = ids[str(question.metadata["passage"])]
+            self._own[question.id] = self._passages[str(question.metadata["passage"])].id
             if question.metadata["label"] != COMPLETE:
                 self._partial.add(question.id)
         self._answers = stored_answers(name, self._own, self._passages, home)
