@@ -6,7 +6,6 @@ started again, finds its answers, and pays for nothing twice.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -25,7 +24,6 @@ from querywright.data.types import Passage, Question
 from querywright.errors import CollectionError, PromptTooLongError
 from querywright.files import json_digest
 from querywright.home import home as working_folder
-from querywright.keyed_lines import of_both
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
 from querywright.models.lm import engine_of
@@ -37,7 +35,6 @@ from querywright.optimize.program_state import predictor_states
 from querywright.pool import bounded_each
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
-from querywright.programs.steps import parallel
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     IMPORTED,
@@ -90,7 +87,6 @@ class RecordMaker:
             "lms": lms,
         })  # fmt: skip
         """SHA-256, as hex, of all that a record depends on beside its passage."""
-        self._turn = threading.Semaphore(max(1, threads))
 
     def __call__(self, passage: Passage) -> PassageRecord:
         """The record of a passage; a question whose judgement cannot be read, or has no room, is left without a label.
@@ -100,33 +96,29 @@ class RecordMaker:
             PromptTooLongError: The passage has no room in the context of the LM that writes.
             dspy.LMError: An LM failed.
         """
-        with self._turn, asking(self.lm):
+        with asking(self.lm):
             written = self.writer(passage=passage)
         dropped = Counter(written.dropped)
         repeated = dropped.pop(REPEATED, 0)
-        questions = parallel([partial(self._judged, passage, text) for text in written.questions])
+        questions = [self._judged(passage, text) for text in written.questions]
         return PassageRecord(
             passage.id, passage.text_digest(), self.settings, tuple(questions), repeated, dict(sorted(dropped.items()))
         )
 
     def in_threads(self, passages: Sequence[Passage], settings: str) -> Done:
-        """Makes the records in threads of this process.
-
-        There are as many passages under way as calls may be, and each has one to make at any time, so that the number
-        of calls under way falls only when there is no passage left to begin.
-        """
+        """Make the records in threads of this process: one passage and one call at a time in each thread."""
         return bounded_each(self, passages, threads=self.threads)
 
     def _judged(self, passage: Passage, text: str) -> WrittenQuestion:
         made = None
-        with self._turn, asking(self.judge_lm), suppress(PromptTooLongError):
+        with asking(self.judge_lm), suppress(PromptTooLongError):
             made = self.judge.judgement(Case(Question(passage.id, text), (passage,)))
         if made is None:
             return WrittenQuestion(text, "")
         return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
 
 
-class QuestionsMade(Checksummed):
+class QuestionsOrigin(Checksummed):
     """How the questions of a collection were made: ``questions.json`` beside the records.
 
     Args:
@@ -159,8 +151,7 @@ class QuestionsReport:
         current: Those whose questions were there already.
         replaced: Those of the written that had questions which people imported, for the passage as it was before.
         failed: Those that failed, by kind; the next build tries them again.
-        removed: Passages with questions that are in the collection no more.
-        pruned: Whether the questions of these were removed too.
+        removed: Passages that are no longer in the collection; their questions were removed.
         made: How the questions were made, and what all builds with these settings cost.
         index: What publishing them did.
         seconds: How long it took.
@@ -174,8 +165,7 @@ class QuestionsReport:
     replaced: int
     failed: Mapping[str, int]
     removed: int
-    pruned: bool
-    made: QuestionsMade
+    made: QuestionsOrigin
     index: IndexReport
     seconds: float
     cost: Mapping[str, Any]
@@ -196,11 +186,12 @@ def build_questions(
     threads: int = 4,
     max_failures: float = 0.05,
     limit: int | None = None,
-    prune: bool = False,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> QuestionsReport:
-    """Writes and judges questions for the passages that have none, or none that fit them and the settings.
+    """Write and judge questions for the passages that have none, or none that fit them and the settings.
+
+    Questions of passages that are no longer in the collection are removed.
 
     Args:
         collection: Name of a collection that was built.
@@ -212,7 +203,6 @@ def build_questions(
         threads: LM calls under way at a time, 1 or more. Default 4.
         max_failures: Share of the passages that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         limit: Look only at the first passages, by id. Default all.
-        prune: Whether the questions of passages that are in the collection no more are removed. Default False.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called after each passage, and while questions are embedded.
 
@@ -256,16 +246,16 @@ def build_questions(
                     progress("questions", count, len(wanted))
         failures.check_read(meter)
         removed = before.keys() - passages.keys()
-        kept = sorted({*(before.keys() - removed if prune else before), *new})
+        records = {**before, **new}
         index = publish_questions(
             collection,
-            of_both(kept, new, before),
+            [records[id] for id in sorted(records.keys() - removed)],
             embedder=embedder,
             home=home,
             progress=None if progress is None else partial(progress, "embedding"),
         )
         seconds, cost = time.monotonic() - began, meter.total
-        made = QuestionsMade(
+        made = QuestionsOrigin(
             settings=settings,
             lm=lm.model,
             judge_lm=maker.judge_lm.model,
@@ -291,7 +281,6 @@ def build_questions(
         replaced=sum(id in before and before[id].settings == IMPORTED for id in new),
         failed=dict(failures.kinds),
         removed=len(removed),
-        pruned=prune,
         made=made,
         index=index,
         seconds=seconds,
@@ -299,10 +288,10 @@ def build_questions(
     )
 
 
-def read_made(folder: Path) -> QuestionsMade | None:
+def read_made(folder: Path) -> QuestionsOrigin | None:
     """How the questions of a folder were made; None where nothing was built there."""
     try:
-        return QuestionsMade.read(folder / MADE)
+        return QuestionsOrigin.read(folder / MADE)
     except ValueError as error:
         raise CollectionError(
             f"{MADE} in {folder.name!r} is damaged ({error}); remove it, and only what the questions cost is forgotten"

@@ -25,7 +25,7 @@ from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judge_cases
 from querywright.retrieval.answer_matrix import (
     ANSWERED,
-    Known,
+    KnownCells,
     Validation,
     completed,
     far_pairs,
@@ -153,14 +153,14 @@ def fill(
     folder = questions_folder(collection, home)
     passages = ChromaRetriever(collection, embedder=embedder, home=home)
     with building(folder, questions_name(collection), LOCK) if folder.exists() else nullcontext():
-        records, known, stale = read_records(folder), list[tuple[str, str, int]](), 0
+        known, stale = list[tuple[str, str, str]](), 0
         digests = {passage.id: passage.text_digest() for passage in passages.passages()}
-        for record in records.values():
-            complete_ones = [(n, one.text) for n, one in enumerate(record.questions) if one.label == COMPLETE]
+        for record in read_records(folder).values():
+            texts = [one.text for one in record.questions if one.label == COMPLETE]
             if digests.get(record.passage) == record.digest:
-                known += [(question_id(record.passage, text), record.passage, n) for n, text in complete_ones]
+                known += [(question_id(record.passage, text), record.passage, text) for text in texts]
             else:
-                stale += len(complete_ones)
+                stale += len(texts)
         known.sort()
         if not known:
             raise CollectionError(
@@ -172,15 +172,12 @@ def fill(
         # Of each question the cell with the passage that it was written for, numbered as ``answer_matrix`` has it.
         own = np.arange(len(known)) * len(ids) + np.array([rows[passage] for _, passage, _ in known])
 
-        def text_of(row: int) -> str:
-            _, passage, number = known[row]
-            return records[passage].questions[number].text
-
         def case(cell: int) -> Case:
             row, column = divmod(cell, len(ids))
-            return Case(Question(known[row][0], text_of(row)), tuple(passages.get([ids[column]])))
+            question, _, text = known[row]
+            return Case(Question(question, text), tuple(passages.get([ids[column]])))
 
-        def pairs(found: Known, *, judged: bool) -> list[AnswerPair]:
+        def pairs(found: KnownCells, *, judged: bool) -> list[AnswerPair]:
             cells = (divmod(cell, len(ids)) for cell in found.cells.tolist())
             return [
                 AnswerPair(known[row][0], ids[column], digests[ids[column]], value, judged)
@@ -190,7 +187,7 @@ def fill(
         before = len(read_pairs(folder))
         stored = with_store(embedder, home)
         near, eligible = near_pairs(
-            all_encoded(stored, map(text_of, range(len(known))), "query"),
+            all_encoded(stored, (text for _, _, text in known), "query"),
             all_encoded(stored, (passage.content for passage in passages.passages()), "document"),
             own,
             threshold=threshold,
@@ -211,12 +208,12 @@ def fill(
         )
         values = np.array([math.nan if label is None else judge.score([label]) for label in found.labels])
         read, distant = np.isfinite(values), np.arange(len(asked)) >= len(near)
-        judged = Known(asked[read], values[read])
-        validation, more = None, Known(asked[:0], values[:0])
+        judged = KnownCells(asked[read], values[read])
+        validation, more = None, KnownCells(asked[:0], values[:0])
         if complete:
             # As many pairs as there are questions are assumed to be no answers: there are hardly any others.
             assumed = far_pairs(shape, np.concatenate([taken, far]), len(own), seed + 1)
-            given = Known(own, np.ones(len(own))) + Known(assumed, np.zeros(len(assumed)))
+            given = KnownCells(own, np.ones(len(own))) + KnownCells(assumed, np.zeros(len(assumed)))
             made, validation = completed(given, judged, shape, far=distant[read], seed=seed)
             more = more if made is None else made.above(cut, most, np.concatenate([taken, far]))
         write_pairs(folder, [*pairs(judged, judged=True), *pairs(more, judged=False)])

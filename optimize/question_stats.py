@@ -114,25 +114,17 @@ def _similarities(
             chosen.append(ids[place])
             questions += complete[ids[place]]
     vectors, about = embedder.encode_query(questions), embedder.encode([passages[id].content for id in chosen])
-    counts = np.array([len(complete[id]) for id in chosen], dtype=int)
-    n, within = len(questions), int((counts * counts).sum())
-    # The sum of the cosines of all pairs is the product of two sums of vectors.
-    sums = np.zeros((len(chosen), vectors.shape[1]))
-    np.add.at(sums, np.repeat(np.arange(len(chosen)), counts), vectors)
-    total, itself, same = sums.sum(axis=0), _product(vectors, vectors), _product(sums, sums)
-    own, to_passages = _product(sums, about), float(total @ about.sum(axis=0, dtype=np.float64))
+    owner = np.repeat(np.arange(len(chosen)), [len(complete[id]) for id in chosen])
+    same, own = owner[:, None] == owner, owner[:, None] == np.arange(len(chosen))
+    alike, near, pair = vectors @ vectors.T, vectors @ about.T, ~np.eye(len(questions), dtype=bool)
     return {
-        "same_passage": _mean(same - itself, within - n),
-        "other_passage": _mean(float(total @ total) - same, n * n - within),
-        "own_passage": _mean(own, n),
-        "not_own_passage": _mean(to_passages - own, n * (len(chosen) - 1)),
-        "questions": n,
+        "same_passage": _mean(alike[same & pair]),
+        "other_passage": _mean(alike[~same]),
+        "own_passage": _mean(near[own]),
+        "not_own_passage": _mean(near[~own]),
+        "questions": len(questions),
     }
 
 
-def _product(a: NDArray[Any], b: NDArray[Any]) -> float:
-    return float(np.einsum("ij,ij->", a, b, dtype=np.float64))
-
-
-def _mean(total: float, pairs: int) -> float:
-    return total / pairs if pairs else math.nan
+def _mean(values: NDArray[np.floating[Any]]) -> float:
+    return float(values.mean(dtype=np.float64)) if values.size else math.nan

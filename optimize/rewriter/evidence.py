@@ -37,7 +37,7 @@ from querywright.programs.qb_rag import QBRAG
 from querywright.programs.query_cleaning import LONGEST_QUERY, folded, one_line
 from querywright.programs.question_rules import repeats, unfit
 from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
-from querywright.retrieval.collection import HeldPassages
+from querywright.retrieval.collection import CollectionPassages
 from querywright.retrieval.replay import searched_by
 
 Writer = Callable[[Question], "list[str] | None"]
@@ -78,7 +78,7 @@ def taught_by_evidence(
     """
     check_taught(technique)
     retriever: Any = searched_by(technique.retriever)
-    held = retriever if isinstance(retriever, HeldPassages) else None
+    held = retriever if isinstance(retriever, CollectionPassages) else None
     signature: Any = technique.predictors()[0].signature
     shows_options = "options" in signature.input_fields
     known = {one.id: _Known(one, held) for one in questions}
@@ -104,7 +104,7 @@ def taught_by_evidence(
 class _Known:
     """What a question's labelled evidence knows of it."""
 
-    def __init__(self, question: Question, held: HeldPassages | None) -> None:
+    def __init__(self, question: Question, held: CollectionPassages | None) -> None:
         ids = [id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL]
         self.question = question
         self.passages = [] if held is None else held.get([id for id in ids if id in held])
@@ -239,7 +239,7 @@ def _script(technique: Technique, question: Question, queries: Sequence[str]) ->
 
 def passage_pairs(
     questions: Sequence[Question],
-    passages: HeldPassages,
+    passages: CollectionPassages,
     *,
     data: str = "",
     limits: EmbeddedSettings | None = REWRITER_LIMITS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from querywright.optimize.study.spec import StudySpec
 from querywright.programs import technique_class
 from querywright.programs.readers import reader_for
 from querywright.retrieval.checks import Tell, tell_passages
-from querywright.retrieval.engines import passages_in
+from querywright.retrieval.engines import passages_in, passing_in
 from querywright.retrieval.filters import check_passes
 
 SAMPLE = 200
@@ -53,8 +54,8 @@ def checked_study(
     spec = read_spec(source)
     splits, reader, _ = data_of(spec)
     held = passages_in(spec.collection, home)
-    check_passes(spec.where, (passage.metadata for passage in held.values()))
-    tell_passages([question for part in splits for question in part], held.values(), spec.where, tell)
+    passed = check_passes(spec.where, partial(passing_in, spec.collection, home=home), held.values)
+    tell_passages([question for part in splits for question in part], held.values(), spec.where, passed, tell)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
     return CheckedStudy(spec, splits, build_space(spec, reader), [held[one] for one in chosen])

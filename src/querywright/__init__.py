@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         Passage,
         Question,
         Splits,
+        load_sample,
         read_documents,
         read_passages,
         read_questions,
         split_questions,
     )
-    from querywright.data.packaged import load_sample
     from querywright.models.embedder import resolve_embedder
     from querywright.models.lm import resolve_lm
     from querywright.optimize.artifacts.load import load
@@ -61,9 +61,8 @@ _HOMES = {
     "api": ("Tuned", "compare", "compile", "evaluate", "label"),
     "data": (
         *("Label", "Passage", "Question", "Splits", "read_documents", "read_passages", "read_questions"),
-        "split_questions",
+        *("load_sample", "split_questions"),
     ),
-    "data.packaged": ("load_sample",),
     "models.embedder": ("resolve_embedder",),
     "models.lm": ("resolve_lm",),
     "optimize.artifacts.load": ("load",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy
 import pandas
@@ -56,14 +57,31 @@ def test_printed_answers_are_the_list_that_was_printed(one, column, cell, answer
 @pytest.mark.parametrize(
     "text",
     [
-        "[sic] what", "[sic]", "[Untitled] by X", "(a) the first", "(3, 4)", "[0, 1)", "{0, 1}", "{x | x > 0}",
-        "[...] and he", '["The Wall"] is an album', "('Smile')", "['Tis the season", "[1992 film]", "[a, b]", "None",
+        "[sic] what", "[Untitled] by X", "(a) the first", "(3, 4)", "[0, 1)", "{0, 1}", "{x | x > 0}",
+        "[...] and he", '["The Wall"] is an album', "('Smile')", "['Tis the season", "[...]", '"["', '"[a, b]"', "None",
         "NaN", "f(x)[0]", "[OH]-", "(500) Days of Summer",
     ],
 )  # fmt: skip
 def test_a_text_with_brackets_stays_a_text(one, text):
     assert one(answer=text).answers == (text,)
     assert one(answers=text).answers == (text,)
+
+
+@pytest.mark.parametrize("text", ["[sic]", "[1992 film]", "[a, b]"])
+def test_an_answer_in_brackets_stays_a_text(one, text):
+    assert one(answer=text).answers == (text,)
+
+
+def test_a_list_without_quotes_is_read_in_a_column_of_lists(one):
+    assert one(answers="[Paris, l'Isle-Adam]").answers == ("Paris", "l'Isle-Adam")
+    assert one(answer="Rome", aliases="[Roma, Urbs]").aliases == ("Roma", "Urbs")
+    assert list(one(evidence="[p1, p2]").evidence) == list(one(retrieval_gt="[p1, p2]").evidence) == ["p1", "p2"]
+    assert one(options="[red, blue]", answer="blue").options == ("red", "blue")
+
+
+def test_a_list_that_was_encoded_twice_is_read(one):
+    assert one(answers=json.dumps('["a", "b"]')).answers == ("a", "b")
+    assert one(evidence=json.dumps('{"p1": "USEFUL"}')).evidence == {"p1": Label.USEFUL}
 
 
 def test_the_text_of_an_option_is_no_list(one):
@@ -76,7 +94,7 @@ def test_the_text_of_an_option_is_no_list(one):
     [
         ("answers", "['a', 'b"), ("answers", "['a' 'b' ... 'y' 'z']"), ("aliases", "[b'a' b'b']"),
         ("answer", "['a', Decimal('1.5')]"), ("options", "['a', print('b')]"), ("evidence", "['a'; 'b']"),
-        ("evidence", "[p1, p2]"), ("evidence", "{'p1': 'ENTAI"), ("retrieval_gt", "[p1, p2]"),
+        ("evidence", "[p1, ...]"), ("evidence", "{'p1': 'ENTAI"), ("retrieval_gt", "[p1,, p2]"),
         ("evidence", "[interval('a')]"), ("retrieval_gt", "[0 1 2 ... 7 8 9]"),
         ("history", "[{'role': user, 'content': 'Hi'}]"), ("reference_contexts", "['one' 'two'"),
         ("reference_contexts", "one"), ("assessors", "{'p': __import__('os').getcwd()}"),

@@ -109,32 +109,24 @@ def test_the_answer_of_an_older_ragas_row_is_the_systems():
 
 
 @pytest.mark.parametrize(
-    ("given", "ids"),
+    ("given", "ids", "alternatives", "jointly"),
     [
-        ([["a", "b"], ["c"]], "abc"), (["a", "b", "c"], "abc"), ('[["a"], ["b", "c"]]', "abc"), ("a", "a"),
-        (7, "7"), ([[""]], ""), ([], ""), (None, ""),
+        ([["a", "b"]], "ab", (("a", "b"),), False), ([["a", "b"], ["c"]], "abc", (("a", "b"),), True),
+        ([["a"], ["b"]], "ab", (), True), ("[['a' 'b']\n ['c' 'd']]", "abcd", (("a", "b"), ("c", "d")), True),
+        ('[["a"], ["b", "c"]]', "abc", (("b", "c"),), True), ([["a", "a"]], "a", (), False),
+        (["a", "b", "c"], "abc", (), False), ("a", "a", (), False), (7, "7", (), False), (None, "", (), False),
+        ("[array(['a', 'b'], dtype=object) array(['c'], dtype=object)]", "abc", (("a", "b"),), True),
+        ([["a"], []], "a", (), False), ([[""]], "", (), False), ([], "", (), False), ("nan", "", (), False),
+        ([["a", "b", "a", None], ["b", "c"]], "abc", (("a", "b"), ("b", "c")), True),
     ],
 )  # fmt: skip
-def test_evidence_of_autorag(given, ids):
+def test_inner_lists_of_autorag_are_alternatives(given, ids, alternatives, jointly):
     row = {"qid": "1", "query": "?", "retrieval_gt": given, "generation_gt": "x", "opts": ["x", "y"], "q": "Why?"}
-    assert (list(one(row).evidence), one(row).answers) == (list(ids), ("x",))
+    found = one(row)
+    assert ("".join(found.evidence), found.alternatives, found.jointly) == (ids, alternatives, jointly)
+    assert found.answers == ("x",)
+    assert one({**row, "jointly": not jointly}).jointly is not jointly
     assert one(row, columns={"options": "opts", "question": "q"}).question == "Why?"
-
-
-@pytest.mark.parametrize(
-    ("given", "alternatives", "jointly"),
-    [
-        ([["a", "b"]], (("a", "b"),), False), ([["a", "b"], ["c"]], (("a", "b"),), True), ([["a"], ["b"]], (), True),
-        ("[['a' 'b']\n ['c' 'd']]", (("a", "b"), ("c", "d")), True), ([["a", "a"]], (), False), (["a", "b"], (), False),
-        ("[array(['a', 'b'], dtype=object) array(['c'], dtype=object)]", (("a", "b"),), True), ("a", (), False),
-        ([["a"], []], (), False), ("nan", (), False), (7, (), False),
-        ([["a", "b", "a", None], ["b", "c"]], (("a", "b"), ("b", "c")), True),
-    ],
-)  # fmt: skip
-def test_inner_lists_of_autorag_are_alternatives(given, alternatives, jointly):
-    found = one({"qid": "1", "query": "?", "retrieval_gt": given})
-    assert (found.alternatives, found.jointly) == (alternatives, jointly)
-    assert one({"qid": "1", "query": "?", "retrieval_gt": given, "jointly": not jointly}).jointly is not jointly
 
 
 @pytest.mark.parametrize("name", ["relevant_doc_ids", "correct_answer_document_ids", "expected_ids"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +13,6 @@ from querywright.data import Label, Passage, Question, read_passages, read_quest
 from querywright.data.reading import check_evidence
 from querywright.data.splits import asked_of
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 CHOICE = {"id": "q", "question": "Which?", "options": ["red", "Blue", "green"]}
 GENOTYPES = {"question": "Which genotype?", "options": ["AA", "Aa", "B"]}
 VITAMINS = {"A": "K", "B": "C", "C": "D", "D": "A"}
@@ -323,18 +321,3 @@ def sound_questions(draw: st.DrawFn) -> Question:
 @given(questions=st.lists(sound_questions(), unique_by=lambda question: question.id, min_size=1, max_size=4))
 def test_what_is_written_is_read_again(write, questions):
     assert read_questions(write("q.jsonl", *(question.to_json() for question in questions))) == questions
-
-
-@pytest.mark.slow
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the public question sets are not here")
-@pytest.mark.parametrize(
-    ("name", "n_questions", "n_options", "n_passages"),
-    [("hotpotqa", 255, 0, 4937), ("liveqa-med", 52, 0, 1935), ("pubmedqa", 501, 3, 1000), ("medqa", 637, 5, 0)],
-)
-def test_public_sets_need_no_mapping(name, n_questions, n_options, n_passages):
-    questions = read_questions(SHARED / name)
-    passages = read_passages(str(SHARED / name)) if n_passages else []
-    assert (len(questions), len(passages)) == (n_questions, n_passages)
-    assert {len(question.options) for question in questions} == {n_options}
-    assert not passages or check_evidence(questions, [passage.id for passage in passages]) == []

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from querywright.data import Label, Passage, Question, read_passages, read_questions
-from querywright.data.folders import label_of
+from querywright.data.sources import label_of
 
 ROWS = [
     {"id": "1", "question": "Which, exactly?", "options": ["a, b", 'say "c"'], "answer": 'say "c"'},

@@ -103,13 +103,6 @@ def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder
     shutil.rmtree(folder)
     build(make_lm(engine()), threads=7)
     assert (folder / RECORDS).read_bytes() == one
-    assert [
-        (question.text, question.label, question.reason) for question in read_records(folder)["bread"].questions
-    ] == [
-        ("What is bread one good for?", "complete", "It is of bread."),
-        ("What is bread two good for?", "partial", "It is of bread."),
-        ("What is bread three good for?", "complete", "It is of bread."),
-    ]
 
 
 @pytest.mark.parametrize("reply", ["?", '{"label": "complete"}', '{"reason": "r", "label": "all"}'])

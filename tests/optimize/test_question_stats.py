@@ -10,7 +10,7 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
 from querywright.optimize.question_build import MADE as NAME
-from querywright.optimize.question_build import QuestionsMade
+from querywright.optimize.question_build import QuestionsOrigin
 from querywright.optimize.question_stats import question_stats
 from querywright.retrieval.generated_questions import (
     IMPORTED,
@@ -36,7 +36,7 @@ class Circle:
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-MADE = QuestionsMade(settings="s", lm="writes", judge_lm="judges", num_questions=3, batch_size=3)
+MADE = QuestionsOrigin(settings="s", lm="writes", judge_lm="judges", num_questions=3, batch_size=3)
 PASSAGES = [Passage(f"p{letter}", f"{letter}.") for letter in "abcde"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
 
 from querywright.retrieval import answer_matrix
-from querywright.retrieval.answer_matrix import Known, LowRank, complete, completed, far_pairs, near_pairs
+from querywright.retrieval.answer_matrix import KnownCells, LowRank, complete, completed, far_pairs, near_pairs
 
 ROWS, COLUMNS, RANK = 200, 80, 3
 
@@ -76,10 +76,10 @@ def matrix(seed, *, binary=False):
 def seen(whole, share, seed):
     """A share of the cells drawn at random, and the numbers of all others."""
     cells, hidden = np.split(np.random.default_rng(seed).permutation(whole.size), [round(share * whole.size)])
-    return Known(cells, whole.ravel()[cells]), hidden
+    return KnownCells(cells, whole.ravel()[cells]), hidden
 
 
-NOTHING = Known(np.empty(0, dtype=np.int64), np.empty(0))
+NOTHING = KnownCells(np.empty(0, dtype=np.int64), np.empty(0))
 
 
 def tried(known, seed=0, far=None):
@@ -125,7 +125,7 @@ def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
     """Where similar pairs follow a pattern and the others are all no answers, the pattern must not be carried over."""
     known, _ = seen(matrix(5, binary=True), 0.3, 5)
     far = np.arange(len(known)) % 3 == 0
-    made, found = tried(Known(known.cells, np.where(far, 0.0, known.values)), far=far)
+    made, found = tried(KnownCells(known.cells, np.where(far, 0.0, known.values)), far=far)
     assert (made, found.used) == (None, False)
     assert "drawn at random" in found.reason
     assert found.gain_low > 0

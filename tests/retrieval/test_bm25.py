@@ -94,10 +94,6 @@ def test_a_fingerprint_is_of_settings_and_passages_and_those_of_another_are_shar
     [
         (lambda r, home: BM25Retriever("three", home=home, k1=-1), "k1 of 0 or more"),
         (lambda r, home: BM25Retriever("three", home=home, b=1.1), "b from 0 to 1"),
-        *(
-            (lambda r, home, where=where: BM25Retriever("three", home=home, where=where), "a filter cannot hold")
-            for where in ({"n": {"$gt": "1"}}, {"n": {"$in": []}}, {"$or": []}, {"$not": 1})
-        ),
     ],
 )
 def test_bad_requests(three, ask, message):
@@ -105,34 +101,6 @@ def test_bad_requests(three, ask, message):
     assert retriever.search([], 3) == []
     with pytest.raises(InputError, match=message):
         ask(retriever, three)
-
-
-VALUES = [1, 1.0, 2, 2.5, -0.5, True, False, "1", "a", ""]
-FILTERS = [{"x": {name: one}} for name in ("$eq", "$ne") for one in VALUES if one not in (2.5, -0.5)]
-FILTERS += [{"x": {name: one}} for name in ("$gt", "$gte", "$lt", "$lte") for one in (-1, 1, 2)]
-FILTERS += [
-    {"x": "a", "y": 0},
-    {"x": {"$in": [1, 2]}},
-    {"x": {"$nin": ["a", "b"]}},
-    {"$or": [{"x": "a"}, {"$and": [{"x": {"$gte": 1}}, {"y": {"$ne": 0}}]}]},
-    {"absent": 1},
-    {"absent": {"$ne": 1}},
-]
-
-
-def test_a_filter_is_that_of_chroma_but_for_fractions_and_mixed_lists(home, build, hashed):
-    told = [{"x": x, "y": y} for x in VALUES for y in (0, 1)] + [{}]
-    build(home, "mixed", [Passage(f"p{n:02}", f"same {n}", "", one) for n, one in enumerate(told)])
-
-    def found(where, kind=BM25Retriever, **options):
-        hits = kind("mixed", home=home, where=where, **options).search(["same"], len(told))[0]
-        return {hit.passage.id for hit in hits}
-
-    for where in FILTERS:
-        assert found(where) == found(where, ChromaRetriever, embedder=hashed()), where
-    assert found({"x": 2.5}) == {"p06", "p07"}
-    assert found({"x": {"$in": [2, "1"]}}) == {"p04", "p05", "p14", "p15"}
-    assert found({"$or": [{"x": "a"}]}) == {"p16", "p17"}
 
 
 @pytest.fixture

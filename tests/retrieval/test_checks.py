@@ -11,6 +11,7 @@ from querywright.errors import InputError
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.checks import check_filter, tell_searched
+from querywright.retrieval.replay import ReplayRetriever
 
 ROWS = [
     Passage("tyre", "Wide tyres want two bar.", metadata={"year": 2023, "kind": "wheels", "new": True}),
@@ -87,17 +88,29 @@ def test_labelled_passages_whose_text_has_another_id_are_counted(bicycles):
 
 
 def test_ids_that_no_label_names_are_reported_with_one_of_each():
-    for given, id, hint in (
-        (lambda row: row.text, "'text:", ""),
-        (lambda row: {"id": str(uuid4()), "text": row.text}, "'text:", ""),
-        (lambda row: {"id": 5, "text": row.text, "metadata": {"source": row.id}}, "'5'", "their metadata 'source'"),
+    for given, id in (
+        (lambda row: row.text, "'text:"),
+        (lambda row: {"id": str(uuid4()), "text": row.text}, "'text:"),
     ):
         retriever = as_retriever(lambda query, k, given=given: [given(row) for row in ROWS])
         (line,) = told(asked(["tyre"], ["tyre"]), retriever)
         assert "no label names any of the " in line
         assert f"gives ids such as {id}" in line
         assert "the labels name ids such as 'tyre'" in line
-        assert hint in line
+
+
+def test_ids_in_the_metadata_that_labels_name_are_the_ids():
+    own = {row.id: str(uuid4()) for row in ROWS}
+    for item in (
+        lambda row: {"id": own[row.id], "text": row.text, "metadata": {"source": row.id}},
+        lambda row: Passage(own[row.id], row.text, metadata={"source": row.id}),
+    ):
+        inner = as_retriever(lambda query, k, item=item: [item(row) for row in ROWS])
+        retriever, before = ReplayRetriever(inner, store=None, deepest=5), inner.fingerprint
+        (line,) = told(asked(["tyre"], ["pads"]), retriever)
+        assert "the labels name the metadata 'source'" in line
+        assert [hit.passage.id for hit in retriever.search(["How much air?"], 5)[0]] == ["tyre", "chain", "pads"]
+        assert inner.fingerprint != before
 
 
 def test_passages_without_an_id_beside_others_are_counted():

@@ -16,10 +16,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
-from querywright.programs import TECHNIQUES
-from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever
-from querywright.retrieval.engines import opened
-from querywright.retrieval.types import VectorRetriever
+from querywright.retrieval.chroma import ChromaRetriever
 
 PASSAGES = [
     Passage(f"p{n:03}", f"text {n}", "Title" if n % 2 else "", {"n": n, "third": n % 3 == 0}) for n in range(400)
@@ -146,10 +143,8 @@ def edit_manifest(folder):
 DAMAGES = {
     "segment deleted": (lambda f: shutil.rmtree(segment(f)), "damaged or missing"),
     "one bit of the vectors": (lambda f: flip(segment(f) / "data_level0.bin"), "damaged or missing"),
-    "database deleted": (lambda f: (f / "generation-1/chroma/chroma.sqlite3").unlink(), "damaged or missing"),
     "database empty": (lambda f: (f / "generation-1/chroma/chroma.sqlite3").write_bytes(b""), "damaged or missing"),
     "rows deleted": (lambda f: sql(f, "DELETE FROM embeddings WHERE id % 2 = 0"), "damaged or missing"),
-    "segments deleted": (lambda f: sql(f, "DELETE FROM segments"), "damaged or missing"),
     "passages edited": (lambda f: flip(f / "generation-1/passages.jsonl"), "of the collection 'books' is damaged"),
     "passages deleted": (lambda f: (f / "generation-1/passages.jsonl").unlink(), "collection 'books' is missing"),
     "manifest edited": (edit_manifest, "its checksum does not fit"),
@@ -198,8 +193,6 @@ def test_a_forked_process_is_refused_at_once(books, opened_in):
     assert retriever.search(["query"], 1)
 
 
-# Built from what users have: rows, frames, datasets, files.
-
 # A collection of the user's own.
 
 TEXTS = {f"d{n:02}": f"fact number {n}" for n in range(40)}
@@ -243,28 +236,3 @@ def test_a_collection_of_ones_own_is_searched_exactly(own, space, embedded_by, h
     for query, hits in zip(queries, lists, strict=True):
         assert ids_and_scores(hits) == exact(hashed(), query, 5, passages)
     assert retriever.search_vectors(retriever.embed(queries), 5) == lists
-
-
-def test_what_it_tells_of_itself(own):
-    retriever = ChromaRetriever(own())
-    assert isinstance(retriever, ForeignChromaRetriever)
-    assert isinstance(retriever, VectorRetriever)
-    assert (retriever.count, retriever.kind, any(opened(retriever).values())) == (40, "dense", False)
-    wanted = [Passage(f"d0{n}", f"fact number {n}", f"T{n}", {"n": n}) for n in (3, 1)]
-    assert retriever.get(["d03", "d01"]) == wanted
-    assert ("d03" in retriever, "none" in retriever) == (True, False)
-    for name in ("plain", "hyde"):
-        TECHNIQUES[name](retriever)
-
-
-def test_wrong_use_of_a_collection_of_ones_own_is_told(own):
-    retriever = ChromaRetriever(own())
-    assert retriever.search([], 3) == []
-    for ask, message in (
-        (lambda: ChromaRetriever(7), r"or a collection of chromadb .* but got int: 7"),
-        (lambda: retriever.search("one", 3), "list of queries"),
-        (lambda: retriever.get(["d01", "none"]), "not in the collection 'mine-cosine': 'none'"),
-        (lambda: ChromaRetriever(own(), where={"n": {"$near": 3}}).search(["a"], 3), "Chroma refused the search"),
-    ):
-        with pytest.raises(InputError, match=message):
-            ask()

@@ -98,8 +98,9 @@ def test_each_engine_opens_its_retriever_which_tells_of_itself(weather, engine):
 )
 def test_a_filter_holds_in_every_engine(weather, where, ids):
     for engine in ENGINES:
-        found = weather(engine, where=where).search(["north south sun wind"], 3)[0]
-        assert {hit.passage.id for hit in found} == ids
+        retriever = weather(engine, where=where)
+        assert {hit.passage.id for hit in retriever.search(["north south sun wind"], 3)[0]} == ids
+        assert not where or retriever.passing(retriever.where) == ids
     scores = {hit.passage.id: hit.score for hit in weather("bm25").search(["south wind"], 3)[0]}
     filtered = weather("bm25", where=where).search(["south wind"], 3)[0]
     assert {hit.passage.id: hit.score for hit in filtered} == {id: scores[id] for id in ids}
@@ -107,7 +108,7 @@ def test_a_filter_holds_in_every_engine(weather, where, ids):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_filter_of_another_form_is_refused(weather, engine):
-    with pytest.raises(InputError, match=r"Chroma refused the search|a filter cannot hold {'warm': {'\$near': 1}}"):
+    with pytest.raises(InputError, match="Chroma refused the search"):
         weather(engine, where={"warm": {"$near": 1}}).search(["wind"], 1)
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.models.embedder import resolve_embedder
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.chroma_index import calls_and_sync
 from querywright.retrieval.collection import delete_collection, list_collections
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.index import IndexReport
@@ -250,17 +248,3 @@ def test_clumps_of_vectors_that_are_almost_the_same_are_found_all(home, build, h
             return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
     assert build(home, "books", some(900), Clumped(384)).count == 900
-
-
-@pytest.mark.parametrize("count", [1, 2, 1000, 1001, 2999, 99_999, 1_000_003])
-def test_chroma_writes_now_and_then_and_with_the_last_call(count):
-    calls, sync = calls_and_sync(count, 1000)
-    ends = [count * call // calls for call in range(calls + 1)]
-    assert max(b - a for a, b in pairwise(ends)) <= 1000
-    new = times = 0
-    for a, b in pairwise(ends):
-        new += b - a
-        if new >= sync:
-            new, times = 0, times + 1
-    assert new == 0 or count == 1
-    assert times <= 20

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import chromadb
@@ -93,7 +92,14 @@ def server(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(tmp_path / "served")]
+    command = [
+        sys.executable,
+        "-c",
+        "from chromadb.cli.cli import app; app()",
+        "run",
+        "--path",
+        str(tmp_path / "served"),
+    ]
     process = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)], stdout=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     while True:
@@ -153,13 +159,9 @@ def test_a_collection_is_what_every_entrance_takes(tmp_path, embedder):
     options = {"retriever": table, "reader": None, "metrics": ["recall@1"], "home": tmp_path / "home"}
     compared = qw.compare(["plain"], rows, references=False, **options)
     assert compared.arms[0].average("recall@1") == 1
-    with pytest.raises(
-        InputError, match=r'filter {"topic": "none"} passes 0 of 3 .* metadata key \'topic\'; there are: none'
-    ):
+    with pytest.raises(InputError, match=r'filter {"topic": "none"} passes 0 of 3 .* metadata key \'topic\''):
         qw.evaluate("plain", rows, where={"topic": "none"}, **options)
     assert (table.count(), table.metadata) == (3, None)
-    with pytest.raises(InputError, match=r"searched by its vectors \(the engine dense\), but got bm25"):
-        qw.compare(["plain@bm25"], rows, **options)
     with pytest.raises(InputError, match="a filter is for a collection, its name or its place, but got"):
         qw.evaluate("plain", rows, **options | {"retriever": as_retriever(table)}, where={"a": 1})
 
@@ -243,6 +245,7 @@ def test_what_cannot_be_searched():
     bare = collection("bare")
     bare.add(ids=["a"], embeddings=[[1.0, 2.0]])
     for wrong, said in (
+        (7, "int is no retriever"),
         (collection("nothing"), "'nothing' is empty"),
         (bare, "'bare' has no documents"),
         (asynchronous, "of an async client; open it with chromadb.HttpClient"),

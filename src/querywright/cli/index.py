@@ -15,7 +15,7 @@ from querywright.cli.show import emit, note, progress, say
 from querywright.data import Passage
 from querywright.data.documents import names_documents
 from querywright.data.hub import names_of
-from querywright.data.reading import iterate_passages
+from querywright.data.reading import read_passages
 from querywright.errors import InputError
 
 Passages = Annotated[
@@ -63,15 +63,14 @@ def index(
     is_read = names_documents(source)
     if (data != opt.RowOptions()) if is_read else sizes:
         raise InputError("--chunk-size and --chunk-overlap are of documents, --column, --limit and --split of rows")
-    found: Iterable[Passage]
     if not is_read:
-        found = iterate_passages(passages, **data.given)
+        found = read_passages(passages, **data.given)
     else:
         with progress("reading") as update:
             documents = read_into(collection, source, output.folder, progress=update, **sizes)
         found = documents.passages
     if workers is not None:
-        _embed(found := list(found), embedder, workers, output)
+        _embed(found, embedder, workers, output)
     report = build(collection, found, output, embedder, prune=prune)
     read = {} if documents is None else {name: one for name, one in documents._asdict().items() if name != "passages"}
     state = "built" if report.rebuilt else "unchanged"

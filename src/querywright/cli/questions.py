@@ -38,7 +38,6 @@ def build(
     num_questions: opt.Count = 20,
     batch_size: opt.Count = 5,
     limit: opt.Count | None = None,
-    prune: opt.Flag = False,
     workers: opt.Count | None = None,
     embedder: opt.Embedder = "embedded",
     judge: opt.JudgeLM = opt.JudgeLM(),
@@ -46,7 +45,8 @@ def build(
 ) -> None:
     """Write questions for every passage, judge whether it answers them, and publish those it does.
 
-    Passages whose questions are there already cost nothing; a build that was stopped goes on where it was.
+    Passages whose questions are there already cost nothing, and a build that was stopped resumes. Questions of passages
+    that are no longer in the collection are removed.
 
     Example: querywright questions build textbooks --lm openai/gpt-4o-mini --threads 16
 
@@ -55,7 +55,6 @@ def build(
         num_questions: Questions a passage at most.
         batch_size: Questions asked for in one call.
         limit: For a trial: only the first N passages, by id.
-        prune: Remove the questions of passages that are in the collection no more.
         workers: Write in so many processes of Ray, which need the extra of that name; each has its own --threads.
             Default: in this one.
     """
@@ -85,7 +84,7 @@ def build(
     with progress("opening the collection") as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
             collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
-            runner=runner, **work.run.at(workspace), limit=limit, prune=prune, home=workspace.home, progress=update,
+            runner=runner, **work.run.at(workspace), limit=limit, home=workspace.home, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
     note(f"the judge {report.made.judge_lm} was not measured against people here")
@@ -94,8 +93,7 @@ def build(
     if report.replaced:
         note(f"the text of {report.replaced} passages changed: the questions that were imported for them are replaced")
     if report.removed:
-        state = "are removed" if report.pruned else "stay; --prune removes them"
-        note(f"the questions of {report.removed} passages that are in the collection no more {state}")
+        note(f"the questions of {report.removed} passages that are no longer in the collection are removed")
 
 
 @questions_app.command(name="stats")
@@ -193,40 +191,34 @@ def import_(
     file: Path,
     /,
     *,
-    prune: opt.Flag = False,
     embedder: opt.Embedder = "embedded",
     output: opt.Output = opt.Output(),
 ) -> None:
     """Make the questions of a Parquet file those of its passages.
 
     Of a passage that has rows, questions that are gone are removed and new ones are added; without a label they count
-    as complete. Passages without a row keep their questions, unless --prune is given: then these are removed, and the
-    next build writes them anew. All rows are checked before anything is changed. A build leaves edited passages as they
-    are until their text changes.
+    as complete. Passages without a row keep their questions. All rows are checked before anything is changed. A build
+    leaves edited passages unchanged until their text changes.
 
     Example: querywright questions import textbooks questions.parquet
 
     Args:
         collection: The collection whose passages the questions are about.
         file: A .parquet file that export wrote, edited.
-        prune: Remove the questions of passages that have no row in the file.
     """
     from querywright.retrieval.question_files import import_questions
 
     with progress("reading questions") as update:
         report = import_questions(
-            collection, file, embedder=output.embedder(embedder), prune=prune, home=output.folder,
+            collection, file, embedder=output.embedder(embedder), home=output.folder,
             progress=lambda done, total: update("embedding", done, total),
         )  # fmt: skip
     if report.ignored:
         note(f"columns that were not read: {', '.join(report.ignored)}", style="yellow")
     emit(output.as_json, asdict(report), lambda: say(
-        f"{collection}: {report.added} questions added, {report.changed} changed, {report.removed} removed, of "
-        f"{report.passages} passages; {report.kept} in the index"
+        f"{collection}: {report.questions} questions read, {report.edited} passages edited; {report.kept} questions in "
+        "the index"
     ))  # fmt: skip
-    if report.absent:
-        state = "are removed; the next build writes them anew" if report.pruned else "stay; --prune removes them"
-        note(f"the questions of {report.absent} passages that have no row in the file {state}")
 
 
 @testset_app.command(name="make")

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from querywright.data.documents import read_documents
-    from querywright.data.packaged import load_sample
-    from querywright.data.reading import read_passages, read_questions
+    from querywright.data.reading import load_sample, read_passages, read_questions
     from querywright.data.splits import Splits, data_hash, split_questions
     from querywright.data.types import Label, Passage, Question
 
 _HOMES = {
     "documents": ("read_documents",),
-    "packaged": ("load_sample",),
-    "reading": ("read_passages", "read_questions"),
+    "reading": ("load_sample", "read_passages", "read_questions"),
     "splits": ("Splits", "data_hash", "split_questions"),
     "types": ("Label", "Passage", "Question"),
 }

@@ -37,6 +37,9 @@ _PRINTED = re.compile(
     r"\s*[\[{](?:[\[{(\s]|[\w.]+\()*(?:b?['\"]|<\w+\.\w).*(?:[\])}]\s*$|['\"][\s,:]+['\"])", re.DOTALL
 )
 """A printed list or object of texts, whole or cut off; hardly any other text looks so."""
+_BARE = re.compile(r"\[([^\[\]{}]+)\]")
+_QUOTE = re.compile(r"(?<!\w)['\"]|['\"](?!\w)")
+"""A quotation mark; an apostrophe inside a word is none."""
 
 
 def parse_cell(value: object) -> Any:
@@ -45,12 +48,21 @@ def parse_cell(value: object) -> Any:
     Raises:
         DataError: The cell holds a printed list or object that cannot be read in full.
     """
-    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{", "("):
+    first = value.strip()[:1] if isinstance(value, str) else ""
+    if not isinstance(value, str) or first not in ("[", "{", "(", '"'):
         return value
     try:
-        return json.loads(value)
+        found = json.loads(value)
     except (ValueError, RecursionError):
-        return _printed(value)
+        return value if first == '"' else _printed(value)
+    return found if first != '"' else _encoded_twice(found, value)
+
+
+def bare_list(value: Any) -> Any:
+    """Return the texts of a list that was printed without quotes, such as ``[Paris, London]``; else the value."""
+    found = _BARE.fullmatch(value.strip()) if isinstance(value, str) else None
+    items = [item.strip() for item in found[1].split(",")] if found else []
+    return items if items and not any(item in ("", "...") or _QUOTE.search(item) for item in items) else value
 
 
 def plain(value: Any) -> Any:
@@ -72,6 +84,15 @@ def short(value: object) -> str:
     shortener.maxstring = shortener.maxother = 60
     shortener.maxlist = shortener.maxdict = 6
     return shortener.repr(value)
+
+
+def _encoded_twice(inner: str, value: str) -> Any:
+    """Return the list or object in a JSON text; the value if the text is neither."""
+    try:
+        found = json.loads(inner)
+    except (ValueError, RecursionError):
+        return value
+    return found if isinstance(found, list | dict) else value
 
 
 def _printed(text: str) -> Any:

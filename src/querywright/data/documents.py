@@ -22,8 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from querywright.data.folders import holds_files
-from querywright.data.sources import SAMPLES
+from querywright.data.sources import SAMPLES, holds_files
 from querywright.data.tables import format_of
 from querywright.data.types import Passage
 from querywright.errors import DataError, InputError

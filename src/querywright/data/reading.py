@@ -33,7 +33,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from querywright.data.cells import short
 from querywright.data.documents import names_documents, read_documents
@@ -110,7 +110,7 @@ def read_questions(
 
     Args:
         source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file, or of a folder with such
-            files (see :mod:`querywright.data.folders`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
+            files (see :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
             :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``. Behind one that has
             passages too may stand ``?page=COLUMN`` (:mod:`querywright.data.pages`).
@@ -181,22 +181,10 @@ def read_passages(
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
-    return list(iterate_passages(source, columns=columns, limit=limit, split=split))
-
-
-def iterate_passages(
-    source: Source,
-    *,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    split: str | None = None,
-) -> Iterator[Passage]:
-    """``read_passages`` one by one, for more than should be in memory; what is wrong is raised after the last."""
     if names_documents(source):
         if columns or split:
             raise DataError(f"{source}: documents have no columns and no splits; leave columns and split out")
-        yield from read_documents(source).passages[: check_limit(limit)]
-        return
+        return read_documents(source).passages[: check_limit(limit)]
     bare, by = pages_of(source)
     if by is not None:
         parts = read_passages(bare, columns=columns, split=split)
@@ -206,26 +194,19 @@ def iterate_passages(
             topics = most_asked(read_questions(bare, split=split), parts, by.questions)[1]
             about = {pages[part.id] or part.id for part in parts if part.title in topics}
             whole = [page for page in whole if page.id in about]
-        yield from whole[: check_limit(limit)]
-        return
+        return whole[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
-        given: Any = source
-        yield from given[: check_limit(limit)]
-        return
+        return list(source[: check_limit(limit)])
     table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
-    found: dict[str, tuple[str, int]] = {}
+    found: dict[str, tuple[str, Passage]] = {}
     n_rows = 0
     for record in _records(source, "passages", table, limit, split):
         n_rows += 1
         passage = _passage(record)
         if not record.ok:
             continue
-        content = hash((passage.title, passage.text, *sorted(passage.metadata.items())))
-        if passage.id not in found:
-            found[passage.id] = record.place, content
-            yield passage
-        elif found[passage.id][1] != content:
-            place = found[passage.id][0]
+        place, first = found.setdefault(passage.id, (record.place, passage))
+        if first != passage:
             record.complain(record.cell("id").column, passage.id, f"another id: {place} has it with other content")
     table.raise_problems(name_of(source), n_rows)
     if unread := table.unread():
@@ -234,11 +215,35 @@ def iterate_passages(
             "metadata=%s",
             name_of(source), short(unread), ",".join(unread[:SHOWN_UNREAD]),
         )  # fmt: skip
+    return [passage for _, passage in found.values()]
 
 
 def _pages(source: Source, by: Pages, split: str | None) -> dict[str, str]:
     """By passage the page that it stands on; empty where its column is."""
     return {one.id: one.title for one in read_passages(source, columns={"title": by.column}, split=split)}
+
+
+class Sample(NamedTuple):
+    """The packaged sample: its passages and the questions about them."""
+
+    passages: list[Passage]
+    questions: list[Question]
+
+
+def load_sample(*, hard: bool = False) -> Sample:
+    """Read and check the packaged sample.
+
+    Args:
+        hard: The 60 hard questions, ``questions-hard.jsonl``, in place of the 240. Default False.
+
+    Raises:
+        DataError: A file is missing or has a problem, or evidence names a card that does not exist.
+    """
+    name = "sample-hard" if hard else "sample"
+    passages, questions = read_passages(name), read_questions(name, multiple_choice=True)
+    if problems := check_evidence(questions, [passage.id for passage in passages]):
+        raise DataError(problems)
+    return Sample(passages, questions)
 
 
 def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) -> list[str]:

@@ -12,7 +12,7 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple, TypeGuard
 
 from querywright.answer_text import bare_label, find_choice, fold
-from querywright.data.cells import MISSING, parse_cell, short
+from querywright.data.cells import MISSING, bare_list, parse_cell, short
 from querywright.data.tables import Row
 from querywright.data.types import Label, Scalar, turns_of
 from querywright.errors import DataError
@@ -22,6 +22,8 @@ SHOWN_COLUMNS = 20
 """Of a source, in a problem."""
 _OPTIONS = "2 to 26 distinct, non-empty texts"
 _QUOTES = frozenset("'\"")
+_LISTS = ("options", "answers", "aliases", "evidence", "alternatives")
+"""Fields whose cell may be a list that was printed without quotes."""
 _OPTION_PARTS = ("label", "key", "letter", "option"), ("text", "value")
 
 
@@ -133,7 +135,8 @@ class Record:
         elif isinstance(value, str) and value.strip() in MISSING:
             return Cell(column, None)
         try:
-            return Cell(column, parse_cell(value))
+            parsed = parse_cell(value)
+            return Cell(column, bare_list(parsed) if field in _LISTS else parsed)
         except DataError as error:
             self.ok = False
             self.table.problems.append(f'{self.place}, column "{column}": {error}')

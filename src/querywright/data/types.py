@@ -33,7 +33,7 @@ class Label(StrEnum):
     NOT_USEFUL = "NOT_USEFUL"
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Passage:
     """A piece of text that can be retrieved.
 

@@ -41,7 +41,7 @@ ANSWERED = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class KnownCells:
     """Known cells of a matrix, each once, and their values."""
 
     cells: Integers
@@ -50,11 +50,11 @@ class Known:
     def __len__(self) -> int:
         return len(self.cells)
 
-    def __getitem__(self, chosen: Integers | NDArray[np.bool_]) -> Known:
-        return Known(self.cells[chosen], self.values[chosen])
+    def __getitem__(self, chosen: Integers | NDArray[np.bool_]) -> KnownCells:
+        return KnownCells(self.cells[chosen], self.values[chosen])
 
-    def __add__(self, other: Known) -> Known:
-        return Known(np.concatenate([self.cells, other.cells]), np.concatenate([self.values, other.values]))
+    def __add__(self, other: KnownCells) -> KnownCells:
+        return KnownCells(np.concatenate([self.cells, other.cells]), np.concatenate([self.values, other.values]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ class LowRank:
         values: Floats = np.clip(self.mean + np.einsum("ij,ij->i", self.rows[rows], self.columns[columns]), 0.0, 1.0)
         return values
 
-    def above(self, cut: float, most: int, without: Integers) -> Known:
+    def above(self, cut: float, most: int, without: Integers) -> KnownCells:
         """The cells of at least a value but for some, at most so many, highest first, equal ones in their order."""
 
         def values(part: slice) -> Floats:
@@ -122,7 +122,7 @@ def near_pairs(
     threshold: float | None = None,
     percentile: float | None = None,
     most: int,
-) -> tuple[Known, int]:
+) -> tuple[KnownCells, int]:
     """The cells of at most ``most`` pairs of similar question and passage; their rows are vectors of length 1.
 
     The least similarity is a ``threshold``, or a ``percentile`` of all pairs but those of the cells in ``without``.
@@ -162,7 +162,7 @@ def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integer
         size *= 2
 
 
-def complete(known: Known, shape: Shape, *, rank: int, ridge: float, seed: int = 0) -> LowRank:
+def complete(known: KnownCells, shape: Shape, *, rank: int, ridge: float, seed: int = 0) -> LowRank:
     """The matrix of a rank that comes nearest to the known cells, with a ridge.
 
     The ridge, above 0, is the weight of the squares of both factors, for cells scaled to a variance of 1.
@@ -174,7 +174,7 @@ def complete(known: Known, shape: Shape, *, rank: int, ridge: float, seed: int =
     return found
 
 
-def _path(known: Known, shape: Shape, rank: int, ridges: Sequence[float], seed: int) -> Iterator[LowRank]:
+def _path(known: KnownCells, shape: Shape, rank: int, ridges: Sequence[float], seed: int) -> Iterator[LowRank]:
     """The completion for each ridge, largest first; the factors of one are where the next begins."""
     from scipy.sparse import csr_array
 
@@ -203,7 +203,7 @@ def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> 
 
 
 def completed(
-    given: Known, judged: Known, shape: Shape, *, far: NDArray[np.bool_], seed: int = 0
+    given: KnownCells, judged: KnownCells, shape: Shape, *, far: NDArray[np.bool_], seed: int = 0
 ) -> tuple[LowRank | None, Validation]:
     """A completion, None where it is refused, and what it is worth on judged pairs it was not made from.
 
@@ -228,7 +228,7 @@ def completed(
     ]
     _, rank, minus = min(tried)  # of equal ones the smaller rank, the larger ridge
 
-    def made(known: Known) -> LowRank:
+    def made(known: KnownCells) -> LowRank:
         return complete(given + known, shape, rank=rank, ridge=-minus, seed=seed)
 
     seen, answers = judged[order[share:]], test.values >= ANSWERED
@@ -261,9 +261,9 @@ def completed(
 
 def _highest(
     values: Callable[[slice], NDArray[np.floating[Any]]], shape: Shape, without: Integers, most: int, floor: float
-) -> tuple[Known, int]:
+) -> tuple[KnownCells, int]:
     """The highest cells of a matrix whose rows are made some at a time, and how many reach the floor."""
-    found, reached, least = Known(np.empty(0, dtype=np.int64), np.empty(0)), 0, floor
+    found, reached, least = KnownCells(np.empty(0, dtype=np.int64), np.empty(0)), 0, floor
     without, width = np.sort(without), max(shape[1], 1)
     step = max(1, BLOCK_CELLS // width)
     for start in range(0, shape[0], step):
@@ -272,7 +272,7 @@ def _highest(
         block[without[first:last] - start * width] = -np.inf
         reached += int((block >= floor).sum())
         high = np.flatnonzero(block >= least)
-        found += Known(start * width + high, np.asarray(block[high], dtype=np.float64))
+        found += KnownCells(start * width + high, np.asarray(block[high], dtype=np.float64))
         found = found[np.lexsort((found.cells, -found.values))[:most]]
         if 0 < most == len(found):
             least = max(least, float(found.values[-1]))

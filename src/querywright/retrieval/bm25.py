@@ -11,9 +11,10 @@ import io
 import json
 import logging
 import math
+import weakref
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,16 +29,16 @@ from querywright.files import json_digest
 from querywright.models.store import open_store
 from querywright.models.usage import loading
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.chroma_index import open_index
 from querywright.retrieval.collection import (
     PASSAGES,
-    Generation,
-    HeldPassages,
+    CollectionPassages,
     collection_folder,
     content_hash,
     hold_published,
-    read_passages,
+    load_passages,
 )
-from querywright.retrieval.filters import all_of, matcher
+from querywright.retrieval.filters import all_of
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms
@@ -47,19 +48,19 @@ METHOD = "lucene"
 KIND = "bm25"
 
 
-class BM25Retriever(HeldPassages):
+class BM25Retriever(CollectionPassages):
     """Searches a collection by shared words; no embedder and no model is needed.
 
     Title and text of a passage count alike. The index is built at the first opening and kept in the store; it is built
-    again when the passages or the settings are others. It is held in memory, 500 bytes a passage of 75 words, and takes
-    six times as much while it is built; the passages are not. What was opened stays as it is. Safe for threads; a copy
-    is the same object.
+    again when the passages or the settings are others. It is held in memory, 500 bytes a passage of 75 words beside
+    the passages, and takes six times as much while it is built. What was opened stays as it is. Safe for threads; a
+    copy is the same object.
 
     Args:
         name: The collection.
         home: The working folder. Default: ``querywright.home.home()``.
-        where: A filter over metadata as ``ChromaRetriever`` has it, see ``querywright.retrieval.filters``; how rare a
-            word is, is still counted over the whole collection. Default: every passage.
+        where: Chroma's filter over metadata; the rarity of a word is still counted over the whole collection. Default:
+            every passage.
         k1: Saturation of a word that is repeated in a passage, 0 or more. Default 1.5.
         b: Share of a passage's length that is made up for, 0 to 1. Default 0.75.
         beside: A retriever that has the collection open, whose passages are shared in memory. Default None.
@@ -89,19 +90,23 @@ class BM25Retriever(HeldPassages):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
         self.name = name
         self.where = all_of(where)
-        passes = matcher(where)
         if beside is not None:
-            self.manifest, self._passages = beside.manifest, beside._passages
+            self.manifest, self._passages, self._chroma = beside.manifest, beside._passages, beside._index
         else:
             folder = collection_folder(name, home)
             self.manifest, held = hold_published(folder, home)
             with held:
-                self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+                self._passages = load_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+                if self.where is not None:
+                    self._chroma = open_index(folder, self.manifest)
+                    weakref.finalize(self, held.pop_all().close)
+        self._ids = list(self._passages)
         self.k1, self.b = float(k1), float(b)
         self._index = self._opened_index(home)
         self._allowed: NDArray[np.bool_] | bool = True
-        if where is not None:
-            self._allowed = np.array([passes(one.metadata) for one in self.passages()], dtype=bool)
+        if self.where is not None:
+            admitted = self.passing(self.where)
+            self._allowed = np.array([id in admitted for id in self._ids], dtype=bool)
 
     @property
     def count(self) -> int:
@@ -111,7 +116,12 @@ class BM25Retriever(HeldPassages):
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the way of scoring, its settings, collection, count, content and filter."""
-        return bm25_fingerprint(self.manifest, self.k1, self.b, self.where)
+        found = [self.manifest.name, self.manifest.count, self.manifest.content_hash, self.where]
+        return json_digest(["bm25", METHOD, TOKENISER, self.k1, self.b, *found])
+
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the passages that a filter passes; the retriever must have been opened with a filter."""
+        return self._chroma.ids(where)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The passages that share words with each query.
@@ -139,7 +149,8 @@ class BM25Retriever(HeldPassages):
         if len(rows) > k:  # all that reach the k-th score stay, so that ids decide among equal ones
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
         best = rows[np.lexsort((rows, -scores[rows]))][:k]
-        return [Hit(self._passages.at(row), float(scores[row]), rank) for rank, row in enumerate(best, start=1)]
+        found = ((self._passages[self._ids[row]], float(scores[row])) for row in best)
+        return [Hit(*one, rank) for rank, one in enumerate(found, start=1)]
 
     def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
         """What gives what is scored, one a passage in their order, and its content hash."""
@@ -186,7 +197,7 @@ class ExpandedRetriever(BM25Retriever):
 
     def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
         appended: defaultdict[str, list[str]] = defaultdict(list)
-        for _, question in live_questions(self.name, published_questions(self.name, home), self._passages):
+        for question in live_questions(self.name, published_questions(self.name, home), self._passages):
             if question.metadata["label"] == COMPLETE:
                 appended[str(question.metadata["passage"])].append(question.text)
 
@@ -246,9 +257,3 @@ def _built(passages: Iterable[Passage], k1: float, b: float) -> _Index:
     with np.errstate(divide="ignore", invalid="ignore"):  # the mean length is 0 where no passage has a word
         model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
     return _Index(vocabulary, *(np.asarray(model.scores[name]) for name in ("indptr", "indices", "data")))
-
-
-def bm25_fingerprint(manifest: Generation, k1: float = K1, b: float = B, where: Mapping[str, Any] | None = None) -> str:
-    """The fingerprint of a ``BM25Retriever`` that opens this generation."""
-    found = [manifest.name, manifest.count, manifest.content_hash, where]
-    return json_digest(["bm25", METHOD, TOKENISER, k1, b, *found])

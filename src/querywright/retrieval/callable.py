@@ -58,11 +58,14 @@ class CallableRetriever(Shared):
         self._name = f"{named.__module__}.{named.__qualname__}"
         self._fingerprint = fingerprint
         self._changes_ids: bool | None = None  # known once it has returned a UUID
+        self.id_key: str | None = None
+        """Key of the metadata that holds the ids that labels name; None if the passages' own ids are used."""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the fingerprint given, or of the name of the function."""
+        """SHA-256 of the fingerprint given, or of the name of the function, and of ``id_key`` if it is set."""
         parts = f"callable\0{self._name}" if self._fingerprint is None else f"given\0{self._fingerprint}"
+        parts += "" if self.id_key is None else f"\0{self.id_key}"
         return hashlib.sha256(parts.encode()).hexdigest()
 
     @property
@@ -97,6 +100,8 @@ class CallableRetriever(Shared):
             self._changes_ids = any(ids[text] != id for text, id in again.items() if text in ids)
         found: dict[str, tuple[Passage, float | None]] = {}
         for passage, score in map(self._read, items):
+            if self.id_key is not None and passage.metadata.get(self.id_key, "") != "":
+                passage = replace(passage, id=str(passage.metadata[self.id_key]))
             first, _ = found.setdefault(passage.id, (passage, score))
             if first.text != passage.text:
                 other = replace(passage, id=f"{passage.id}#{_digest(passage.text)}")

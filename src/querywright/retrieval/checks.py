@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from querywright.data.reading import check_evidence, check_labels
 from querywright.data.types import Label, Passage, Question
-from querywright.errors import InputError
-from querywright.retrieval.callable import ID_KEYS, MADE_ID
-from querywright.retrieval.chroma import ForeignChromaRetriever
-from querywright.retrieval.filters import check_passes, conditions, matcher, unknown_key
+from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
+from querywright.retrieval.filters import check_passes, conditions, unknown_key
 from querywright.retrieval.fusion import reading
+from querywright.retrieval.replay import searched_by
 
 Tell = Callable[[str], object]
 
@@ -24,39 +22,45 @@ PROBED = 5
 PROBE_DEPTH = 10
 
 
-def check_filter(retriever: Any) -> None:
-    """Raise an ``InputError`` if the filter of a retriever passes none of its passages."""
-    where: Any = getattr(retriever, "where", None)
-    passages: Any = getattr(retriever, "passages", None)
-    if not isinstance(where, Mapping) or passages is None:
-        return
-    if isinstance(retriever, ForeignChromaRetriever) and retriever.passes_some():
-        return  # Chroma says so without sending its passages
-    check_passes(where, (passage.metadata for passage in passages()))
+def check_filter(retriever: Any) -> Collection[str] | None:
+    """Return the ids of the passages that the filter of a retriever passes; None for a retriever without one.
+
+    Raises:
+        InputError: The filter passes nothing.
+    """
+    where, passing = getattr(retriever, "where", None), getattr(retriever, "passing", None)
+    if not isinstance(where, Mapping) or passing is None:
+        return None
+    return check_passes(where, passing, retriever.passages)
 
 
 def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
     """Report what keeps a retriever from finding the labelled passages of questions.
 
-    A retriever that cannot list its passages is asked some of the questions.
+    A retriever that cannot list its passages is asked some of the questions. If labels name only the ids in the
+    metadata of its passages, these become the ids of its passages.
 
     Raises:
         InputError: Its filter passes nothing.
         DataError: Labels that say who gave them are of another collection.
     """
-    check_filter(retriever)
+    passed = check_filter(retriever)
     labelled = [question for question in questions if question.evidence]
     if not labelled or retriever is None:
         return
     if callable(getattr(retriever, "passages", None)):
         where = getattr(retriever, "where", None)
-        tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, tell)
+        tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, passed, tell)
     else:
-        _tell_ids(labelled, retriever, tell)
+        _tell_ids(labelled, searched_by(retriever), tell)  # without keeping rankings under ids that may change
 
 
 def tell_passages(
-    questions: Sequence[Question], passages: Iterable[Passage], where: Mapping[str, Any] | None, tell: Tell
+    questions: Sequence[Question],
+    passages: Iterable[Passage],
+    where: Mapping[str, Any] | None,
+    passed: Collection[str] | None,
+    tell: Tell,
 ) -> None:
     """Report labelled passages that are missing, that a filter leaves out, or whose text has several ids.
 
@@ -64,19 +68,16 @@ def tell_passages(
         questions: Labelled or not.
         passages: All passages of the collection.
         where: The filter of the search.
+        passed: The ids of the passages that the filter passes; None for all.
         tell: Called with each report.
 
     Raises:
         DataError: Labels that say who gave them are of another collection.
     """
-    try:
-        passes = matcher(where)
-    except InputError:  # one that only Chroma knows
-        where, passes = None, matcher(None)
-    held, texts, keys = dict[str, bool](), array("q"), set[str]()
+    held, texts, keys = dict[str, bool](), dict[str, bytes](), set[str]()
     for passage in passages:
-        held[passage.id] = passes(passage.metadata)
-        texts.append(hash(reading("", passage.text)))
+        held[passage.id] = passed is None or passage.id in passed
+        texts[passage.id] = reading("", passage.text)
         keys.update(passage.metadata)
     for key in dict.fromkeys(key for key, _ in conditions(where or {}) if key not in keys):
         tell(f"warning: the filter (--where, where=): {unknown_key(key, keys)}")
@@ -118,13 +119,15 @@ def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell
         )
 
 
-def _tell_copies(questions: Sequence[Question], held: Mapping[str, bool], texts: Sequence[int], tell: Tell) -> None:
+def _tell_copies(
+    questions: Sequence[Question], held: Mapping[str, bool], texts: Mapping[str, bytes], tell: Tell
+) -> None:
     """Report labelled passages whose text is also in the collection under an id without a label."""
     named = {id for question in questions for id in helpful(question)}
-    wanted = {text for id, text in zip(held, texts, strict=True) if id in named}
-    same: dict[int, list[str]] = defaultdict(list)
-    for (id, is_passed), text in zip(held.items(), texts, strict=True):
-        if text in wanted and is_passed:
+    wanted = {text for id, text in texts.items() if id in named}
+    same: dict[bytes, list[str]] = defaultdict(list)
+    for id, text in texts.items():
+        if text in wanted and held[id]:
             same[text].append(id)
     groups = [ids for ids in same.values() if len(ids) > 1]
     others = {id: [one for one in ids if one != id] for ids in groups for id in ids}
@@ -163,6 +166,13 @@ def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
         )
     elif not any(passage.id in named for passage in found):
         key = next((key for one in found for key, value in one.metadata.items() if str(value) in named), None)
+        if key is not None and isinstance(retriever, CallableRetriever):
+            retriever.id_key = key
+            tell(
+                f"the labels name the metadata {key!r} of the passages that the retriever finds, not its ids such as "
+                f"{found[0].id!r}: the metadata are used as the ids"
+            )
+            return
         hint = "" if key is None else f"; the labels name their metadata {key!r}, so give that as the id"
         tell(
             f"warning: no label names any of the {len(found)} passages that the retriever found for the first "

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from querywright.data.documents import names_documents
-from querywright.data.reading import iterate_passages
+from querywright.data.reading import read_passages
 from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
 from querywright.errors import CollectionError, InputError, ModelError
@@ -31,17 +31,17 @@ from querywright.models.embedder import (
 from querywright.models.store import open_store
 from querywright.retrieval.addresses import embeds_itself, is_address, open_collection
 from querywright.retrieval.callable import is_collection
-from querywright.retrieval.chroma_index import check_process, chroma_errors, nearest, open_index
+from querywright.retrieval.chroma_index import check_process, chroma_errors, ids_passing, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
+    CollectionPassages,
     Generation,
-    HeldPassages,
     check_embedder,
     collection_folder,
     encoder_of,
     hold_published,
+    load_passages,
     picked,
-    read_passages,
 )
 from querywright.retrieval.filters import all_of
 from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes, read_into
@@ -134,12 +134,12 @@ class _Dense:
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]: ...
 
 
-class ChromaRetriever(_Dense, HeldPassages):
+class ChromaRetriever(_Dense, CollectionPassages):
     """Searches a collection by cosine similarity of vectors.
 
-    Opening checks that the collection is whole and was built with this embedder. The vectors are held in memory, the
-    passages are read as they are found. The generation that was opened stays as it is, also while a new one is built.
-    Safe for threads; a copy is the same object.
+    Opening checks that the collection is whole and was built with this embedder. Vectors and passages are held in
+    memory. The generation that was opened stays as it is, also while a new one is built. Safe for threads; a copy is
+    the same object.
 
     A collection of the user's own, an object of ``chromadb`` or its place, may stand in place of the name: see
     ``ForeignChromaRetriever``.
@@ -178,7 +178,7 @@ class ChromaRetriever(_Dense, HeldPassages):
             check_embedder(self.manifest, self.embedder)
             self.dimension = self.manifest.dimension
             self._index = open_index(folder, self.manifest)
-            self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+            self._passages = load_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
             self._index.check(self._passages, encoder_of(name, with_store(self.embedder, home)), CHECKED_AT_OPENING)
             weakref.finalize(self, held.pop_all().close)
 
@@ -215,8 +215,8 @@ class ChromaRetriever(_Dense, HeldPassages):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
         if names_documents(passages) and not columns:  # which documents do not have: the reader of sources refuses them
             passages = read_into(name, passages, home).passages
-        read = iterate_passages(passages, columns=columns)
-        report = build_collection(name, read, embedder=embedder, home=home, prune=prune, progress=progress)
+        given = read_passages(passages, columns=columns)
+        report = build_collection(name, given, embedder=embedder, home=home, prune=prune, progress=progress)
         for line in report.notes:
             _logger.warning("%s: %s", name, line)
         if report.stayed:
@@ -231,7 +231,11 @@ class ChromaRetriever(_Dense, HeldPassages):
     @property
     def allowed(self) -> Collection[str]:
         """Ids of the passages that ``where`` admits."""
-        return self._passages.keys() if self.where is None else self._index.ids(self.where)
+        return self._passages.keys() if self.where is None else self.passing(self.where)
+
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the passages that a filter passes."""
+        return self._index.ids(where)
 
     @property
     def fingerprint(self) -> str:
@@ -336,10 +340,9 @@ class ForeignChromaRetriever(_Dense, Shared):
         self._is_told = True  # with their number
         return passages_of(self._collection)
 
-    def passes_some(self) -> bool:
-        """Whether ``where`` passes a passage."""
-        with chroma_errors(self.where, self.name, REACH):
-            return bool(self._collection.get(where=self.where, limit=1, include=[])["ids"])
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the records that a filter passes."""
+        return ids_passing(self._collection, where, REACH)
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
         """The passages of some ids, in their order.

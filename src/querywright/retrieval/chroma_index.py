@@ -190,8 +190,7 @@ class ChromaIndex:
     def ids(self, where: Mapping[str, Any]) -> set[str]:
         """The ids that a filter admits."""
         check_process()
-        with chroma_errors(where, self.name):
-            return set(self._table.get(where=dict(where), include=[])["ids"])
+        return ids_passing(self._table, where, name=self.name)
 
     def check(self, passages: Mapping[str, Passage], encode: Encode, most: int) -> None:
         """Looks at count and space, and searches for at most ``most`` passages by their own vectors.
@@ -295,6 +294,12 @@ def nearest(
         answer = table.query(n_results=k, where=where, include=["distances", *include], query_embeddings=vectors)
     columns = (answer[column] for column in ("distances", "ids", *include))
     return [sorted(zip(*lists, strict=True), key=lambda one: one[:2]) for lists in zip(*columns, strict=True)]
+
+
+def ids_passing(table: Any, where: Mapping[str, Any], remedy: str = "", *, name: str = "") -> set[str]:
+    """Return the ids of the records of one of Chroma's collections that a filter passes."""
+    with chroma_errors(where, name or str(table.name), remedy):
+        return set(table.get(where=dict(where), include=[])["ids"])
 
 
 @contextmanager

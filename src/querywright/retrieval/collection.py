@@ -25,7 +25,6 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import file_digest, locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
-from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import Embedder, Side, TextEmbedder, Vectors
 from querywright.shared import Shared
 
@@ -73,7 +72,7 @@ class Generation(Checksummed):
         return f"generation-{self.number}"
 
 
-class HeldPassages(Shared):
+class CollectionPassages(Shared):
     """The passages of a collection as it was opened; a copy is the same object, a pickle opens the collection anew.
 
     A subclass sets ``name`` and ``_passages``, which has them by id in the order of their ids.
@@ -81,7 +80,7 @@ class HeldPassages(Shared):
 
     name: str
     _made: tuple[tuple[Any, ...], dict[str, Any]]
-    _passages: KeyedLines[Passage]
+    _passages: Mapping[str, Passage]
 
     def passages(self) -> Iterator[Passage]:
         """All passages of the collection, by id."""
@@ -223,11 +222,11 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
     )
 
 
-def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, KeyedLines[Passage]]:
+def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, dict[str, Passage]]:
     """The published generation of a collection's folder and its passages by id, in the order of their ids."""
     manifest, held = hold_published(folder, home)
     with held:
-        return manifest, read_passages(folder / manifest.folder / PASSAGES, manifest)
+        return manifest, load_passages(folder / manifest.folder / PASSAGES, manifest)
 
 
 def passage_line(passage: Passage) -> bytes:
@@ -247,21 +246,13 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> str:
     return write_file(path, map(passage_line, passages))
 
 
-def passages_of_file(path: Path) -> KeyedLines[Passage]:
-    """The passages of a file that ``write_passages`` wrote, by id, in its order."""
-    file = path.open("rb")
-    passages = KeyedLines(file, passage_of)
-    for line in file:
-        passages.note(json.loads(line)["id"], len(line))
-    return passages
-
-
-def read_passages(path: Path, manifest: Generation) -> KeyedLines[Passage]:
-    """The passages of a generation by id, in the order of their ids, in the file that holds them."""
+def load_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
+    """Return the passages of a generation by id, in the order of their ids."""
     state = "missing"
     with suppress(FileNotFoundError):
         if file_digest(path) == manifest.passages_sha256:
-            return passages_of_file(path)
+            with path.open("rb") as file:
+                return {one.id: one for one in map(passage_of, file)}
         state = "damaged"
     raise CollectionError(
         f"{path.name} of the collection {manifest.name!r} is {state}; build it again from all its passages: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -10,10 +10,11 @@ from querywright.data.types import Passage
 from querywright.errors import InputError, unknown
 from querywright.models.embedder import EMBEDDED_ID, TextEmbedder
 from querywright.retrieval.addresses import is_address, open_collection
-from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever, bm25_fingerprint
-from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever, dense_fingerprint, passages_of
-from querywright.retrieval.collection import Generation, collection_folder, published_passages
-from querywright.retrieval.hybrid import HybridRetriever, hybrid_fingerprint
+from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
+from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever, passages_of
+from querywright.retrieval.chroma_index import ids_passing, open_index
+from querywright.retrieval.collection import collection_folder, hold_published, published_passages
+from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.replay import searched_by
 
@@ -90,12 +91,14 @@ def passages_in(name: str, home: Path | None = None) -> Mapping[str, Passage]:
     return published_passages(collection_folder(name, home), home)[1]
 
 
-def fingerprint_of(engine: str, manifest: Generation, where: Mapping[str, Any] | None = None) -> str | None:
-    """The fingerprint that ``open_retriever`` finds, told by the manifest alone; None where more than that is in it."""
-    if engine in ("questions", "expanded"):
-        return None
-    dense, bm25 = dense_fingerprint(manifest, where), bm25_fingerprint(manifest, where=where)
-    return {"dense": dense, "bm25": bm25, "hybrid": hybrid_fingerprint([dense, bm25], (1.0, 1.0))}[engine]
+def passing_in(name: str, where: Mapping[str, Any], home: Path | None = None) -> Collection[str]:
+    """Return the ids of the passages of a collection that a filter passes; see ``passages_in``."""
+    if is_address(name):
+        return ids_passing(open_collection(name), where)
+    folder = collection_folder(name, home)
+    manifest, held = hold_published(folder, home)
+    with held:
+        return open_index(folder, manifest).ids(where)
 
 
 def opened(retriever: object) -> dict[str, Any]:

@@ -1,93 +1,52 @@
-"""Chroma's filters over metadata, for what is searched without Chroma."""
+"""Chroma's filters over metadata: their normal form, and which condition of a filter passes nothing."""
 
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from querywright.data.types import Passage
 from querywright.errors import InputError, unknown
 
-Matcher = Callable[[Mapping[str, Any]], bool]
+Passing = Callable[[Mapping[str, Any]], Collection[str]]
+"""Returns the ids of the passages that a filter passes."""
 
 EXAMPLES = 3
 """Values of a key that a message shows."""
-_KINDS = {"number": "numbers", "str": "texts", "bool": "true or false"}
-
-_ORDER: dict[str, Callable[[Any, Any], bool]] = {
-    "$gt": operator.gt,
-    "$gte": operator.ge,
-    "$lt": operator.lt,
-    "$lte": operator.le,
-}
-_SETS = {"$eq": True, "$ne": False, "$in": True, "$nin": False}
+_KINDS = {"int": "numbers", "float": "numbers", "str": "texts", "bool": "true or false"}
 
 
 def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A filter in Chroma's form: one key, or ``$and`` over several."""
+    """Return a filter in Chroma's form: one key, or ``$and`` over several; None for a filter without a key."""
     if not where:
         return None
     return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
 
 
-def matcher(where: Mapping[str, Any] | None) -> Matcher:
-    """Whether metadata passes a filter, as Chroma would have it; everything passes one that is empty.
+def check_passes(
+    where: Mapping[str, Any] | None, passing: Passing, passages: Callable[[], Iterable[Passage]]
+) -> Collection[str] | None:
+    """Return the ids of the passages that a filter passes; None if there is no filter.
 
-    Numbers are compared by value, texts and truth values only with their like: 1 is 1.0, but neither "1" nor true.
-    ``$ne`` and ``$nin`` also pass what does not have the key. Two things are otherwise than in Chroma, which cuts the
-    fraction off a number before it compares it with a whole one, and refuses lists of one filter or of mixed types.
+    Args:
+        where: The filter.
+        passing: Asks Chroma for the ids that a filter passes.
+        passages: Returns all passages, whose metadata the message shows.
 
     Raises:
-        InputError: When the filter has another form.
+        InputError: The filter passes nothing. The message shows, for each condition, what its key holds and how many
+            passages it passes.
     """
-    parts = [_part(key, value) for key, value in (where or {}).items()]
-    return lambda metadata: all(part(metadata) for part in parts)
-
-
-def _part(key: str, value: Any) -> Matcher:
-    if key in ("$and", "$or") and isinstance(value, list | tuple):
-        if value and all(isinstance(one, Mapping) and one for one in value):
-            inner, rule = [matcher(one) for one in value], all if key == "$and" else any
-            return lambda metadata: rule(one(metadata) for one in inner)
-    elif not key.startswith("$"):
-        name, operand = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("$eq", value)
-        if name in _ORDER and _typed(operand)[0] == "number":
-            order = _ORDER[name]
-            return lambda metadata: _typed(metadata.get(key))[0] == "number" and order(metadata[key], operand)
-        operands = operand if name in ("$in", "$nin") else [operand]
-        is_usable = isinstance(operands, list | tuple) and all(isinstance(one, str | int | float) for one in operands)
-        if name in _SETS and is_usable and operands:
-            wanted, inside = {_typed(one) for one in operands}, _SETS[name]
-            return lambda metadata: (_typed(metadata.get(key)) in wanted) == inside
-    refused, known = {key: value}, ", ".join(["$and", "$or", *_SETS, *_ORDER])
-    raise InputError(f"a filter cannot hold {refused!r}; its operators are {known}")
-
-
-def _typed(value: Any) -> tuple[str, Any]:
-    """A value beside the name of its type, which is ``number`` for whole and other numbers."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return "number" if is_number else type(value).__name__, value
-
-
-def check_passes(where: Mapping[str, Any] | None, metadata: Iterable[Mapping[str, Any]]) -> None:
-    """Raise an ``InputError`` if a filter passes none of the passages that have this metadata.
-
-    The error shows, for each condition, what its key holds and how many passages it passes. Chroma judges a filter of
-    a form that ``matcher`` does not know.
-    """
-    try:
-        passes = matcher(where)
-    except InputError:
-        return
-    rows = []
-    for row in metadata:
-        if passes(row):
-            return
-        rows.append(row)
+    filtering = all_of(where)
+    if filtering is None:
+        return None
+    if found := passing(filtering):
+        return found
+    rows = [passage.metadata for passage in passages()]
     keys = dict.fromkeys(key for row in rows for key in row)
-    reasons = [_reason(key, condition, rows, keys) for key, condition in conditions(where or {})]
+    reasons = [_reason(key, value, passing, rows, keys) for key, value in conditions(filtering)]
     raise InputError(
         f"the filter {_shown(where)} passes 0 of {len(rows)} passages, so nothing can be found: {'; '.join(reasons)}. "
         "Correct the filter (where=...); a number, a text and true or false never equal each other"
@@ -95,7 +54,7 @@ def check_passes(where: Mapping[str, Any] | None, metadata: Iterable[Mapping[str
 
 
 def conditions(where: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The conditions of a filter: each key of the metadata, and what its value must be."""
+    """Yield the conditions of a filter: each key of the metadata, and what its value must be."""
     for key, value in where.items():
         if key in ("$and", "$or"):
             for one in value:
@@ -109,15 +68,15 @@ def unknown_key(key: str, keys: Iterable[str]) -> str:
     return f"no passage has the metadata {unknown('key', key, sorted(keys)).removeprefix('unknown ')}"
 
 
-def _reason(key: str, condition: Any, rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str:
-    """What a key holds and how many passages pass a condition on it."""
-    values = dict.fromkeys(_typed(row[key]) for row in rows if key in row)
+def _reason(key: str, condition: Any, passing: Passing, rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str:
+    """Say what a key holds and how many passages pass a condition on it."""
+    values = dict.fromkeys((type(row[key]).__name__, row[key]) for row in rows if key in row)
     if not values:
         return unknown_key(key, keys)
     kinds = " and ".join(dict.fromkeys(_KINDS.get(kind, kind) for kind, _ in values))
     shown = ", ".join(_shown(value) for _, value in islice(values, EXAMPLES))
-    passing = sum(map(matcher({key: condition}), rows))
-    return f"{key!r} holds {kinds} such as {shown}, and {_shown({key: condition})} passes {passing}"
+    count = len(passing({key: condition}))
+    return f"{key!r} holds {kinds} such as {shown}, and {_shown({key: condition})} passes {count}"
 
 
 def _shown(value: Any) -> str:

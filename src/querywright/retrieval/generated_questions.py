@@ -24,7 +24,6 @@ from querywright.checksummed import Checksummed, first_problem
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
-from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import (
     LONGEST_NAME,
@@ -177,11 +176,11 @@ def read_records(folder: Path) -> Mapping[str, PassageRecord]:
     """The records of a folder by the passage's id; empty when there are none."""
     if not (folder / RECORDS).exists():
         return {}
-    file = (folder / RECORDS).open("rb")
-    records = KeyedLines(file, PassageRecord.from_json)
-    for number, line in enumerate(file, start=1):
+    records = {}
+    for number, line in enumerate((folder / RECORDS).read_bytes().splitlines(), start=1):
         try:
-            records.note(PassageRecord.from_json(line).passage, len(line))
+            record = PassageRecord.from_json(line)
+            records[record.passage] = record
         except ValidationError as error:
             raise CollectionError(
                 f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the "
@@ -204,31 +203,23 @@ def publish_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Makes records the questions of a collection, the file and the index that is searched, and no others.
+    """Make records the questions of a collection, the file and the index that is searched, and no others.
 
-    They are written in the order in which they come, one at a time.
+    Raises:
+        CollectionError: No question of the records is kept.
     """
-    folder = questions_folder(collection, home)
-    write_records(folder, _with_some_kept(collection, records))
-    kept = (question for record in read_records(folder).values() for question in record.passages())
+    folder, records = questions_folder(collection, home), list(records)
+    kept = [question for record in records for question in record.passages()]
+    if not kept:
+        raise CollectionError(
+            f"of {sum(len(record.questions) for record in records)} questions written for {len(records)} passages of "
+            f"{collection!r} none is kept; nothing was published. Write more questions for each passage, or name a "
+            "better LM to write or to judge"
+        )
+    write_records(folder, records)
     return build_collection(
         questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
     )
-
-
-def _with_some_kept(collection: str, records: Iterable[PassageRecord]) -> Iterator[PassageRecord]:
-    """The records; a ``CollectionError`` at their end where no question of them is kept."""
-    passages = written = kept = 0
-    for record in records:
-        yield record
-        passages += 1
-        written += len(record.questions)
-        kept += sum(question.label in KEPT for question in record.questions)
-    if not kept:
-        raise CollectionError(
-            f"of {written} questions written for {passages} passages of {collection!r} none is kept; nothing was "
-            "published. Write more a passage, or name a better LM to write or to judge"
-        )
 
 
 def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:
@@ -272,7 +263,7 @@ def stored_answers(
     return {question: tuple(found) for question, found in answers.items()}
 
 
-def published_questions(name: str, home: Path | None) -> KeyedLines[Passage]:
+def published_questions(name: str, home: Path | None) -> dict[str, Passage]:
     """The published questions of a collection by id, in the order of their ids."""
     return published_passages(questions_folder(name, home), home)[1]
 
@@ -283,14 +274,12 @@ def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> Iter
     return (one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"])
 
 
-def live_questions(
-    name: str, questions: KeyedLines[Passage], passages: Mapping[str, Passage]
-) -> Iterator[tuple[int, Passage]]:
-    """The fresh ones of a collection's published questions, with their numbers; a warning says how many are not."""
+def live_questions(name: str, questions: Mapping[str, Passage], passages: Mapping[str, Passage]) -> Iterator[Passage]:
+    """Yield the fresh ones of a collection's published questions; a warning counts the others."""
     live = 0
     for one in fresh(questions.values(), passages):
         live += 1
-        yield questions.row(one.id), one
+        yield one
     _warn_of_stale(name, "questions", len(questions), live, f"replace them: {build_command(name)}")
 
 

@@ -22,8 +22,8 @@ class HybridRetriever(Shared):
 
     Each retriever is asked once for all queries. Scores are reciprocal-rank sums, so the scales of the parts do
     not matter. A passage counts once, also when two ids have the same text (see ``querywright.retrieval.fusion``).
-    ``count``, ``passages``, ``get`` and ``where`` are those of the first retriever that has them. Safe for threads when
-    the parts are; a copy is the same object.
+    ``count``, ``passages``, ``get``, ``where`` and ``passing`` are those of the first retriever that has them. Safe for
+    threads when the parts are; a copy is the same object.
 
     Args:
         retrievers: Two or more, each a ``Retriever`` or what ``as_retriever`` understands. Where they are of one
@@ -65,7 +65,8 @@ class HybridRetriever(Shared):
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the parts' fingerprints, in their order, and the settings."""
-        return hybrid_fingerprint([one.fingerprint for one in self.retrievers], self.weights, self.rrf_k, self.depth)
+        parts = [one.fingerprint for one in self.retrievers]
+        return json_digest(["hybrid", parts, self.weights, float(self.rrf_k), self.depth])
 
     @property
     def is_known(self) -> bool:
@@ -94,7 +95,7 @@ class HybridRetriever(Shared):
         return [rrf(lists, weights=weights, k=self.rrf_k, limit=k) for lists in zip(*found, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("count", "passages", "get", "where"):
+        if name in ("count", "passages", "get", "where", "passing"):
             for one in self.retrievers:
                 if hasattr(one, name):
                     return getattr(one, name)
@@ -106,8 +107,3 @@ class HybridRetriever(Shared):
 
     def __repr__(self) -> str:
         return f"HybridRetriever({list(self.retrievers)!r}, weights={list(self.weights)!r})"
-
-
-def hybrid_fingerprint(parts: Sequence[str], weights: Sequence[float], rrf_k: float = RRF_K, depth: int = DEPTH) -> str:
-    """The fingerprint of a ``HybridRetriever`` whose parts have these."""
-    return json_digest(["hybrid", parts, weights, float(rrf_k), depth])

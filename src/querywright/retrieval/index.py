@@ -10,7 +10,6 @@ import logging
 import math
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,14 +20,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError, QuerywrightError
 from querywright.files import sync
 from querywright.home import home as working_folder
-from querywright.keyed_lines import KeyedLines, of_both
 from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, with_store
 from querywright.progress import shown
 from querywright.retrieval.chroma_index import FOLDER, NEIGHBOURS, ChromaIndex, open_index, write_index
@@ -42,12 +38,10 @@ from querywright.retrieval.collection import (
     collection_folder,
     content_hash,
     encoder_of,
+    load_passages,
     passage_line,
-    passage_of,
-    passages_of_file,
     published_passages,
     read_manifest,
-    read_passages,
     sweep,
     write_passages,
 )
@@ -125,7 +119,7 @@ def build_collection(
     """
     begin = time.monotonic()
     home = working_folder(home)
-    given = checked_passages(passages, home)
+    given = checked_passages(passages)
     if name.endswith(QUESTIONS_SUFFIX) and not all(one.metadata.keys() >= OF_QUESTIONS for one in given.values()):
         raise InputError(
             f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
@@ -140,20 +134,20 @@ def build_collection(
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
         files = {one.metadata["file"] for one in given.values() if one.metadata.keys() >= OF_DOCUMENTS}
-        stay = before if not files else (id for id, one in before.items() if one.metadata.get("file") not in files)
-        merged = sorted({*given} if prune else {*stay, *given})
-        content, stored, manifest = content_hash(of_both(merged, given, before)), with_store(embedder, home), published
+        stay = {} if prune else {id: one for id, one in before.items() if one.metadata.get("file") not in files}
+        merged = dict(sorted({**stay, **given}.items()))
+        content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
         if manifest is None or not _is_current(folder, manifest, content, before, stored):
-            manifest, distinct = _build(folder, of_both(merged, given, before), content, stored, told)
+            manifest, distinct = _build(folder, merged, content, stored, told)
             cached = distinct - stored.n_embedded + embedded
         sweep(folder, manifest)
         there = [id for id in merged if id in before]
         notes: list[str] = []
         if not name.endswith(QUESTIONS_SUFFIX):
-            notes += _copies(of_both(merged, given, before))
+            notes += _copies(merged.values())
             if manifest is not published and isinstance(embedder, Embedder):
-                notes += longer_notes(of_both(merged, given, before), embedder)
+                notes += longer_notes(merged.values(), embedder)
         return IndexReport(
             name=name,
             count=manifest.count,
@@ -172,9 +166,9 @@ def build_collection(
 
 def _copies(passages: Iterable[Passage]) -> list[str]:
     """Count the texts that several passages have."""
-    first, copies = dict[int, str](), dict[int, str]()
+    first, copies = dict[bytes, str](), dict[bytes, str]()
     for passage in passages:
-        text = hash(reading("", passage.text))
+        text = reading("", passage.text)
         if first.setdefault(text, passage.id) != passage.id:
             copies.setdefault(text, passage.id)
     if not copies:
@@ -217,16 +211,15 @@ def read_into(name: str, source: Any, home: Path | None = None, **options: Any) 
     return read_documents(source, known=known.values(), **options)
 
 
-def checked_passages(passages: Iterable[Passage], folder: Path) -> KeyedLines[Passage]:
-    """The passages by id, in a file of this folder that has no name; the same passage twice is one."""
-    by_id = KeyedLines(tempfile.TemporaryFile(dir=folder), passage_of)  # noqa: SIM115 - open as long as they are
+def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
+    """Return the passages by id; the same passage twice is one."""
+    by_id: dict[str, Passage] = {}
     problems: dict[str, None] = {}
     for passage in passages:
         try:
-            line = _line(passage)
-            if passage.id not in by_id:
-                by_id.add(passage.id, line)
-            elif by_id[passage.id].digest() != passage.digest():
+            _check_storable(passage)
+            known = by_id.setdefault(passage.id, passage)
+            if known is not passage and known.digest() != passage.digest():
                 raise ValueError("two passages with different content have this id")
         except ValueError as error:
             problems[f"passage {passage.id!r}: {error}"] = None
@@ -237,8 +230,8 @@ def checked_passages(passages: Iterable[Passage], folder: Path) -> KeyedLines[Pa
     return by_id
 
 
-def _line(passage: Passage) -> bytes:
-    """A passage as it is stored; types are looked at, because rows come from outside.
+def _check_storable(passage: Passage) -> None:
+    """Refuse a passage that cannot be stored; types are checked too, because rows come from outside.
 
     Raises:
         ValueError: What keeps it from being stored.
@@ -257,7 +250,7 @@ def _line(passage: Passage) -> bytes:
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise ValueError(f"metadata {key!r} is larger than 64 bits: {value}")
     try:
-        return passage_line(passage)
+        passage_line(passage)
     except UnicodeEncodeError as error:
         raise ValueError(f"it is not valid Unicode ({error.reason})") from error
 
@@ -269,7 +262,7 @@ def _published(
     manifest = None
     try:
         manifest = read_manifest(folder)
-        return manifest, {} if manifest is None else read_passages(folder / manifest.folder / PASSAGES, manifest)
+        return manifest, {} if manifest is None else load_passages(folder / manifest.folder / PASSAGES, manifest)
     except CollectionError as error:
         if not prune and (manifest is None or content_hash(given.values()) != manifest.content_hash):
             raise
@@ -293,7 +286,7 @@ def _is_current(
 
 def _build(
     folder: Path,
-    passages: Iterable[Passage],
+    passages: Mapping[str, Passage],
     content: str,
     embedder: Embedder,
     progress: Progress | None,
@@ -308,15 +301,14 @@ def _build(
     temporary = folder / f"tmp-{secrets.token_hex(4)}"
     temporary.mkdir(mode=0o700)
     try:
-        digest = write_passages(temporary / PASSAGES, passages)
-        written = passages_of_file(temporary / PASSAGES)
-        files, ties = write_index(temporary / FOLDER, written, encode, progress, neighbours[0])
+        digest = write_passages(temporary / PASSAGES, passages.values())
+        files, ties = write_index(temporary / FOLDER, passages, encode, progress, neighbours[0])
         index = ChromaIndex(temporary / FOLDER, name)
         try:
-            index.check(written, encode, len(written) if len(written) <= SEARCH_ALL else SEARCH_SAMPLE)
+            index.check(passages, encode, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
         except CollectionError as error:
             if neighbours[1:]:
-                return _build(folder, written.values(), content, embedder, progress, neighbours[1:])
+                return _build(folder, passages, content, embedder, progress, neighbours[1:])
             raise CollectionError(f"what was built is not published: {error}") from error
         finally:
             index.close()
@@ -325,7 +317,7 @@ def _build(
             number=1 + max((int(one) for one in numbers if one.isdecimal()), default=0),
             embedder=embedder.id,
             dimension=embedder.dimension,
-            count=len(written),
+            count=len(passages),
             ties=ties,
             content_hash=content,
             passages_sha256=digest,
@@ -335,7 +327,6 @@ def _build(
         temporary.rename(folder / manifest.folder)
         sync(folder)
         manifest.write(folder / MANIFEST)
-        texts = np.fromiter((hash(one.content) for one in written.values()), np.int64)
-        return manifest, len(np.unique(texts))
+        return manifest, len({one.content for one in passages.values()})
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -2,14 +2,14 @@
 
 A row is a question: ``passage`` (id), ``question``, ``label`` and ``reason``. The rows of a passage are all of its
 questions, about the passage as it is now: a row that is gone is a question removed, a row that is new is a question
-added. A passage without any row keeps the questions that it has, unless the import prunes. A new question without a
+added. A passage without any row keeps its questions. A new question without a
 label, or one whose label was cleared, is ``complete``: a person vouches for it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from querywright.data.tables import file_rows
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
-from querywright.keyed_lines import of_both
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
@@ -44,25 +43,17 @@ LABELS = (COMPLETE, PARTIAL, NONE)
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import did. A question whose text was edited is one removed and one added.
+    """What an import did.
 
     Args:
-        added: Questions that were not there before.
-        changed: Questions whose label or reason is another.
-        removed: Questions that are not there any more.
-        passages: Passages whose questions were edited or removed.
-        absent: Passages that had questions and have no row in the file.
-        pruned: Whether the questions of these were removed.
+        questions: Questions in the file.
+        edited: Passages whose questions were edited.
         kept: Questions in the index now.
-        ignored: Columns of the file that mean nothing here.
+        ignored: Columns of the file that were not read.
     """
 
-    added: int
-    changed: int
-    removed: int
-    passages: int
-    absent: int
-    pruned: bool
+    questions: int
+    edited: int
     kept: int
     ignored: tuple[str, ...]
 
@@ -100,7 +91,6 @@ def import_questions(
     path: Path,
     *,
     embedder: TextEmbedder,
-    prune: bool = False,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
@@ -112,9 +102,6 @@ def import_questions(
         collection: Name of the collection whose passages the questions are about.
         path: A Parquet file as ``export_questions`` writes it; ``label`` and ``reason`` may be missing.
         embedder: Embeds the kept questions; the one that the collection was built with.
-        prune: Whether the record of a passage is removed when it has questions and no row in the file; the next build
-            writes them anew, if the passage is still there. A record without questions, which no file shows, stays.
-            Default False.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called with (texts embedded, texts in all). Default None.
 
@@ -140,20 +127,11 @@ def import_questions(
             if record != before.get(id):
                 edited[id] = record
         table.raise_problems(path.name, n_rows)
-        absent = {id for id, record in before.items() if record.questions} - given.keys()
-        gone = absent if prune else set[str]()
-        after = sorted({*(before.keys() - gone), *edited})
-        records = of_both(after, edited, before)
+        records = [record for _, record in sorted({**before, **edited}.items())]
         index = publish_questions(collection, records, embedder=embedder, home=home, progress=progress)
-    old = _texts(before[id] for id in (*edited, *gone) if id in before)
-    new = _texts(edited.values())
     return ImportReport(
-        added=len(new.keys() - old.keys()),
-        changed=sum(old[key] != new[key] for key in old.keys() & new.keys()),
-        removed=len(old.keys() - new.keys()),
-        passages=len(edited) + len(gone),
-        absent=len(absent),
-        pruned=prune,
+        questions=n_rows,
+        edited=len(edited),
         kept=index.count,
         ignored=tuple(name for name in table.seen if name not in COLUMNS and not name.startswith("__index")),
     )
@@ -221,7 +199,3 @@ def _edited(
     unread = {question.text for question in old.questions if not question.label}
     vouched = (one if one.label or one.text in unread else replace(one, label=COMPLETE) for one in found)
     return replace(old, digest=current, settings=IMPORTED, questions=tuple(vouched))
-
-
-def _texts(records: Iterable[PassageRecord]) -> dict[tuple[str, str], WrittenQuestion]:
-    return {(record.passage, question.text): question for record in records for question in record.questions}

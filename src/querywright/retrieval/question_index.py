@@ -13,23 +13,20 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.files import json_digest
-from querywright.keyed_lines import KeyedLines
 from querywright.models.embedder import TextEmbedder, Vectors, all_encoded, with_store
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import HeldPassages
+from querywright.retrieval.collection import CollectionPassages
 from querywright.retrieval.generated_questions import (
     COMPLETE,
     fill_command,
@@ -51,7 +48,7 @@ forty hits cost hardly more than five, a second search twice as much."""
 DRAWS_KEPT = 8
 
 
-class QuestionIndex(HeldPassages):
+class QuestionIndex(CollectionPassages):
     """Searches a collection by cosine similarity of the query with the questions that its passages answer.
 
     The collection and its questions are opened as they are published. A question whose passage is gone, or is not any
@@ -89,13 +86,12 @@ class QuestionIndex(HeldPassages):
         self.embedder, self.where = self.plain.embedder, self.plain.where
         self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
-        asked, ids = self._questions._passages, list(self._passages)
-        own, self._complete = [""] * len(asked), np.zeros(len(asked), dtype=bool)
-        for row, question in live_questions(name, asked, self._passages):
-            own[row] = ids[self._passages.row(str(question.metadata["passage"]))]
-            self._complete[row] = question.metadata["label"] == COMPLETE
-        self._live = _Leads(asked, own, np.array(list(map(bool, own))), self.plain.allowed)
-        self._answers = stored_answers(name, self._live, self._passages, home)
+        self._own, self._partial = dict[str, str](), set[str]()
+        for question in live_questions(name, self._questions._passages, self._passages):
+            self._own[question.id] = self._passages[str(question.metadata["passage"])].id
+            if question.metadata["label"] != COMPLETE:
+                self._partial.add(question.id)
+        self._answers = stored_answers(name, self._own, self._passages, home)
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
@@ -136,6 +132,10 @@ class QuestionIndex(HeldPassages):
             InputError: When ``queries`` is a single text or ``k`` is below 1.
         """
         return self.match(queries, k)
+
+    def passing(self, where: Mapping[str, Any]) -> Collection[str]:
+        """Return the ids of the passages that a filter passes."""
+        return self.plain.passing(where)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """The vectors by which ``search`` looks for some texts, in one batch; see ``ChromaRetriever.embed``."""
@@ -254,44 +254,14 @@ class QuestionIndex(HeldPassages):
 
     def _draw(self, filled: bool, coverage: float, keep_partial: bool) -> Answers:
         """The questions that take part, and where they lead."""
-        live = self._live
-        takes = live.takes if keep_partial else live.takes & self._complete
-        leads = replace(live, takes=takes, further=(self._answers or {}) if filled else {})
-        chosen = drawn(leads, len(self._passages), coverage)
-        takes = np.array([question in chosen and bool(leads[question]) for question in live.asked])
-        return Answers(replace(leads, takes=takes), self._times)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Leads(Mapping[str, Sequence[str]]):
-    """Where the questions that take part lead, by their ids: some ten bytes a question.
-
-    Args:
-        asked: All questions.
-        own: Of each, in their order, the id of the passage it was written for.
-        takes: Whether it takes part.
-        allowed: The passages that may be found.
-        further: Which passages answer a question beside its own. Default none.
-    """
-
-    asked: KeyedLines[Passage]
-    own: Sequence[str]
-    takes: NDArray[np.bool_]
-    allowed: Container[str]
-    further: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def __getitem__(self, question: str) -> Sequence[str]:
-        row = self.asked.row(question)
-        if not self.takes[row]:
-            raise KeyError(question)
-        found = dict.fromkeys((self.own[row], *self.further.get(question, ())))
-        return [passage for passage in found if passage in self.allowed]
-
-    def __iter__(self) -> Iterator[str]:
-        return (question for question, takes in zip(self.asked, self.takes.tolist(), strict=True) if takes)
-
-    def __len__(self) -> int:
-        return int(self.takes.sum())
+        asked = [question for question in self._own if keep_partial or question not in self._partial]
+        further, allowed = (self._answers or {}) if filled else {}, self.plain.allowed
+        leads = {}
+        for question in drawn(asked, len(self._passages), coverage):
+            found = dict.fromkeys((self._own[question], *further.get(question, ())))
+            if reached := tuple(passage for passage in found if passage in allowed):
+                leads[question] = reached
+        return Answers(leads, self._times)
 
 
 class Match(NamedTuple):

@@ -18,14 +18,14 @@ from querywright.optimize.rewriter.evidence import LONGEST_PASSAGE, Writer, pass
 from querywright.programs import technique_class
 from querywright.programs.query_cleaning import LONGEST_QUERY
 from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
-from querywright.retrieval.collection import HeldPassages
+from querywright.retrieval.collection import CollectionPassages
 
 TITLES = {"a": "Mercury (planet)", "b": "Venus", "c": "Orbit", "d": "", "e": "venus"}
 TREES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm", "Fir", "Gum", "Hazel", "Ironwood", "Juniper")
 TAUGHT = ("rrr", "multi_query", "rag_fusion", "hcqr", "decomposition")
 
 
-class Held(HeldPassages):
+class Held(CollectionPassages):
     name = fingerprint = "held"
 
     def __init__(self, passages: Sequence[Passage]) -> None:
