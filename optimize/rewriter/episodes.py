@@ -6,10 +6,9 @@ letter by letter, the prompt that the trained model is sent in use.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, local
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 import dspy
 from dspy.adapters.json_adapter import JSONAdapter
-from dspy.lm15 import Request, Response, response_to_events
+from dspy.lm15 import Request, Response
 
 from querywright.data.types import Question
 from querywright.models.adapter import PromptAdapter
@@ -88,7 +87,7 @@ def run_episodes(
     An answer that cannot be read is requested only once: the technique falls back as it does in use.
 
     Args:
-        program: A technique without a reader. A copy of it runs.
+        program: A technique without a reader.
         questions: One per episode; a question may occur several times.
         answer: Answers in the place of the LM; called in several threads.
         limits: Limits of the values of an answer. None for no limits. Default: those of a rewriter.
@@ -97,11 +96,11 @@ def run_episodes(
 
     def run(numbered: tuple[int, Question]) -> Episode:
         place, question = numbered
-        mine, engine = copy.deepcopy(program), _FunctionEngine(place, answer, limits)
-        mine.technique.writer_lm = engine.lm()
+        engine = _FunctionEngine(place, answer, limits)
         prediction = error = None
         try:
-            prediction = mine(**question.inputs)
+            with asking(engine.lm()), dspy.context(adapter=_EpisodeAdapter(engine)):
+                prediction = program(**question.inputs)
         except Exception as raised:
             error = failure_kind(raised)
             if error is None:
@@ -109,8 +108,7 @@ def run_episodes(
         turns = tuple(engine.turns.values())
         return Episode(question, turns, tuple(engine.read.get(turn.number) for turn in turns), prediction, error)
 
-    with asking(_FunctionEngine(0, answer).lm()), dspy.context(adapter=_EpisodeAdapter()):
-        episodes = bounded_map(run, list(enumerate(questions)), threads=threads)
+    episodes = bounded_map(run, list(enumerate(questions)), threads=threads)
     for one in episodes:
         if isinstance(one, Exception):
             raise one
@@ -121,8 +119,8 @@ class _Asked(BaseException):
     """Ends a program at its first request; no technique may treat it as a failure."""
 
 
-def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
-    """Run a program up to its first request to the LM and return the prompt and the schema."""
+def first_prompt(run: Callable[[], Any]) -> Messages:
+    """Run a program up to its first request to the LM and return the prompt."""
 
     def answer(turn: Turn) -> str:
         raise _Asked
@@ -130,8 +128,7 @@ def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
     engine = _FunctionEngine(0, answer)
     with asking(engine.lm()), suppress(_Asked):
         run()
-    first = next(iter(engine.turns.values()))
-    return first.messages, first.schema
+    return next(iter(engine.turns.values())).messages
 
 
 class _FunctionEngine(Shared):
@@ -170,24 +167,16 @@ class _FunctionEngine(Shared):
         self.read[turn.number] = json_text(values)
         return values
 
-    def stream(self, request: Request) -> Iterator[Any]:
-        return iter(response_to_events(self.complete(request)))
-
 
 class _EpisodeAdapter(PromptAdapter):
     """The adapter of all programs, but an answer is read within its limits and requested only once."""
 
-    def __call__(self, lm: Any, *given: Any, **more: Any) -> list[dict[str, Any]]:
-        engine = getattr(lm, "engine", None)
-        if not isinstance(engine, _FunctionEngine):
-            return super().__call__(lm, *given, **more)
-        return list(JSONAdapter.__call__(_LimitingAdapter(engine), lm, *given, **more))
-
-
-class _LimitingAdapter(PromptAdapter):
     def __init__(self, engine: _FunctionEngine) -> None:
         super().__init__(grammar=True)
         self._engine = engine
+
+    def __call__(self, *given: Any, **more: Any) -> list[dict[str, Any]]:
+        return list(JSONAdapter.__call__(self, *given, **more))
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         return self._engine.limited(super().parse(signature, completion))

@@ -11,7 +11,6 @@ import dspy
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import metric_named
 from querywright.optimize.rewriter.episodes import Episode
-from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.rag import RAG
 from querywright.retrieval.replay import searched_by
 
@@ -41,10 +40,8 @@ class Reward:
     """
 
     def __init__(self, program: RAG, metric: str = "ndcg@10") -> None:
-        technique = program.technique
-        self._retriever: Any = searched_by(technique.retriever)
-        named = MAX_PASSAGES.name in technique.knobs
-        self._passages = technique.max_passages if named else int(MAX_PASSAGES.default)
+        self._retriever: Any = searched_by(program.technique.retriever)
+        self._passages = program.technique.max_passages
         self._measured = metric_named(metric)
         self._known: dict[str, float] = {}
 

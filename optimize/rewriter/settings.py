@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import dspy
 
 from querywright.data.splits import Splits, asked_of
-from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.metrics.dspy_metrics import metric_named, needs
+from querywright.metrics.dspy_metrics import needs, scorable
 from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.programs import RAG, make_program, technique_class
@@ -93,23 +93,20 @@ class TrainingInputs:
 
 def check_collection(settings: TrainSettings, inputs: TrainingInputs) -> None:
     """Raise ``InputError`` if no pairs can be collected."""
-    _check_parts(inputs.splits, "train")
     check_taught(_technique(settings))
-    _check_metric(settings.metric, inputs.splits, "train")
+    _check_questions(settings.metric, inputs.splits, "train")
 
 
 def check_training(settings: TrainSettings, inputs: TrainingInputs) -> None:
     """Raise ``InputError`` if the training cannot succeed, before anything is loaded."""
     pairs, splits = inputs.pairs, inputs.splits
     technique = _technique(settings)
-    reinforced = ("train",) if settings.steps else ()
-    _check_parts(splits, *reinforced, "dev")
     if settings.steps and technique.LM_STAGES > 1:
         raise InputError(
             f"{settings.technique} calls its LM in several stages, but the reinforcement trains techniques that call "
             "it once, such as rrr; give --steps 0 for a warm-up alone, or another technique"
         )
-    _check_metric(settings.metric, splits, *reinforced, "dev")
+    _check_questions(settings.metric, splits, *(("train",) if settings.steps else ()), "dev")
     leaking = _leaking(pairs, splits, inputs.collection)
     if leaking:
         raise InputError(
@@ -135,31 +132,16 @@ def _technique(settings: TrainSettings) -> Any:
     return technique
 
 
-def _check_parts(splits: Splits, *parts: str) -> None:
-    for name in parts:
-        if not getattr(splits, name):
-            raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
-
-
-def _check_metric(metric: str, splits: Splits, *parts: str) -> None:
-    """Raise if the metric is not a metric of retrieval, or if no question of a part has the labels that it needs."""
-    metric_named(metric)
+def _check_questions(metric: str, splits: Splits, *parts: str) -> None:
+    """Raise if the metric is not a metric of retrieval, or if it can score no question of a part."""
     if "reader" in needs(metric):
         raise InputError(f"{metric} needs a reader; a rewriter is measured by what it retrieves, such as ndcg@10")
     for part in parts:
-        _check_labels(metric, needs(metric), part, getattr(splits, part))
-
-
-def _check_labels(metric: str, wanted: Collection[str], part: str, questions: Sequence[Question]) -> None:
-    for name, label, present in (
-        ("evidence", "labelled evidence", any(one.evidence for one in questions)),
-        ("answer", "right answers", any(one.answers for one in questions)),
-    ):
-        if name in wanted and not present:
-            raise InputError(
-                f"{metric} needs {label}, but none of the {len(questions)} {part} questions has any; label them, or "
-                "take another --metric (ndcg@10 needs evidence, hit answers)"
-            )
+        questions = getattr(splits, part)
+        if not questions:
+            raise InputError(f"there is no {part} question: 1 more is needed; give more questions or other --sizes")
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # questions that are left out
+            scorable(metric, [one.to_example() for one in questions])
 
 
 def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> int:

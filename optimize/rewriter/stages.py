@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.errors import InputError, ModelError, QuerywrightError
+from querywright.errors import ModelError, QuerywrightError
 from querywright.models.hf import Base, encode, encode_completion, prompt_text, quietly_training
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.episodes import first_asked, run_episodes
+from querywright.optimize.rewriter.episodes import first_prompt, run_episodes
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.settings import TrainSettings
@@ -139,10 +139,10 @@ def reinforce(
         The facts for the card, and the log.
 
     Raises:
-        InputError: No question of a part can be scored.
-        TrainingError: The loss is not finite.
+        TrainingError: The loss is not finite, or a question fails.
     """
     with quietly_training():
+        from peft import get_peft_model_state_dict, set_peft_model_state_dict
         from transformers import EarlyStoppingCallback
         from trl import GRPOConfig, GRPOTrainer
 
@@ -175,17 +175,17 @@ def reinforce(
             model=base.model,
             reward_funcs=rewarder(program, reward, [*train, *dev], settings.threads),
             args=arguments,
-            train_dataset=_prompts(base, program, reward, train, "train"),
-            eval_dataset=_prompts(base, program, reward, dev, "dev"),
+            train_dataset=_prompts(base, program, reward, train),
+            eval_dataset=_prompts(base, program, reward, dev),
             processing_class=base.tokenizer,
             callbacks=[EarlyStoppingCallback(PATIENCE)],
         )
-    start = _weights(base.model)
+    start = {name: one.detach().clone() for name, one in get_peft_model_state_dict(base.model).items()}
     log = _run(trainer, REINFORCE, progress)
     rewards = {line["step"]: line["eval_reward"] for line in log if "eval_reward" in line}
     best = max(rewards, key=lambda step: rewards[step])
     if not best:
-        _set_weights(base.model, start)
+        set_peft_model_state_dict(base.model, start)
     flat = sum(line.get("frac_reward_zero_std") == _FLAT for line in log)
     facts = {"steps": trainer.state.global_step, "best_step": best, "first": rewards[0], "best": rewards[best]}
     return facts | {"flat": flat}, log
@@ -219,21 +219,16 @@ def _row(tokenizer: Any, pair: Pair) -> dict[str, list[int]]:
     }
 
 
-def _prompts(base: Base, program: Any, reward: Reward, questions: Sequence[Question], part: str) -> Any:
+def _prompts(base: Base, program: Any, reward: Reward, questions: Sequence[Question]) -> Any:
     """Return a data set of the prompts of the questions that can be scored."""
     from datasets import Dataset
 
     values = reward.plain_values(questions)
     rows = [
-        {"prompt": prompt_text(base.tokenizer, first_asked(partial(program, **one.inputs))[0]), "question": one.id}
+        {"prompt": prompt_text(base.tokenizer, first_prompt(partial(program, **one.inputs))), "question": one.id}
         for one, value in zip(questions, values, strict=True)
         if not math.isnan(value)
     ]
-    if not rows:
-        raise InputError(
-            f"none of the {len(questions)} {part} questions can be scored: they lack what the metric needs (evidence, "
-            "or a right answer); give labelled questions or another --metric"
-        )
     return Dataset.from_list(rows)
 
 
@@ -279,15 +274,3 @@ def _run(trainer: Any, stage: str, progress: Progress | None) -> list[dict[str, 
         trainer.train(resume_from_checkpoint=get_last_checkpoint(trainer.args.output_dir))
     log = [{name: value for name, value in line.items() if "/" not in name} for line in trainer.state.log_history]
     return [{"stage": stage, **line} for line in log]
-
-
-def _weights(model: Any) -> dict[str, Any]:
-    from peft import get_peft_model_state_dict
-
-    return {name: one.detach().clone() for name, one in get_peft_model_state_dict(model).items()}
-
-
-def _set_weights(model: Any, tensors: dict[str, Any]) -> None:
-    from peft import set_peft_model_state_dict
-
-    set_peft_model_state_dict(model, tensors)

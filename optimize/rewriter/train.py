@@ -11,29 +11,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from querywright.data.splits import Splits, data_hash
 from querywright.errors import InputError
 from querywright.files import json_digest, jsonable, locked
 from querywright.models.hf import load_base
-from querywright.models.rewriters import save_weights, write_rewriter
+from querywright.models.rewriters import Rewriter, save_weights, write_rewriter
 from querywright.optimize.comparison import Compared, compare
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judged_metrics
+from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
-from querywright.optimize.rewriter.evaluation import (
-    METRICS,
-    TRAINED,
-    UNTRAINED,
-    rewriter_card,
-    standing,
-)
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings, check_training
 from querywright.optimize.rewriter.stages import REINFORCE, WARMUP, adapt, reinforce, warm_up
+from querywright.optimize.significance import verdict_on
+from querywright.optimize.tables import percent
 from querywright.programs import make_program
+
+UNTRAINED, TRAINED = "untrained", "trained"
+"""The technique with the embedded model, and with the rewriter."""
+
+METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
+"""Metrics of every rewriter if evidence is labelled."""
+
+DEEPEST = 10
+"""Passages that the deepest of these metrics looks at."""
+
+_WARNINGS = {
+    "loss": "WORSE than the question as it is written: do not use this rewriter",
+    "no gain shown": "no gain over the question as it is written was shown",
+}
 
 LOCK = "training.lock"
 DEV_PAIRS = 0.1
@@ -42,20 +52,9 @@ _OF_THE_CARD = ("technique", "knobs", "metric", "threads")
 """Settings that the card has at another place, or that belong to the machine."""
 
 
-class TrainingResult(NamedTuple):
-    """Result of a training: the rewriter's folder, the content of its ``card.json``, and its comparisons with the
-    baseline on dev and on test (None if there are no test questions).
-    """
-
-    folder: Path
-    card: Mapping[str, Any]
-    dev: Compared
-    test: Compared | None
-
-
 def train(
     settings: TrainSettings, inputs: TrainingInputs, *, out: Path, work: Path, progress: Progress | None = None
-) -> TrainingResult:
+) -> Rewriter:
     """Train a rewriter.
 
     Args:
@@ -65,6 +64,9 @@ def train(
         work: Folder of the checkpoints of all trainings. Each training has a folder in it, named by its settings and
             data, which is deleted at its end.
         progress: Called with the name of the work, how much is done, and how much there is.
+
+    Returns:
+        The rewriter; its card compares it with the baseline on dev and, if there are test questions, on test.
 
     Raises:
         InputError: An input is wrong or too small, or another process runs the same training.
@@ -82,7 +84,7 @@ def train(
 
 def _trained(
     settings: TrainSettings, inputs: TrainingInputs, out: Path, work: Path, progress: Progress | None
-) -> TrainingResult:
+) -> Rewriter:
     base = load_base()
     base = base._replace(model=adapt(base, settings.rank, settings.seed))
     stages: dict[str, dict[str, Any]] = {}
@@ -109,8 +111,7 @@ def _trained(
     found = _compared(settings, inputs, f"rewriter:{work / out.name}", progress)
     card = _card(settings, inputs, facts["techniques"], stages, found)
     readme = rewriter_card(out.name, card, found)
-    write_rewriter(out, weights, card=card, readme=readme, curve=jsonable(curve), **facts)
-    return TrainingResult(out, card, found["dev"], found.get("test"))
+    return write_rewriter(out, weights, card=card, readme=readme, curve=jsonable(curve), **facts)
 
 
 def _compared(
@@ -168,13 +169,41 @@ def _card(
     return card
 
 
+def standing(found: Compared, metric: str) -> dict[str, str | None]:
+    """Return how the rewriter compares with the baseline in a metric.
+
+    Returns:
+        ``verdict`` (``gain``, ``no gain shown``, ``loss``, or ``not measured`` if no question could be scored), the
+        ``sentence`` of the paired test, and ``warning``, a sentence unless the verdict is a gain.
+    """
+    one = next((one for one in found.comparisons if (one.metric, one.arm) == (metric, TRAINED)), None)
+    if one is None or not one.test.n:
+        sentence = f"{metric}: no question was scored"
+        return {"verdict": "not measured", "sentence": sentence, "warning": _WARNINGS["no gain shown"]}
+    word, _ = verdict_on({metric: one.test})
+    lower = "; its mean is below" if word == "no gain shown" and one.test.difference < 0 else ""
+    warning = _WARNINGS[word] + lower if word in _WARNINGS else None
+    return {"verdict": word, "sentence": one.sentence, "warning": warning}
+
+
+def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Compared]) -> str:
+    """Return the README.md of a rewriter, from its folder's name, its ``card.json`` and its arms on dev and test."""
+    parts = [
+        {
+            "name": part,
+            "metrics": (metrics := found.arm(found.baseline).metrics),
+            "rows": [[one.name, len(one.rows), *(percent(one.mean(name)) for name in metrics)] for one in found.arms],
+            "sentences": [one.sentence for one in found.comparisons if one.arm == TRAINED],
+        }
+        for part, found in measured.items()
+    ]
+    return render("rewriter.md", name=name, card=card, parts=parts)
+
+
 def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
     """Return pairs to learn from, and pairs of other questions to choose the epoch by."""
-
-    def order(key: tuple[str, str]) -> tuple[str, tuple[str, str]]:
-        return sha256(f"{seed}\0pairs\0{key[0]}".encode()).hexdigest(), key
-
-    keys = sorted({pair.key for pair in pairs}, key=order)
+    mixed = {key: sha256(f"{seed}\0pairs\0{key[0]}".encode()).hexdigest() for key in sorted({one.key for one in pairs})}
+    keys = sorted(mixed, key=lambda key: mixed[key])
     chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))])
     return [one for one in pairs if one.key not in chosen], [one for one in pairs if one.key in chosen]
 

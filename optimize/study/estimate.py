@@ -20,7 +20,7 @@ from querywright.models.lm import engine_of
 from querywright.models.response_parsing import text_response
 from querywright.optimize.objectives import objectives_of
 from querywright.optimize.optimizers import OPTIMIZERS
-from querywright.optimize.rewriter.episodes import Messages, Turn, first_asked, run_episodes
+from querywright.optimize.rewriter.episodes import Messages, Turn, first_prompt, run_episodes
 from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.holdout import FRONT
 from querywright.optimize.study.space import Space, TechniqueSpace, largest, predictors_of, reads_for
@@ -143,7 +143,7 @@ def _dry_run(
             if program.reader is not None:
                 read: Any = program.reader
                 found = {"passages": one.prediction.passages, "findings": one.prediction.findings}
-                prompts.append(first_asked(partial(read, **one.question.inputs, **found))[0])
+                prompts.append(first_prompt(partial(read, **one.question.inputs, **found)))
     return calls, max((sum(len(text) + 1 for _, text in one) for one in prompts), default=0)
 
 

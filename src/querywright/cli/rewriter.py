@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,13 +11,13 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_place
 from querywright.cli.compile import Sizes, split_sizes
-from querywright.cli.show import emit, note, progress, say, show_facts, show_scores, show_verdicts
+from querywright.cli.show import emit, note, progress, say, show_facts
 from querywright.data import split_questions
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
+    from querywright.models.rewriters import Rewriter
     from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings
-    from querywright.optimize.rewriter.train import TrainingResult
 
 rewriter_app = opt.make_app("rewriter", "Teach a small model to write what techniques search for.")
 
@@ -48,16 +45,16 @@ class RewriteOptions:
         """Return the settings of a training or a collection, checked."""
         from querywright.metrics.dspy_metrics import metric_named
         from querywright.named import knob_values
-        from querywright.optimize.rewriter.evaluation import DEEPEST
         from querywright.optimize.rewriter.settings import TrainSettings
+        from querywright.optimize.rewriter.train import DEEPEST
         from querywright.programs import technique_class
 
         knobs = knob_values(technique, search.knobs)
         metric_named(self.metric)
         # By default as many passages as the metric and the metrics of the card look at.
-        default = next((one.default for one in technique_class(technique).KNOBS if one.name == "max_passages"), None)
-        if default is not None:
-            knobs = {"max_passages": max(int(self.metric.partition("@")[2] or 0), default, DEEPEST), **knobs}
+        defaults = {one.name: one.default for one in technique_class(technique).KNOBS}
+        most = max(int(self.metric.partition("@")[2] or 0), defaults.get("max_passages", 0), DEEPEST)
+        knobs = {"max_passages": most, **knobs}
         return TrainSettings(technique, knobs, metric=self.metric, seed=self.seed, threads=run.threads or 4, **training)
 
     def inputs(
@@ -129,18 +126,9 @@ def train_command(
     inputs = rewrites.inputs(
         technique, data, search, workspace, pairs=pairs, open_lm=lambda name: opt.LMOptions(name).beside(workspace)
     )
-    try:
-        with progress("opening base and data") as update:
-            result = train(settings, inputs, out=save_to, work=output.folder / "training", progress=update)
-    except KeyboardInterrupt:
-        note(f"to resume from the last checkpoint: {shlex.join(sys.argv)}")
-        raise
-
-    def shown() -> None:
-        _show_result(result)
-        say(f"rewriter: {save_to}")
-
-    emit(output.as_json, {"rewriter": save_to.name, **result.card}, shown)
+    with progress("opening base and data") as update:
+        result = train(settings, inputs, out=save_to, work=output.folder / "training", progress=update)
+    _show(result, output.as_json)
 
 
 @rewriter_app.command(name="collect")
@@ -195,7 +183,10 @@ def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
     """
     from querywright.models.rewriters import read_rewriter
 
-    rewriter = read_rewriter(path)
+    _show(read_rewriter(path), as_json)
+
+
+def _show(rewriter: Rewriter, as_json: bool) -> None:
     facts = {"name": rewriter.name, "identity": rewriter.identity}
 
     def shown() -> None:
@@ -203,17 +194,3 @@ def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
         say((rewriter.path / "README.md").read_text(encoding="utf-8"))
 
     emit(as_json, {**facts, **rewriter.card}, shown)
-
-
-def _show_result(result: TrainingResult) -> None:
-    card: Mapping[str, Any] = result.card
-    for name, found in (("dev", result.dev), ("test", result.test)):
-        if found is None:
-            continue
-        standing = card["standing"][name]
-        show_scores(f"{name}, {len(found.arms[0].rows)} questions", found.arms, verbose=False)
-        show_verdicts([one for one in found.comparisons if one.metric == card["metric"]], verbose=False)
-        if standing["warning"]:
-            say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "loss" else "bold")
-    for one in card["notes"]:
-        say(one, style="bold")

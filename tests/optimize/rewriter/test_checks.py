@@ -18,10 +18,9 @@ from querywright.errors import InputError
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
-from querywright.optimize.rewriter.evaluation import TRAINED, standing
 from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
 from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings, check_collection, check_training
-from querywright.optimize.rewriter.train import split_pairs
+from querywright.optimize.rewriter.train import TRAINED, split_pairs, standing
 from querywright.optimize.significance import against
 
 QUESTIONS = [
@@ -83,11 +82,23 @@ def without(field: str, *parts: str) -> Splits:
         ({"metric": "accuracy"}, {}, "accuracy needs a reader"),
         ({"technique": "plain"}, {}, "plain writes nothing with an LM"),
         ({"technique": "hcqr", "steps": 1}, {}, "hcqr calls its LM in several stages.* --steps 0"),
-        ({"steps": 1}, {"splits": without("evidence", "train")}, "none of the 16 train questions"),
-        ({"steps": 1}, {"splits": without("evidence", "dev")}, "none of the 4 dev"),
-        ({"steps": 1, "metric": "hit"}, {"splits": without("answer", "train")}, "hit needs right answ"),
+        (
+            {"steps": 1},
+            {"splits": without("evidence", "train")},
+            "none of the 16 .* recall@5 needs labelled evidence",
+        ),
+        ({"steps": 1}, {"splits": without("evidence", "dev")}, "none of the 4 examples can be scored"),
+        (
+            {"steps": 1, "metric": "hit"},
+            {"splits": without("answer", "train")},
+            "none of the 16 .* hit needs",
+        ),
         ({"technique": "step_back"}, {"check": check_collection}, "but not step_back"),
-        ({}, {"check": check_collection, "splits": without("evidence", "train")}, "none of the 16 train questions"),
+        (
+            {},
+            {"check": check_collection, "splits": without("evidence", "train")},
+            "none of the 16 .* recall@5 needs labelled evidence",
+        ),
     ],
 )
 def test_a_training_that_cannot_succeed_is_refused_with_what_is_missing(

@@ -13,12 +13,12 @@ import pytest
 from querywright.cli.main import run
 from querywright.data.splits import Splits
 from querywright.models.hf import Base
-from querywright.models.rewriters import read_rewriter
+from querywright.models.rewriters import Rewriter
 from querywright.optimize.rewriter import train as training
 from querywright.optimize.rewriter.collect import collect
 from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings
 from querywright.optimize.rewriter.stages import TrainingError
-from querywright.optimize.rewriter.train import TrainingResult, train
+from querywright.optimize.rewriter.train import train
 
 pytest.importorskip("trl")
 TINY = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
@@ -35,7 +35,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, make_world: Any, make_engine
     def write(asked: Any) -> str:
         return json.dumps({"thought": "look it up", "queries": [f"key of {asked.number}"]})
 
-    def run(name: str = "run", progress: Any = None, **changes: Any) -> TrainingResult:
+    def run(name: str = "run", progress: Any = None, **changes: Any) -> Rewriter:
         given = replace(inputs, pairs=pairs, open_lm=lambda name: make_lm(make_engine(write=write)))
         place = folder / name
         with pytest.MonkeyPatch.context() as patch:
@@ -52,8 +52,8 @@ def trained(small: Any) -> Any:
 
 
 def test_a_whole_training(trained: Any) -> None:
-    made = read_rewriter(trained.folder)
-    card, readme = made.card, (trained.folder / "README.md").read_text(encoding="utf-8")
+    made, card = trained, trained.card
+    readme = (trained.path / "README.md").read_text(encoding="utf-8")
     assert (made.techniques, made.base.name, made.recipe) == (("rrr",), "embedded", "reinforce")
     assert [arm["arm"] for arm in card["test"]["arms"]] == ["no rewriting", "untrained", "trained"]
     warmup, reinforced = card["stages"]["warmup"], card["stages"]["reinforce"]
@@ -63,13 +63,13 @@ def test_a_whole_training(trained: Any) -> None:
     assert (reinforced["steps"], reinforced["best_step"], reinforced["flat"]) == (2, 0, 2)  # it writes no JSON yet
     assert card["standing"]["dev"]["verdict"] == "no gain shown"
     assert (card["data"]["train"]["n"], card["settings"]["lr"]) == (22, 0.01)
-    assert str(trained.folder.parent) not in json.dumps(card)
-    curve = [json.loads(line) for line in (trained.folder / "curve.jsonl").read_text().splitlines()]
+    assert str(trained.path.parent) not in json.dumps(card)
+    curve = [json.loads(line) for line in (trained.path / "curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in curve if line["stage"] == "reinforce" and "reward" in line] == [1, 2]
     assert "2 of 2 steps of the reinforcement taught nothing" in readme
     assert "--writer-lm path/to/out" in readme
-    assert not list((trained.folder.parent / "work").iterdir()), "checkpoints are deleted at the end"
-    assert run(["rewriter", "show", str(trained.folder)]) == 0
+    assert not list((trained.path.parent / "work").iterdir()), "checkpoints are deleted at the end"
+    assert run(["rewriter", "show", str(trained.path)]) == 0
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_an_interrupted_training_resumes(small: Any, trained: Any, stage: str, s
     made = small(f"ended-{stage}", progress)
     assert ("warmup", 1) not in seen[before:], "the first epoch is not repeated"
     assert made.card["stages"]["warmup"] == trained.card["stages"]["warmup"]
-    weights = (one.folder / "adapter.safetensors" for one in (made, trained))
+    weights = (one.path / "adapter.safetensors" for one in (made, trained))
     assert next(weights).read_bytes() == next(weights).read_bytes()
 
 
