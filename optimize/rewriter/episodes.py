@@ -24,6 +24,7 @@ from querywright.models.constrained_decoding import Form, Schema, apostrophes, c
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.local_engine import messages_of, schema_of
 from querywright.models.response_parsing import text_response
+from querywright.models.rewriters import REWRITER_LIMITS
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.pool import bounded_map
@@ -32,11 +33,6 @@ from querywright.shared import Shared
 
 Messages = tuple[tuple[str, str], ...]
 """A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""
-
-REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
-"""Limits of what a rewriter may write if a technique has none: room for a whole question. A rewriter learns when to
-end, so its limits are wider than those of the embedded model.
-"""
 
 _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 

@@ -1,4 +1,4 @@
-"""A teacher that is no LM: rewrites made of what a question's labelled evidence is about.
+"""Make rewrites from the labelled evidence of questions, without an LM.
 
 The titles of passages are what a collection calls things. Those that stand in a question are the names that have to be
 looked up, and the evidence tells them from its other words. Where the options can be seen, they say in the collection's
@@ -65,7 +65,6 @@ def taught_by_evidence(
     the same can be tried, is learnt from all of them, so that a rule is learnt and not what was lucky; where the
     question alone is best, that it is to be left alone.
     """
-    check_taught(technique)
     retriever: Any = searched_by(technique.retriever)
     held = retriever if isinstance(retriever, HeldPassages) else None
     signature: Any = technique.predictors()[0].signature
@@ -193,8 +192,8 @@ def check_taught(technique: Technique) -> None:
     """Refuse a technique that evidence cannot teach."""
     if technique.NAME not in TAUGHT:
         raise InputError(
-            f"the teacher 'evidence' can teach {', '.join(TAUGHT)}, but not {technique.NAME}; give an LM as the "
-            "teacher (--teacher)"
+            f"evidence can teach {', '.join(TAUGHT)}, but not {technique.NAME}; take one of these, or write the pairs "
+            "yourself (rewriter train --pairs FILE)"
         )
 
 

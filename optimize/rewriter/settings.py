@@ -13,6 +13,7 @@ import dspy
 from querywright.data.splits import Splits, asked_of
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import needs, scorable
+from querywright.models.lm import resolve_lm
 from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.programs import RAG, make_program, technique_class
@@ -76,15 +77,14 @@ class TrainingInputs:
         retriever: Searches the collection.
         collection: Name of the collection.
         pairs: Pairs for the warm-up.
-        open_lm: Opens the LM of a name such as ``embedded`` or ``rewriter:PATH``, to measure the rewriter in use. A
-            collection of pairs does not need it.
+        open_lm: Opens the LM of a name such as ``embedded`` or ``rewriter:PATH``, to measure the rewriter in use.
     """
 
     splits: Splits
     retriever: Any
     collection: str
     pairs: Sequence[Pair] = ()
-    open_lm: Callable[[str], dspy.LM] | None = None
+    open_lm: Callable[[str], dspy.LM] = resolve_lm
 
     def program(self, settings: TrainSettings) -> RAG:
         """Return the technique to train, without a reader."""

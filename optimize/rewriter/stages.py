@@ -43,7 +43,6 @@ PATIENCE = 5
 """Measurements without a better one after which the reinforcement ends."""
 
 _AT_A_TIME = 2  # pairs in memory at a time
-_FLAT = 1.0  # share of questions whose samples all had the same reward
 
 
 class TrainingError(QuerywrightError):
@@ -186,7 +185,7 @@ def reinforce(
     best = max(rewards, key=lambda step: rewards[step])
     if not best:
         set_peft_model_state_dict(base.model, start)
-    flat = sum(line.get("frac_reward_zero_std") == _FLAT for line in log)
+    flat = sum(line.get("frac_reward_zero_std") == 1.0 for line in log)  # no sample differs from the others
     facts = {"steps": trainer.state.global_step, "best_step": best, "first": rewards[0], "best": rewards[best]}
     return facts | {"flat": flat}, log
 
@@ -212,11 +211,7 @@ def rewarder(program: RAG, reward: Reward, questions: Sequence[Question], thread
 def _row(tokenizer: Any, pair: Pair) -> dict[str, list[int]]:
     prompt = encode(tokenizer, prompt_text(tokenizer, pair.messages))
     completion = encode_completion(tokenizer, pair.text)
-    return {
-        "input_ids": prompt + completion,
-        "attention_mask": [1] * len(prompt + completion),
-        "labels": [-100] * len(prompt) + completion,
-    }
+    return {"input_ids": prompt + completion, "labels": [-100] * len(prompt) + completion}
 
 
 def _prompts(base: Base, program: Any, reward: Reward, questions: Sequence[Question]) -> Any:

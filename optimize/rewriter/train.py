@@ -23,7 +23,6 @@ from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING, today
-from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings, check_training
 from querywright.optimize.rewriter.stages import REINFORCE, WARMUP, adapt, reinforce, warm_up
@@ -45,11 +44,8 @@ _WARNINGS = {
     "no gain shown": "no gain over the question as it is written was shown",
 }
 
-LOCK = "training.lock"
 DEV_PAIRS = 0.1
 """Share of the questions whose pairs choose the epoch of the warm-up."""
-_OF_THE_CARD = ("technique", "knobs", "metric", "threads")
-"""Settings that the card has at another place, or that belong to the machine."""
 
 
 def train(
@@ -76,7 +72,7 @@ def train(
     check_training(settings, inputs)
     folder = work / f"{out.name}-{_digest(settings, inputs)[:12]}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder / LOCK, InputError("another process runs this training; wait until it has ended")):
+    with locked(folder / "training.lock", InputError("another process runs this training; wait until it has ended")):
         result = _trained(settings, inputs, out, folder, progress)
     shutil.rmtree(folder)
     return result
@@ -104,8 +100,6 @@ def _trained(
         "techniques": sorted(techniques),
         "recipe": REINFORCE if settings.steps else "warm-up",
         "created": today(),
-        "max_chars": REWRITER_LIMITS.max_chars,
-        "max_items": REWRITER_LIMITS.max_items,
     }
     write_rewriter(work / out.name, weights, card={}, readme="", **facts)
     found = _compared(settings, inputs, f"rewriter:{work / out.name}", progress)
@@ -118,7 +112,6 @@ def _compared(
     settings: TrainSettings, inputs: TrainingInputs, rewriter: str, progress: Progress | None
 ) -> dict[str, Compared]:
     """Compare the technique with the rewriter and with the embedded model with the baseline, on dev and test."""
-    assert inputs.open_lm is not None
     labelled = any(question.evidence for question in inputs.splits.dev)
     metrics = judged_metrics(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
     embedded = inputs.open_lm("embedded")
@@ -159,7 +152,7 @@ def _card(
             "collection": inputs.collection,
             "fingerprint": inputs.retriever.fingerprint,
             "data": data_facts(inputs.splits),
-            "settings": {name: value for name, value in asdict(settings).items() if name not in _OF_THE_CARD},
+            "settings": asdict(settings),
             "stages": stages,
             "standing": {name: standing(one, settings.metric) for name, one in found.items()},
             "notes": notes,

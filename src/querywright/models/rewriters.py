@@ -31,6 +31,10 @@ _LIBRARIES = ("querywright", "torch", "transformers", "peft", "trl")
 
 FILES = (MANIFEST, *_WEIGHTS, CARD, CURVE, README)
 """The files of a rewriter."""
+REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
+"""Limits of what a rewriter may write if a technique has none: room for a whole question. A rewriter learns when to
+end, so its limits are wider than those of the embedded model.
+"""
 KEPT = "rewriters"
 """The folder of a workspace that holds copies of rewriters, each in a folder named by its checksum."""
 
@@ -124,8 +128,6 @@ def write_rewriter(
     card: Mapping[str, Any],
     readme: str,
     curve: Sequence[Mapping[str, Any]] = (),
-    max_chars: int = 240,
-    max_items: int = 5,
 ) -> Rewriter:
     """Write a rewriter; an older one at the same place is replaced whole or not at all.
 
@@ -156,8 +158,8 @@ def write_rewriter(
             techniques=tuple(sorted(techniques)),
             recipe=recipe,
             created=created,
-            max_chars=max_chars,
-            max_items=max_items,
+            max_chars=REWRITER_LIMITS.max_chars,
+            max_items=REWRITER_LIMITS.max_items,
             versions={name: version(name) for name in _LIBRARIES if find_spec(name)},
             files=file_digests(folder, sorted({*FILES} - {MANIFEST})),
         ).write(folder / MANIFEST, mode=SHARED)
