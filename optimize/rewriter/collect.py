@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from querywright.data.splits import asked_of
+from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.episodes import Episode, Turn, run_episodes
 from querywright.optimize.rewriter.evidence import Writer, taught_by_evidence
@@ -74,6 +75,8 @@ def collect(settings: TrainSettings, inputs: TrainingInputs, *, progress: Progre
 
     writer = taught_by_evidence(program.technique, train, rewards, reward.found, progress)
     scored = [(episode, score) for episode, score in play(writer).values() if not math.isnan(score.reward)]
+    if not scored:
+        raise InputError(f"no rewrite of the {len(train)} train questions could be scored, because searches failed")
     plain, best = (fmean(values) for values in zip(*((one.plain, one.value) for _, one in scored), strict=True))
     pairs = [
         Pair(

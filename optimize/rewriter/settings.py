@@ -64,8 +64,6 @@ class TrainSettings:
                 if not (0 <= value < math.inf and (value or may_be_zero)):
                     least = "0 or more" if may_be_zero else "more than 0"
                     raise InputError(f"{name} of a training must be {least}, but got {value}")
-        if self.group == 1:
-            raise InputError("group of a training must be 2 or more, but got 1: samples are compared with each other")
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,8 @@ def warm_up(
     )
     log = _run(trainer, WARMUP, progress)
     losses = [line["eval_loss"] for line in log if "eval_loss" in line]
-    best = losses.index(min(losses)) + 1
-    return {"steps": trainer.state.global_step, "pairs": len(train), "losses": losses, "best_epoch": best}, log
+    facts = {"steps": trainer.state.global_step, "pairs": len(train), "losses": losses}
+    return facts | {"best_epoch": losses.index(min(losses)) + 1}, log
 
 
 def reinforce(

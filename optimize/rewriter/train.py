@@ -83,10 +83,9 @@ def _trained(
 ) -> Rewriter:
     base = load_base()
     base = base._replace(model=adapt(base, settings.rank, settings.seed))
-    stages: dict[str, dict[str, Any]] = {}
-    stages[WARMUP], curve = warm_up(base, *split_pairs(inputs.pairs, settings.seed), work / WARMUP, settings, progress)
+    warmup, curve = warm_up(base, *split_pairs(inputs.pairs, settings.seed), work / WARMUP, settings, progress)
     sources = Counter(f"{pair.technique}, {pair.data}" if pair.data else pair.technique for pair in inputs.pairs)
-    stages[WARMUP]["given"] = dict(sorted(sources.items()))
+    stages = {WARMUP: warmup | {"given": dict(sorted(sources.items()))}}
     techniques = {pair.technique for pair in inputs.pairs}
     if settings.steps:
         splits, program = inputs.splits, inputs.program(settings)

@@ -111,7 +111,8 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly_training() -> Iterator[None]:
-    """Inside the ``with`` block transformers is quiet, and does not warn about options that it will remove."""
+    """Inside the ``with`` block transformers and peft do not warn about coming removals and unneeded files."""
     with quietly(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", "Could not find a config file in", UserWarning)
         yield

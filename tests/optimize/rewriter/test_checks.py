@@ -117,7 +117,6 @@ def test_a_training_needs_no_other_labels_than_those_of_its_metric_and_parts() -
 def test_a_number_out_of_range_is_refused() -> None:
     for name, value, said in (
         ("epochs", 0, "more than 0"), ("lr", math.inf, "more than 0"), ("steps", -1, "0 or more"),
-        ("group", 1, "2 or more"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"{name} of a training must be {said}"):
             replace(SETTINGS, **{name: value})
