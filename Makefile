@@ -119,25 +119,22 @@ DATA     ?= ../shared/data
 REWRITER ?= artifacts/embedded-rewriter
 ROLES_sample   := rrr hcqr
 ROLES_hotpotqa := rrr multi_query decomposition
-ROLES_medquad  := rrr qb_rag
-ROLES_squad2   := qb_rag
-SETS     := sample $(patsubst $(DATA)/%/questions.jsonl,%,$(wildcard $(foreach d,hotpotqa medquad squad2,$(DATA)/$(d)/questions.jsonl)))
+ROLES_medquad  := rrr
+SETS     := sample $(patsubst $(DATA)/%/questions.jsonl,%,$(wildcard $(foreach d,hotpotqa medquad,$(DATA)/$(d)/questions.jsonl)))
 PAIRS    := $(foreach d,$(SETS),$(foreach t,$(ROLES_$(d)),build/pairs/$(d)-$(t).jsonl))
-# How a technique is run while its rewrites are collected, and of how much of a set.
+# The knobs of a technique while its rewrites are collected.
 WITH_rrr           := --knob top_k=10
 WITH_hcqr          := --knob top_k=10
 WITH_multi_query   := --knob top_k=10
 WITH_decomposition := --knob top_k=10 --knob mode=individual --knob reader_sees_answers=false
-OF_medquad-qb_rag  := --limit 1200
-OF_squad2-qb_rag   := --limit 2000 --column evidence=passage
 
 train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sample, and on the sets of DATA that are there
 	mkdir -p build/pairs
 	$(foreach d,$(SETS),$(BIN)/querywright index $(d) $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/corpus.jsonl) &&) true
 	$(foreach d,$(SETS),$(foreach t,$(ROLES_$(d)),$(BIN)/querywright rewriter collect $(t) \
-	  --data $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/questions.jsonl) --collection $(d) --teacher evidence \
-	  $(WITH_$(t)) $(OF_$(d)-$(t)) --out build/pairs/$(d)-$(t).jsonl &&)) true
-	$(BIN)/querywright rewriter train rrr --data sample --collection sample --knob top_k=10 --stages warmup --epochs 2 \
+	  --data $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/questions.jsonl) --collection $(d) \
+	  $(WITH_$(t)) --out build/pairs/$(d)-$(t).jsonl &&)) true
+	$(BIN)/querywright rewriter train rrr --data sample --collection sample --knob top_k=10 --steps 0 --epochs 2 \
 	  --warmup-lr 5e-4 --sizes 68,50,60 $(PAIRS:%=--pairs %) --out $(REWRITER)
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from querywright.models.rewriters import Rewriter, describe_base, write_rewriter
+from querywright.models.rewriters import Rewriter, write_rewriter
 
 WIDTH, RANK = 576, 1
 """Of the embedded model's layers, and of the adapter."""
@@ -28,7 +28,6 @@ def small_rewriter(path: Path, seed: int = 0) -> Rewriter:
         return write_rewriter(
             path,
             Path(folder),
-            base=describe_base("embedded"),
             techniques=["rrr"],
             recipe="none",
             created="2026-01-02",

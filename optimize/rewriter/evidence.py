@@ -1,4 +1,4 @@
-"""A teacher that is no LM: rewrites made of what a question's labelled evidence is about.
+"""Make rewrites from the labelled evidence of questions, without an LM.
 
 The titles of passages are what a collection calls things. Those that stand in a question are the names that have to be
 looked up, and the evidence tells them from its other words. Where the options can be seen, they say in the collection's
@@ -9,9 +9,6 @@ without the evidence.
 
 An idea that is best for a question is often so by luck, so ideas are chosen for all questions that are alike, by
 the mean.
-
-Of passages it teaches what people asked of them (``passage_pairs``), for the writer of the questions that QB-RAG
-searches; nothing is scored there.
 """
 
 from __future__ import annotations
@@ -25,18 +22,12 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from querywright.data.splits import asked_of
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.models.embedded import EmbeddedSettings
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, as_written, first_asked, json_text
-from querywright.optimize.rewriter.pairs import Pair
+from querywright.optimize.rewriter.episodes import json_text
 from querywright.programs.base import Technique
-from querywright.programs.qb_rag import QBRAG
-from querywright.programs.query_cleaning import LONGEST_QUERY, folded, one_line
-from querywright.programs.question_rules import repeats, unfit
-from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
+from querywright.programs.query_cleaning import folded
 from querywright.retrieval.collection import CollectionPassages
 from querywright.retrieval.replay import searched_by
 
@@ -52,8 +43,6 @@ TAUGHT = ("decomposition", "hcqr", "multi_query", "rag_fusion", "rrr")
 MOST_NAMES = 2
 LEAST_ALIKE = 8
 """Questions that must ask alike before a sentence is looked for that serves them all."""
-LONGEST_PASSAGE = 1500
-"""Characters of a passage that is learnt from at most: the time of a training is its prompts."""
 
 _GAP = "{}"  # where a name stood
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
@@ -76,7 +65,6 @@ def taught_by_evidence(
     the same can be tried, is learnt from all of them, so that a rule is learnt and not what was lucky; where the
     question alone is best, that it is to be left alone.
     """
-    check_taught(technique)
     retriever: Any = searched_by(technique.retriever)
     held = retriever if isinstance(retriever, CollectionPassages) else None
     signature: Any = technique.predictors()[0].signature
@@ -204,8 +192,8 @@ def check_taught(technique: Technique) -> None:
     """Refuse a technique that evidence cannot teach."""
     if technique.NAME not in TAUGHT:
         raise InputError(
-            f"the teacher 'evidence' can teach {', '.join(TAUGHT)}, but not {technique.NAME}; give an LM as the "
-            "teacher (--teacher)"
+            f"evidence can teach {', '.join(TAUGHT)}, but not {technique.NAME}; take one of these, or write the pairs "
+            "yourself (rewriter train --pairs FILE)"
         )
 
 
@@ -235,62 +223,3 @@ def _script(technique: Technique, question: Question, queries: Sequence[str]) ->
             support, distinguish, verify = (*queries, f"{asked} {guess}", asked)[:3]
             return [thought, {"support": support, "distinguish": distinguish, "verify": verify}]
     return [{"queries": counted(queries)}]
-
-
-def passage_pairs(
-    questions: Sequence[Question],
-    passages: CollectionPassages,
-    *,
-    data: str = "",
-    limits: EmbeddedSettings | None = REWRITER_LIMITS,
-) -> list[Pair]:
-    """A pair a passage: the prompt that asks for as many questions as are known, and those.
-
-    Left out are questions of several passages together, those that a set with answers has none for (they cannot be
-    answered from the passage), those that nobody could be asked (``unfit``) or that are longer than the writer's, and
-    near-repetitions; and passages of more than ``LONGEST_PASSAGE`` characters. A passage has ``BATCH_SIZE`` questions
-    at most, the first ones.
-
-    Returns:
-        Pairs whose question is the passage's id, in the order of the questions.
-
-    Raises:
-        InputError: No question says which passage answers it, or nothing is left of what they say.
-    """
-    answered = any(one.answer for one in questions)
-    asked: dict[str, list[Question]] = defaultdict(list)
-    for question in questions:
-        if not question.jointly and (question.answer or not answered):
-            for id, label in question.evidence.items():
-                if label is Label.ENTAILED and id in passages:
-                    asked[id].append(question)
-    if not asked:
-        raise InputError(
-            f"none of the {len(questions)} train questions has evidence that is a passage of the collection, so "
-            "nothing is known that was asked of one; give questions with evidence, or another collection"
-        )
-    found, long = list[Pair](), 0
-    for passage in passages.get(list(asked)):
-        kept: dict[str, Question] = {}
-        for question in asked[passage.id]:
-            text = one_line(question.question)
-            fits = (
-                len(kept) < BATCH_SIZE and len(text) < LONGEST_QUERY
-            )  # one at the limit would pass for one cut off by it
-            if fits and not unfit(text, passage) and not repeats(text, kept):
-                kept[text] = question
-        if len(passage.text) > LONGEST_PASSAGE:
-            long += 1
-        elif kept:
-            writer: Any = QuestionWriter(len(kept), len(kept))
-            messages, schema = first_asked(partial(writer, passage))
-            text = json_text(as_written({"questions": list(kept)}, schema, limits))
-            marks = " ".join(map(asked_of, kept.values()))
-            found.append(Pair(passage.id, QBRAG.NAME, 0, messages, text, None, "evidence", data, marks))
-    if not found:
-        raise InputError(
-            f"of {len(asked)} passages that train questions are answered by, {long} have more than {LONGEST_PASSAGE} "
-            f"characters, and the others' questions cannot be written as they are (more than {LONGEST_QUERY - 1} "
-            "characters, or no question); give more questions, or shorter passages"
-        )
-    return found

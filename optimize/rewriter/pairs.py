@@ -31,8 +31,7 @@ class Pair:
         reward: Of its episode; None where nothing was scored.
         source: Who wrote it: a model's name or ``evidence``.
         data: The collection that was searched, whose questions have ids of their own; empty where it is not known.
-        asked: What ``asked_of`` gives for the question, whatever its id; empty where it is not known. A pair of a
-            passage has that of each of its questions, with spaces between, and the passage's id as ``question``.
+        asked: What ``asked_of`` gives for the question, whatever its id; empty where it is not known.
     """
 
     question: str

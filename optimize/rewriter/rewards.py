@@ -11,7 +11,6 @@ import dspy
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import metric_named
 from querywright.optimize.rewriter.episodes import Episode
-from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.rag import RAG
 from querywright.retrieval.replay import searched_by
 
@@ -20,7 +19,7 @@ UNREADABLE = 0.1
 question alone, which would make nonsense as good as leaving the question alone."""
 
 
-class Scored(NamedTuple):
+class Score(NamedTuple):
     """An episode's reward (NaN if it failed or has no labels), its metric, and the metric of the question as it was
     written.
     """
@@ -41,14 +40,12 @@ class Reward:
     """
 
     def __init__(self, program: RAG, metric: str = "ndcg@10") -> None:
-        technique = program.technique
-        self._retriever: Any = searched_by(technique.retriever)
-        named = MAX_PASSAGES.name in technique.knobs
-        self._passages = technique.max_passages if named else int(MAX_PASSAGES.default)
+        self._retriever: Any = searched_by(program.technique.retriever)
+        self._passages = program.technique.max_passages
         self._measured = metric_named(metric)
         self._known: dict[str, float] = {}
 
-    def score(self, episodes: Sequence[Episode]) -> list[Scored]:
+    def score(self, episodes: Sequence[Episode]) -> list[Score]:
         """Return the score of each episode, in order."""
         plains = self.plain_values([episode.question for episode in episodes])
         return [self._scored(*one) for one in zip(episodes, plains, strict=True)]
@@ -69,9 +66,9 @@ class Reward:
     def _value(self, question: Question, prediction: Any) -> float:
         return float(self._measured(question.to_example(), prediction))
 
-    def _scored(self, episode: Episode, plain: float) -> Scored:
+    def _scored(self, episode: Episode, plain: float) -> Score:
         if episode.prediction is None:
-            return Scored(math.nan, math.nan, plain)
+            return Score(math.nan, math.nan, plain)
         value = self._value(episode.question, episode.prediction)
         unreadable = episode.read.count(None) / len(episode.read) if episode.read else 0.0
-        return Scored(value - plain - UNREADABLE * unreadable, value, plain)
+        return Score(value - plain - UNREADABLE * unreadable, value, plain)

@@ -1,254 +1,202 @@
-"""A whole training: collect rewrites, warm the model up on the best, reinforce it, and write the rewriter.
+"""A whole training: warm the model up on pairs, reinforce it, measure it in use, and write the rewriter.
 
-An interrupted training resumes with the same call: the LM's answers are in the cache, the pairs in a file of the
-working folder, and the warm-up and the reinforcement continue from their last checkpoints.
+An interrupted training resumes with the same call, from the last checkpoint of its stage.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import dspy
+from typing import Any
 
 from querywright.data.splits import Splits, data_hash
 from querywright.errors import InputError
-from querywright.files import locked, write_file
-from querywright.models.hf import EMBEDDED, load_base
-from querywright.models.rewriters import RewriterBase, describe_base, write_rewriter
-from querywright.optimize.comparison import Compared
-from querywright.optimize.evaluate import Evaluation, Progress, evaluate
+from querywright.files import json_digest, jsonable, locked
+from querywright.models.hf import load_base
+from querywright.models.rewriters import Rewriter, save_weights, write_rewriter
+from querywright.optimize.comparison import Compared, compare
+from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judged_metrics
+from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING, today
-from querywright.optimize.rewriter.checkpoints import as_plain, read_lines
-from querywright.optimize.rewriter.collect import collect
-from querywright.optimize.rewriter.episodes import roll_out, run_episodes, seed_of
-from querywright.optimize.rewriter.evaluation import (
-    IN_USE,
-    METRICS,
-    TRAINED,
-    UNTRAINED,
-    compared,
-    evaluation_of,
-    guards_of,
-    rewriter_card,
-    standing,
-    warnings,
-)
-from querywright.optimize.rewriter.pairs import Pair, read_pairs, write_pairs
-from querywright.optimize.rewriter.policy import HFPolicy
-from querywright.optimize.rewriter.reinforce import reinforce
-from querywright.optimize.rewriter.rewards import Reward
-from querywright.optimize.rewriter.settings import (
-    COLLECT,
-    REINFORCE,
-    WARMUP,
-    Given,
-    TrainSettings,
-    check_training,
-    teacher_name,
-)
-from querywright.optimize.rewriter.warmup import warm_up
+from querywright.optimize.rewriter.pairs import Pair
+from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings, check_training
+from querywright.optimize.rewriter.stages import REINFORCE, WARMUP, adapt, reinforce, warm_up
+from querywright.optimize.significance import verdict_on
+from querywright.optimize.tables import percent
 from querywright.programs import make_program
 
-RUN, PAIRS, LOCK = "run.json", "pairs.jsonl", "training.lock"
+UNTRAINED, TRAINED = "untrained", "trained"
+"""The technique with the embedded model, and with the rewriter."""
+
+METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
+"""Metrics of every rewriter if evidence is labelled."""
+
+DEEPEST = 10
+"""Passages that the deepest of these metrics looks at."""
+
+_WARNINGS = {
+    "loss": "WORSE than the question as it is written: do not use this rewriter",
+    "no gain shown": "no gain over the question as it is written was shown",
+}
+
 DEV_PAIRS = 0.1
 """Share of the questions whose pairs choose the epoch of the warm-up."""
-_OF_THE_CARD = ("technique", "knobs", "base", "metric", "device", "threads")
-"""Settings that the card has elsewhere, or that belong to the machine."""
 
 
-class Trained(NamedTuple):
-    """Result of a training: the rewriter's folder, the content of its ``card.json``, and its arms on dev and on test
-    (None if there are no test questions).
-    """
-
-    folder: Path
-    card: Mapping[str, Any]
-    dev: Compared
-    test: Compared | None
-
-
-def train(settings: TrainSettings, given: Given, *, out: Path, work: Path, progress: Progress | None = None) -> Trained:
+def train(
+    settings: TrainSettings, inputs: TrainingInputs, *, out: Path, work: Path, progress: Progress | None = None
+) -> Rewriter:
     """Train a rewriter.
 
     Args:
         settings: Settings.
-        given: Inputs.
+        inputs: Inputs.
         out: Folder of the rewriter.
-        work: Working folder; made if it is missing, resumed if it is there.
+        work: Folder of the checkpoints of all trainings. Each training has a folder in it, named by its settings and
+            data, which is deleted at its end.
         progress: Called with the name of the work, how much is done, and how much there is.
 
+    Returns:
+        The rewriter; its card compares it with the baseline on dev and, if there are test questions, on test.
+
     Raises:
-        InputError: An input is wrong or too small, or the working folder is another training's or in use.
-        TrainingError: The loss is not finite, or all rewards are alike.
+        InputError: An input is wrong or too small, or another process runs the same training.
+        TrainingError: The loss is not finite, or a question fails in the reinforcement.
         OSError: A file cannot be written; the same training resumes from its last checkpoint.
     """
-    check_training(settings, given)
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    busy = InputError(
-        f"another process trains in {work.name!r}; wait until it has ended, or give another folder (--work)"
+    check_training(settings, inputs)
+    folder = work / f"{out.name}-{_digest(settings, inputs)[:12]}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder / "training.lock", InputError("another process runs this training; wait until it has ended")):
+        result = _trained(settings, inputs, out, folder, progress)
+    shutil.rmtree(folder)
+    return result
+
+
+def _trained(
+    settings: TrainSettings, inputs: TrainingInputs, out: Path, work: Path, progress: Progress | None
+) -> Rewriter:
+    base = load_base()
+    base = base._replace(model=adapt(base, settings.rank, settings.seed))
+    warmup, curve = warm_up(base, *split_pairs(inputs.pairs, settings.seed), work / WARMUP, settings, progress)
+    sources = Counter(f"{pair.technique}, {pair.data}" if pair.data else pair.technique for pair in inputs.pairs)
+    stages = {WARMUP: warmup | {"given": dict(sorted(sources.items()))}}
+    techniques = {pair.technique for pair in inputs.pairs}
+    if settings.steps:
+        splits, program = inputs.splits, inputs.program(settings)
+        stages[REINFORCE], more = reinforce(
+            base, splits.train, splits.dev, work / REINFORCE, settings, program, progress
+        )
+        curve, techniques = [*curve, *more], techniques | {settings.technique}
+    weights = work / "weights"
+    save_weights(base.model, weights)
+    facts: dict[str, Any] = {
+        "techniques": sorted(techniques),
+        "recipe": REINFORCE if settings.steps else "warm-up",
+        "created": today(),
+    }
+    write_rewriter(work / out.name, weights, card={}, readme="", **facts)
+    found = _compared(settings, inputs, f"rewriter:{work / out.name}", progress)
+    card = _card(settings, inputs, facts["techniques"], stages, found)
+    readme = rewriter_card(out.name, card, found)
+    return write_rewriter(out, weights, card=card, readme=readme, curve=jsonable(curve), **facts)
+
+
+def _compared(
+    settings: TrainSettings, inputs: TrainingInputs, rewriter: str, progress: Progress | None
+) -> dict[str, Compared]:
+    """Compare the technique with the rewriter and with the embedded model with the baseline, on dev and test."""
+    labelled = any(question.evidence for question in inputs.splits.dev)
+    metrics = judged_metrics(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
+    embedded = inputs.open_lm("embedded")
+    writers = {UNTRAINED: embedded, TRAINED: inputs.open_lm(rewriter)}
+    programs = {
+        name: make_program(settings.technique, inputs.retriever, writer_lm=lm, **settings.knobs)
+        for name, lm in writers.items()
+    }
+    passages = programs[TRAINED].technique.max_passages
+    programs = {NO_REWRITING: make_program("plain", inputs.retriever, max_passages=passages), **programs}
+    return {
+        name: compare(
+            programs, part, lm=embedded, baseline=NO_REWRITING, references=False, metrics=metrics,
+            threads=settings.threads, progress=progress,
+        )
+        for name, part in (("dev", inputs.splits.dev), ("test", inputs.splits.test))
+        if part
+    }  # fmt: skip
+
+
+def _card(
+    settings: TrainSettings,
+    inputs: TrainingInputs,
+    techniques: Sequence[str],
+    stages: Mapping[str, Mapping[str, Any]],
+    found: Mapping[str, Compared],
+) -> dict[str, Any]:
+    flat = stages.get(REINFORCE, {}).get("flat")
+    notes = [f"{flat} of {stages[REINFORCE]['steps']} steps of the reinforcement taught nothing"] if flat else []
+    card: dict[str, Any] = jsonable(
+        {
+            "created": today(),
+            "technique": settings.technique,
+            "techniques": techniques,
+            "knobs": settings.knobs,
+            "base": "embedded",
+            "metric": settings.metric,
+            "collection": inputs.collection,
+            "fingerprint": inputs.retriever.fingerprint,
+            "data": data_facts(inputs.splits),
+            "settings": asdict(settings),
+            "stages": stages,
+            "standing": {name: standing(one, settings.metric) for name, one in found.items()},
+            "notes": notes,
+            **{name: one.to_json() for name, one in found.items()},
+        }
     )
-    with locked(work / LOCK, busy):
-        return _Training(settings, given, _claimed(work, settings, given), out, work, progress).run()
+    return card
 
 
-class _Training:
-    def __init__(
-        self,
-        settings: TrainSettings,
-        given: Given,
-        described: RewriterBase,
-        out: Path,
-        work: Path,
-        progress: Progress | None,
-    ) -> None:
-        self.settings, self.given, self.described = settings, given, described
-        self.out, self.work, self.progress = out, work, progress
-        self.techniques = [settings.technique]
-        self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
-        self.program = given.program(settings)
-        self.episodes = partial(run_episodes, self.program, settings=settings.limits, threads=settings.threads)
-        labelled = any(question.evidence for question in given.splits.dev)
-        self.metrics = judged_metrics(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
-        base = load_base(settings.base, revision=described.digest if described.kind == "hub" else None)
-        self.policy = HFPolicy(base, rank=settings.rank, device=settings.device, seed=settings.seed)
-        self.reports: dict[str, Any] = {}
-        self.arms: dict[str, list[Evaluation]] = {name: [] for name in self.parts}
-        self.guards: dict[str, dict[str, float]] = {}
+def standing(found: Compared, metric: str) -> dict[str, str | None]:
+    """Return how the rewriter compares with the baseline in a metric.
 
-    def run(self) -> Trained:
-        settings, given = self.settings, self.given
-        plain = make_program("plain", given.retriever, max_passages=self.program.technique.max_passages)
-        self._evaluate(NO_REWRITING, dspy.LM("none", cache=False), plain)
-        self._measure(UNTRAINED)
-        pairs = self._collected()
-        if WARMUP in settings.stages:
-            self.techniques = sorted({*self.techniques, *(pair.technique for pair in pairs)})
-            self.reports[WARMUP] = self._warmed_up(pairs)
-        if REINFORCE in settings.stages:
-            done = reinforce(
-                self.policy,
-                given.splits.train,
-                given.splits.dev,
-                self.work / REINFORCE,
-                settings,
-                run=self.episodes,
-                reward=Reward(self.program, settings.metric),
-                progress=self.progress,
-            )
-            self.reports[REINFORCE] = asdict(done)
-        self._measure(TRAINED)
-        weights = self.work / "weights"
-        self.policy.save(weights)
-        if given.open_lm is not None and settings.base == EMBEDDED:  # llama.cpp runs it with other numbers
-            path = self.work / "in-use" / self.out.name
-            self._write(path, weights, {}, "")
-            self._evaluate(IN_USE, given.open_lm(f"rewriter:{path}"), self.program)
-        return self._kept(weights)
+    Returns:
+        ``verdict`` (``gain``, ``no gain shown``, ``loss``, or ``not measured`` if no question could be scored), the
+        ``sentence`` of the paired test, and ``warning``, a sentence unless the verdict is a gain.
+    """
+    one = next((one for one in found.comparisons if (one.metric, one.arm) == (metric, TRAINED)), None)
+    if one is None or not one.test.n:
+        sentence = f"{metric}: no question was scored"
+        return {"verdict": "not measured", "sentence": sentence, "warning": _WARNINGS["no gain shown"]}
+    word, _ = verdict_on({metric: one.test})
+    lower = "; its mean is below" if word == "no gain shown" and one.test.difference < 0 else ""
+    warning = _WARNINGS[word] + lower if word in _WARNINGS else None
+    return {"verdict": word, "sentence": one.sentence, "warning": warning}
 
-    def _measure(self, arm: str) -> None:
-        """Answer dev and test greedily with the policy."""
-        for place, (name, part) in enumerate(self.parts.items(), 1):
-            episodes = roll_out(self.policy, self.episodes, part, room=self.settings.room)
-            self.arms[name].append(evaluation_of(arm, episodes, self.metrics))
-            if name == "dev":
-                self.guards[arm] = guards_of(episodes)
-            if self.progress is not None:
-                self.progress(f"measuring: {arm}", place, len(self.parts))
 
-    def _evaluate(self, arm: str, lm: dspy.LM, program: Any) -> None:
-        """Answer dev and test with an LM."""
-        given: dict[str, Any] = {"metrics": self.metrics, "threads": self.settings.threads, "progress": self.progress}
-        for name, part in self.parts.items():
-            self.arms[name].append(evaluate(program, part, lm=lm, name=arm, **given))
-
-    def _collected(self) -> list[Pair]:
-        """Return the pairs that were given, and those that the teacher writes now or wrote before."""
-        given, settings, file = self.given, self.settings, self.work / PAIRS
-        if COLLECT not in settings.stages:
-            return list(given.pairs)
-        if not file.exists():
-            write_pairs(file, collect(settings, given, progress=self.progress).pairs)
-        found = read_pairs(file)
-        report = {"questions": len(given.splits.train), "teacher": teacher_name(given.teacher), "collected": len(found)}
-        self.reports[COLLECT] = report
-        return [*given.pairs, *found]
-
-    def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        split = split_pairs(pairs, self.settings.seed)
-        done = warm_up(self.policy, *split, self.work / WARMUP, self.settings, progress=self.progress)
-        sources = Counter(f"{pair.technique}, {pair.data}" if pair.data else pair.technique for pair in pairs)
-        return asdict(done) | {"given": dict(sorted(sources.items()))}
-
-    def _kept(self, weights: Path) -> Trained:
-        found = {name: compared(measured, self.parts[name]) for name, measured in self.arms.items()}
-        card = self._card(found)
-        curve = [
-            {"stage": stage, **line}
-            for stage in (WARMUP, REINFORCE)
-            for line in read_lines(self.work / stage / f"{stage}.jsonl")
-        ]
-        self._write(self.out, weights, card, rewriter_card(self.out.name, card, found), curve)
-        return Trained(self.out, card, found["dev"], found.get("test"))
-
-    def _card(self, found: Mapping[str, Compared]) -> dict[str, Any]:
-        settings, reports = self.settings, self.reports
-        before, after = self.guards[UNTRAINED], self.guards[TRAINED]
-        said = warnings(before, after)
-        flat = reports.get(REINFORCE, {}).get("flat")
-        if flat:
-            said.append(f"{flat} of {reports[REINFORCE]['steps']} steps of the reinforcement taught nothing")
-        said += [note for report in reports.values() for note in report.get("notes", ())]
-        arm = IN_USE if any(one.name == IN_USE for one in found["dev"].arms) else TRAINED
-        card: dict[str, Any] = as_plain(
-            {
-                "created": today(),
-                "technique": settings.technique,
-                "techniques": self.techniques,
-                "knobs": settings.knobs,
-                "base": self.described.name,
-                "metric": settings.metric,
-                "collection": self.given.collection,
-                "fingerprint": self.given.retriever.fingerprint,
-                "data": data_facts(self.given.splits),
-                "settings": {k: v for k, v in asdict(settings).items() if k not in _OF_THE_CARD},
-                "stages": reports,
-                "standing": {name: standing(one, settings.metric, arm) for name, one in found.items()},
-                "guards": {"before": before, "after": after, "warnings": said},
-                **{name: one.to_json() for name, one in found.items()},
-            }
-        )
-        return card
-
-    def _write(
-        self, path: Path, weights: Path, card: Mapping[str, Any], readme: str, curve: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
-        limits = self.settings.limits
-        write_rewriter(
-            path,
-            weights,
-            base=self.described,
-            techniques=self.techniques,
-            recipe=REINFORCE if REINFORCE in self.settings.stages else "warm-up",
-            created=today(),
-            card=card,
-            readme=readme,
-            curve=curve,
-            **({} if limits is None else {"max_chars": limits.max_chars, "max_items": limits.max_items}),
-        )
+def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Compared]) -> str:
+    """Return the README.md of a rewriter, from its folder's name, its ``card.json`` and its arms on dev and test."""
+    parts = [
+        {
+            "name": part,
+            "metrics": (metrics := found.arm(found.baseline).metrics),
+            "rows": [[one.name, len(one.rows), *(percent(one.mean(name)) for name in metrics)] for one in found.arms],
+            "sentences": [one.sentence for one in found.comparisons if one.arm == TRAINED],
+        }
+        for part, found in measured.items()
+    ]
+    return render("rewriter.md", name=name, card=card, parts=parts)
 
 
 def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
     """Return pairs to learn from, and pairs of other questions to choose the epoch by."""
-    keys = sorted({pair.key for pair in pairs}, key=lambda key: (seed_of(seed, "pairs", key[0]), key))
-    chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))] if len(keys) > 1 else ())
+    mixed = {key: sha256(f"{seed}\0pairs\0{key[0]}".encode()).hexdigest() for key in sorted({one.key for one in pairs})}
+    keys = sorted(mixed, key=lambda key: mixed[key])
+    chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))])
     return [one for one in pairs if one.key not in chosen], [one for one in pairs if one.key in chosen]
 
 
@@ -257,28 +205,13 @@ def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
     return {name: {"n": len(part), "sha256": data_hash(part)} for name, part in splits._asdict().items() if part}
 
 
-def _claimed(folder: Path, settings: TrainSettings, given: Given) -> RewriterBase:
-    """Note in the folder what is trained there and return the base; raise if the folder is another training's."""
-    base = describe_base(settings.base)
+def _digest(settings: TrainSettings, inputs: TrainingInputs) -> str:
+    """Return a digest of all that a training depends on."""
     facts = asdict(settings) | {
-        "base": base,
-        "device": None,
         "threads": None,
-        "data": data_facts(given.splits),
-        "collection": given.collection,
-        "fingerprint": given.retriever.fingerprint,
-        "teacher": teacher_name(given.teacher),
-        "pairs": hashlib.sha256(json.dumps(as_plain(list(given.pairs))).encode()).hexdigest(),
+        "data": data_facts(inputs.splits),
+        "collection": inputs.collection,
+        "fingerprint": inputs.retriever.fingerprint,
+        "pairs": [asdict(pair) for pair in inputs.pairs],
     }
-    file, new = folder / RUN, as_plain(facts)
-    old = json.loads(file.read_bytes()) if file.exists() else None
-    if old is None and any(one.name != LOCK for one in folder.iterdir()):
-        raise InputError(f"{folder.name!r} holds files of something else; give another folder (--work or --out)")
-    differ = [] if old is None else [name for name in new if old.get(name) != new[name]]
-    if differ:
-        raise InputError(
-            f"{folder.name!r} belongs to another training ({', '.join(differ)} differ); give another folder (--work or "
-            "--out), or delete this one"
-        )
-    write_file(file, json.dumps(new, indent=1) + "\n")
-    return base
+    return json_digest(jsonable(facts))

