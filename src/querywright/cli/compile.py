@@ -68,7 +68,7 @@ def compile_command(
         seed: Of the split, the demonstrations and the search.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
-    from querywright.named import pairs
+    from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named
     from querywright.optimize.results import CompileSettings
 
@@ -76,11 +76,12 @@ def compile_command(
     counts = split_sizes(sizes)
     judging.beside(lm)
     check_folder(save_to, "--out")
+    workspace = lm.open(output.home, run.threads)
     compile_and_show(
-        technique, data.source, save_to, output, replace=replace, lm=lambda: lm.open(output.home, run.threads),
+        technique, data.source, save_to, output, replace=replace, lm=workspace,
         **search.given(lm, needed=True), engine=search.engine, max_passages=max_passages, reader=reader, sizes=counts,
         reader_check=reader_check, reading=data.given,
-        judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
+        judge=judging.judge, judge_lm=judging.open(workspace, lm),
         settings=CompileSettings(
             objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
             deadline=deadline, teleprompter=teleprompter, arguments=arguments,
@@ -121,7 +122,7 @@ def show_compiled(
     """The tables and verdicts of a compilation."""
     from querywright.data.labels import evidence_by
     from querywright.data.types import Label
-    from querywright.named import of_grounded
+    from querywright.opening import of_grounded
     from querywright.optimize.objectives import objective_named
     from querywright.optimize.results import AS_WRITTEN, by_judges
     from querywright.optimize.tables import pool_notes
