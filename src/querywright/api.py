@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import dspy
 
-from querywright.arms import ArmDefaults, Arms, check_reader, engine_for, knob_values
+from querywright.arms import ArmDefaults, Arms, engine_for
 from querywright.data import Question, Splits, read_questions, split_questions
-from querywright.data.labels import read_labels, with_labels
+from querywright.data.labels import read_labels
 from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
@@ -30,11 +30,8 @@ from querywright.models.rewriters import rewriter_of
 from querywright.opening import (
     Metrics,
     Scoring,
-    Search,
     of_mixed,
     open_experiment,
-    open_reranker,
-    tell_unlearnt,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
@@ -47,11 +44,8 @@ from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
-from querywright.programs import check_takes_writer, technique_class
-from querywright.programs.base import MAX_PASSAGES
-from querywright.programs.readers import reader_for
+from querywright.programs import technique_class
 from querywright.progress import shown
-from querywright.retrieval.checks import tell_searched
 from querywright.workspace import Tell, Workspace
 
 LM: TypeAlias = str | dspy.LM
@@ -160,10 +154,9 @@ def compare(
     with shown(progress, "opening questions, retriever and models") as update:
         experiment = open_experiment(
             arms, questions, _workspace(lm, home, threads),
-            search=Search(retriever=retriever, embedder=embedder, where=where),
             defaults=ArmDefaults(
-                engine=engine, max_passages=max_passages, knobs=knobs or {}, writer_lm=writer_lm, reader=reader,
-                reranker=reranker,
+                retriever=retriever, where=where, embedder=embedder, engine=engine, max_passages=max_passages,
+                knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
             ),
             scoring=Scoring(
                 metrics=metrics, judges=judges, judge_lm=judge_lm, threads=threads,
@@ -243,12 +236,11 @@ def label(
         place = _workspace(lm, home, threads)
         place.check_key()
         experiment = open_experiment(
-            arms, questions, place, search=Search(retriever=retriever, embedder=embedder, where=where),
+            arms, questions, place, reading=reading, tell=tell or _warn,
             defaults=ArmDefaults(
-                engine=engine, max_passages=depth, knobs=knobs or {}, writer_lm=writer_lm, reader=None,
-                reranker=reranker,
+                retriever=retriever, where=where, embedder=embedder, engine=engine, max_passages=depth,
+                knobs=knobs or {}, reader=None, writer_lm=writer_lm, reranker=reranker,
             ),
-            reading=reading, tell=tell or _warn,
         )  # fmt: skip
         run: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": update}
         asked = place.lm if judge_lm is None else place.another_lm(judge_lm)
@@ -398,40 +390,43 @@ def compile(
         raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from None
     if not isinstance(technique, str):
         raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
-    kind = technique_class(technique)
-    check_takes_writer(kind, writer_lm)
-    if reranker is not None and not kind.USES_RERANKER:
-        raise InputError(f"{technique} does not rerank; leave reranker= out, or use a technique that does")
-    needing = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice" if reader == "multiple_choice" else ""
-    budget = {} if max_passages is None else {MAX_PASSAGES.name: max_passages}
-    values = knob_values(technique, {**budget, **(knobs or {})})
-    check_reader(reader)
-    searched = engine_for(technique, engine) or "dense"
+    technique_class(technique)
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
     judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
-    asked, splits = _split(questions, sizes, settings.seed, needing, {"labels": labels, **(reading or {})})
-    if "auto" in settings.objectives:
-        auto = _auto(splits, judges, judge_lm is not None, tell)
-        settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
-    aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
-    check_judges(aims, judges, asks=judge_lm is not None)
-    read_by = reader_for(asked, reader)
-    for line in of_mixed(asked, reader):
-        tell(line)
-    if isinstance(reader_check, int):
-        reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
+    parts = _parts(questions)
     with shown(progress, "opening retriever and models") as update:
         place = _workspace(lm, home, settings.threads)
         place.check_key()
-        writer, index = place.writer(writer_lm), place.retriever(retriever, embedder, searched, where)
+        experiment = open_experiment(
+            [technique], questions if parts is None else [one for part in parts for one in part], place,
+            reading={"labels": labels} if parts else {"labels": labels, **(reading or {})}, tell=tell,
+            defaults=ArmDefaults(
+                retriever=retriever, where=where, embedder=embedder, engine=engine_for(technique, engine) or "dense",
+                max_passages=max_passages, knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
+            ),
+        )  # fmt: skip
+        asked, read_by, index = experiment.questions, experiment.reader, experiment.retriever
+        if parts is None:
+            splits = split_questions(asked, seed=settings.seed, sizes=sizes)
+        else:
+            left = iter(asked)
+            splits = Splits(*([next(left) for _ in part] for part in parts))
+        if "auto" in settings.objectives:
+            auto = _auto(splits, judges, judge_lm is not None, tell)
+            settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
+        aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
+        check_judges(aims, judges, asks=judge_lm is not None)
+        for line in of_mixed(asked, reader):
+            tell(line)
+        if isinstance(reader_check, int):
+            reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
+        (program,), (arm,) = experiment.programs.values(), experiment.arms.values()
+        writer, ranker, values = program.technique.writer_lm, experiment.reranker, arm.knobs
         rewriter = rewriter_of(writer)
-        tell_unlearnt(rewriter, [technique], tell)
         # Its folder is what runs, for its base may lie beside it; the copy is for the program that is saved.
         if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
             tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
-        tell_searched(asked, index, tell)
         asks = None if judge_lm is None else place.another_lm(judge_lm)
-        ranker = open_reranker(reranker)
         given = given_to(
             splits, settings, index, technique=technique, reader=read_by, lm=place.lm.model, knobs=values,
             writer=None if writer is None else str(ref_of(writer)), reranker=None if ranker is None else ranker.id,
@@ -448,15 +443,12 @@ def compile(
     return Tuned(found, splits, place, writer, given)
 
 
-def _split(
-    questions: Any, sizes: tuple[int, int, int] | None, seed: int, needing: str, reading: Mapping[str, Any]
-) -> tuple[list[Question], Splits]:
-    """All questions, and their splits: those that were given, or made here; ``needing`` is what compares options."""
+def _parts(questions: Any) -> list[list[Question]] | None:
+    """Return train, dev and test, if the questions were given in parts; None if they have to be split."""
     if isinstance(questions, Splits):
         questions = questions._asdict()
     if not isinstance(questions, Mapping):
-        asked = read_questions(questions, **reading, multiple_choice=needing)
-        return asked, split_questions(asked, seed=seed, sizes=sizes)
+        return None
     dev = "dev" if "dev" in questions else "validation"
     missing = [name for name in ("train", dev, "test") if name not in questions]
     if missing:
@@ -464,12 +456,7 @@ def _split(
             f"questions as splits need train, dev (or validation) and test, but {', '.join(missing)} is missing among "
             f"{', '.join(map(str, questions))}; give all three, or one list of questions"
         )
-    parts = [read_questions(questions[name], multiple_choice=needing) for name in ("train", dev, "test")]
-    asked = [question for part in parts for question in part]
-    if reading.get("labels") is not None:
-        asked = with_labels(asked, read_labels(reading["labels"]))
-    left = iter(asked)
-    return asked, Splits(*([next(left) for _ in part] for part in parts))
+    return [read_questions(questions[name]) for name in ("train", dev, "test")]
 
 
 def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:

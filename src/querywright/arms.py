@@ -28,22 +28,29 @@ Arms: TypeAlias = "Iterable[Any] | Mapping[str, Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmDefaults:
-    """What a named technique uses if its arm does not name it.
+    """What arms use that do not name it.
 
     Args:
-        engine: What it searches with. Default ``dense``.
+        retriever: What named techniques search: a collection's name, a collection of Chroma or its place, or anything
+            that searches.
+        where: Chroma's filter over the metadata of a collection. Default: every passage.
+        embedder: The embedder of a named collection, or its name. Default ``embedded``.
+        engine: What named techniques search with. Default ``dense``.
         max_passages: Passages shown to the reader at most. Default None: each technique's own number.
         knobs: Values of knobs, for the techniques that have them.
-        writer_lm: What it asks before it reads, also for artifacts. Default None: the LM.
-        reader: Its reader, by name. Default ``auto``.
+        reader: The reader, by name. Default ``auto``.
+        writer_lm: What techniques, artifacts too, ask before they read. Default None: the LM.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
     """
 
+    retriever: Any = None
+    where: Mapping[str, Any] | None = None
+    embedder: Any = "embedded"
     engine: str = "dense"
     max_passages: int | None = None
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    writer_lm: Any = None
     reader: str | None = "auto"
+    writer_lm: Any = None
     reranker: Reranker | str | None = None
 
     @property
@@ -195,19 +202,24 @@ def check_arm(name: str) -> None:
         Arm.parse(name, ArmDefaults())
 
 
-def check_defaults(arms: Iterable[Arm], defaults: ArmDefaults) -> None:
-    """Raise if no arm has a knob, or uses a writer, that was given for all of them."""
-    arms = list(arms)
-    known = {arm.technique.NAME: [knob.name for knob in arm.technique.KNOBS] for arm in arms if arm.is_named}
+def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
+    """Raise if no arm uses a knob, a writer or a reranker that was given, or if one searches and nothing is given."""
+    named = [arm.technique for arm in arms.values() if arm.is_named]
+    known = {technique.NAME: [knob.name for knob in technique.KNOBS] for technique in named}
     for key in defaults.knobs:
         if not any(key in own for own in known.values()):
             said = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in known.items())
             raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, in an artifact'}")
-    if defaults.writer_lm is not None and not any(arm.writer == defaults.writer_lm for arm in arms):
+    if defaults.writer_lm is not None and not any(arm.writer == defaults.writer_lm for arm in arms.values()):
         raise InputError(
             "nothing here asks an LM before it reads, so a writer has nothing to do; leave writer_lm= "
             "out, or name a technique that writes, such as rrr"
         )
+    if defaults.reranker is not None and not any(arm.technique.USES_RERANKER for arm in arms.values()):
+        raise InputError("nothing here reranks; leave reranker= out, or name a technique that does")
+    searching = [name for name, arm in arms.items() if arm.searches]
+    if searching and defaults.retriever is None:
+        raise InputError(f"{searching[0]} searches; give retriever=...")
 
 
 def engine_for(technique: str, named: str | None) -> str | None:

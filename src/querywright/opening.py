@@ -52,21 +52,6 @@ LACKING = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What named techniques search.
-
-    Args:
-        retriever: A collection's name, a collection of Chroma or its place, or anything that searches.
-        embedder: The embedder of a named collection, or its name. Default ``embedded``.
-        where: Chroma's filter over the metadata of a collection. Default: every passage.
-    """
-
-    retriever: Any = None
-    embedder: Any = "embedded"
-    where: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
     """What scores the programs.
 
@@ -92,7 +77,6 @@ class Experiment:
     Args:
         workspace: Where answers are kept, and the LM.
         questions: What is asked.
-        search: What named techniques search.
         defaults: What arms use that do not name it.
         reader: The reader of arms without their own.
         reranker: The reranker of techniques that rerank.
@@ -109,7 +93,6 @@ class Experiment:
 
     workspace: Workspace
     questions: list[Question]
-    search: Search
     defaults: ArmDefaults
     reader: str | None
     reranker: Reranker | None = None
@@ -174,10 +157,10 @@ class Experiment:
     @property
     def settings(self) -> dict[str, Any]:
         """What the comparison is made of, as plain data: settings, arms and a digest of the questions."""
-        search, defaults, scoring = self.search, self.defaults, self.scoring or Scoring()
+        defaults, scoring = self.defaults, self.scoring or Scoring()
         given = {
-            "lm": self.workspace.lm.model, "collection": _name(search.retriever), "where": search.where,
-            "embedder": _name(search.embedder), "engine": defaults.engine, "max_passages": defaults.max_passages,
+            "lm": self.workspace.lm.model, "collection": _name(defaults.retriever), "where": defaults.where,
+            "embedder": _name(defaults.embedder), "engine": defaults.engine, "max_passages": defaults.max_passages,
             "knobs": {name: str(value) for name, value in defaults.knobs.items()},
             "writer_lm": _name(defaults.writer_lm), "reader": self.reader,
             "reranker": None if self.reranker is None else self.reranker.id, "metrics": list(self.metrics),
@@ -190,8 +173,8 @@ class Experiment:
     def open_retriever(self, engine: str) -> Any:
         """Return what named techniques search, opened once for each engine."""
         if engine not in self.retrievers:
-            search = self.search
-            found = self.workspace.retriever(search.retriever, search.embedder, engine, search.where)
+            given = self.defaults
+            found = self.workspace.retriever(given.retriever, given.embedder, engine, given.where)
             self.retrievers[engine] = found
         return self.retrievers[engine]
 
@@ -221,7 +204,7 @@ class Experiment:
         own, home, lm = arm.artifact.manifest, self.workspace.home, self.workspace.lm
         retriever = next((one for one in self.retrievers.values() if one.fingerprint == own.fingerprint), None)
         here = own.collection is not None and read_manifest(collection_folder(own.collection, home)) is not None
-        if retriever is None and self.search.retriever is not None and not here:
+        if retriever is None and self.defaults.retriever is not None and not here:
             retriever = self.open_retriever(own.engine or "dense")
             self.notes.append(f"{name} was compiled over {own.collection or 'another retriever'}, which is not here")
         if own.lm != lm.model:
@@ -277,8 +260,8 @@ class Experiment:
         }
         if self.writers:
             facts["Writer"] = "; ".join(f"{name} ({', '.join(arms)})" for name, arms in self.writers.items())
-        if isinstance(self.search.retriever, str) and self.retrievers:
-            facts["Collection"] = f"{self.search.retriever}, {self.retriever.count} passages"
+        if isinstance(self.defaults.retriever, str) and self.retrievers:
+            facts["Collection"] = f"{self.defaults.retriever}, {self.retriever.count} passages"
             facts["Engines"] = ", ".join(self.retrievers)
         return {**facts, "querywright": __version__}
 
@@ -288,7 +271,6 @@ def open_experiment(
     questions: Any,
     workspace: Workspace,
     *,
-    search: Search,
     defaults: ArmDefaults,
     scoring: Scoring | None = None,
     reading: Mapping[str, Any] | None = None,
@@ -301,7 +283,6 @@ def open_experiment(
         arms: What is evaluated, as ``querywright.compare`` takes it. If empty: techniques that fit the questions.
         questions: What is asked, as ``read_questions`` takes it.
         workspace: The open workspace; its LM needs a key only if it is asked.
-        search: What named techniques search.
         defaults: What arms use that do not name it.
         scoring: What scores the programs. If None, they are not scored.
         reading: ``columns``, ``limit``, ``split`` and ``labels`` of the questions.
@@ -321,7 +302,7 @@ def open_experiment(
     if is_default:
         techniques = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
         named = named_arms(techniques, defaults)
-    check_defaults(named.values(), defaults)
+    check_defaults(named, defaults)
     needing = [] if is_default else [name for name, arm in named.items() if arm.needs_options]
     needing += ["the reader multiple_choice"] if reader == "multiple_choice" else []
     asked = read_questions(questions, **(reading or {}), multiple_choice=" and ".join(needing))
@@ -334,14 +315,13 @@ def open_experiment(
     own = [None if silent else arm.reader for arm in named.values()]
     readers = list(dict.fromkeys(one for one in ([shared] if None in own else []) + own if one is not None))
     metrics, lacking = ({}, {}) if scoring is None else _scorable(metrics, judged, asked, readers)
-    _check_named(named, search, defaults.reranker)
     judge_lm = None if scoring is None else scoring.judge_lm
     judging = [name for name, one in metrics.items() if isinstance(one, JudgedMetric) and one.lm is None]
     writes = any(arm.technique.LM_STAGES and arm.writer is None for arm in named.values())
     if readers or writes or (judging and judge_lm is None):
         workspace.check_key()
     experiment = Experiment(
-        workspace=workspace, questions=asked, search=search, defaults=defaults, reader=shared, scoring=scoring,
+        workspace=workspace, questions=asked, defaults=defaults, reader=shared, scoring=scoring,
         source=Path(questions).name if isinstance(questions, str | Path) else "", metrics=metrics, lacking=lacking,
         arms=named,
     )  # fmt: skip
@@ -353,7 +333,7 @@ def open_experiment(
     if grounded and "accuracy" in metrics and not all(question.options for question in asked):
         notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
     notes.append(evidence_by(asked) if any(question.evidence for question in asked) else "no labelled evidence")
-    if search.retriever is not None:
+    if defaults.retriever is not None:
         for engine in dict.fromkeys([arm.engine for arm in named.values() if arm.searches] or [defaults.engine]):
             experiment.open_retriever(engine)
     lm = workspace.lm if judge_lm is None else workspace.another_lm(judge_lm)
@@ -371,15 +351,6 @@ def open_experiment(
     for line in experiment.hints:
         tell(line)
     return experiment
-
-
-def _check_named(arms: Mapping[str, Arm], search: Search, reranker: Reranker | str | None) -> None:
-    """Raise if an arm searches and nothing is searched, or if a reranker has nothing to do."""
-    for name, arm in arms.items():
-        if arm.searches and search.retriever is None:
-            raise InputError(f"{name} searches; give retriever=...")
-    if reranker is not None and not any(arm.technique.USES_RERANKER for arm in arms.values()):
-        raise InputError("nothing here reranks; leave reranker= out, or name a technique that does")
 
 
 def _hints(experiment: Experiment) -> list[str]:

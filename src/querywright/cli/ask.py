@@ -118,7 +118,7 @@ def _technique(
 ) -> Asked:
     """The program, open; everything given is checked before."""
     from querywright.arms import ArmDefaults
-    from querywright.opening import Search, open_experiment
+    from querywright.opening import open_experiment
     from querywright.optimize.dspy_context import asking
     from querywright.programs import technique_class
 
@@ -126,16 +126,9 @@ def _technique(
     if not question.options and (compares or reader == "multiple_choice"):
         what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
-    given, workspace = search.given(lm), lm.open(home, keeps=False, asks=False)
-    ready = open_experiment(
-        [technique], [question], workspace,
-        search=Search(retriever=given["retriever"], embedder=given["embedder"], where=given["where"]),
-        defaults=ArmDefaults(
-            engine=engine, knobs=given["knobs"], writer_lm=given["writer_lm"], reader=reader,
-            reranker=given["reranker"],
-        ),
-        tell=note,
-    )  # fmt: skip
+    workspace = lm.open(home, keeps=False, asks=False)
+    defaults = ArmDefaults(**search.given(lm), engine=engine, reader=reader)
+    ready = open_experiment([technique], [question], workspace, defaults=defaults, tell=note)
     (program,) = ready.programs.values()
 
     def call(question: str, given: list[str] | None, **before: Any) -> Any:
