@@ -84,8 +84,8 @@ __all__ = [
     "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval",
     "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits",
     "StepBackRetrieval", "Tuned", "Workspace", "build_collection", "compare", "compile", "evaluate", "label", "load",
-    "load_sample", "make_program", "read_documents", "read_passages", "read_questions", "resolve_embedder", "resolve_lm",
-    "split_questions",
+    "load_sample", "make_program", "read_documents", "read_passages", "read_questions", "resolve_embedder",
+    "resolve_lm", "split_questions",
 ]  # fmt: skip
 
 
