@@ -20,7 +20,7 @@ import dspy
 
 from querywright.arms import ArmDefaults, Arms, engine_for
 from querywright.data import Question, Splits, read_questions, split_questions
-from querywright.data.labels import read_labels
+from querywright.data.labels import evidence_by, read_labels
 from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
@@ -30,6 +30,7 @@ from querywright.models.rewriters import rewriter_of
 from querywright.opening import (
     Metrics,
     Scoring,
+    of_grounded,
     of_mixed,
     open_experiment,
 )
@@ -41,9 +42,10 @@ from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.labels import LabelPool, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
-from querywright.optimize.results import Compiled, CompileSettings
+from querywright.optimize.results import Compiled, CompileSettings, by_judges
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
+from querywright.optimize.tables import pool_notes
 from querywright.programs import technique_class
 from querywright.progress import shown
 from querywright.workspace import Tell, Workspace
@@ -275,6 +277,24 @@ class Tuned:
     workspace: Workspace
     writer_lm: dspy.LM | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the test's figures should know."""
+        found, lm, test = self.compiled, self.workspace.lm.model, self.splits.test
+        by = by_judges(found.judges).replace(",", " or", 1)
+        budget = found.program.technique.knobs["max_passages"]
+        reader = found.program.reader
+        notes = [
+            f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {lm}; {evidence_by(test)}{by}"
+        ]
+        if found.reader_check:
+            notes.append(f"closed book and oracle evidence met {len(found.reader_check)} further questions")
+        notes += [one["standing"] for one in found.judges]
+        notes += [*pool_notes(found.test, test), *of_grounded(None if reader is None else reader.NAME)]
+        if self.writer_lm is not None:
+            notes.append(f"{found.technique}: written by {self.writer_lm.model}, read by {lm}")
+        return notes
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

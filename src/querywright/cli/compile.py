@@ -17,8 +17,8 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.data.splits import Splits
-    from querywright.optimize.results import Arm, Compiled
+    from querywright.api import Tuned
+    from querywright.optimize.results import Arm
 
 SHOWN_ARMS = 8
 Sizes = Annotated[str, Parameter(metavar="N,N,N"), opt.checked("cli.compile:split_sizes")]
@@ -105,7 +105,7 @@ def compile_and_show(
             failed = error
 
     def shown() -> None:
-        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm, verbose=output.verbose)
+        show_compiled(tuned, verbose=output.verbose)
         if failed is None:
             say(f"artifact: {save_to}")
 
@@ -116,17 +116,14 @@ def compile_and_show(
     return tuned.workspace
 
 
-def show_compiled(
-    compiled: Compiled, splits: Splits, workspace: Workspace, writer: Any = None, *, verbose: bool = False
-) -> None:
-    """The tables and verdicts of a compilation."""
-    from querywright.data.labels import evidence_by
+def show_compiled(tuned: Tuned, *, verbose: bool = False) -> None:
+    """Print the tables and verdicts of a compilation."""
     from querywright.data.types import Label
-    from querywright.opening import of_grounded
     from querywright.optimize.objectives import objective_named
-    from querywright.optimize.results import AS_WRITTEN, by_judges
+    from querywright.optimize.results import AS_WRITTEN
     from querywright.optimize.tables import pool_notes
 
+    compiled, splits, workspace = tuned.compiled, tuned.splits, tuned.workspace
     objective = objective_named(compiled.settings.objectives[0])
     best = sorted(compiled.arms, key=lambda arm: -objective.value(arm.dev))[:SHOWN_ARMS]
     left_out = [len(arm.dev.rows) - len(objective.scores(arm.dev)) for arm in best]
@@ -156,23 +153,8 @@ def show_compiled(
         arms,
         notes=notes,
     )
-    by = by_judges(compiled.judges).replace(",", " or", 1)
-    budget = compiled.program.technique.knobs["max_passages"]
-    notes = [
-        f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {workspace.lm.model}; "
-        f"{evidence_by(splits.test)}{by}"
-    ]
-    if compiled.reader_check:
-        notes.append(f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
-    notes += [
-        *(one["standing"] for one in compiled.judges),
-        *pool_notes(compiled.test, splits.test),
-        *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
-    ]
-    if writer is not None:
-        notes.append(f"{compiled.technique}: written by {writer.model}, read by {workspace.lm.model}")
     title = f"test, {len(splits.test)} questions"
-    show_scores(title, compiled.test, workspace, verbose=verbose, notes=notes)
+    show_scores(title, compiled.test, workspace, verbose=verbose, notes=tuned.notes)
     show_verdicts(compiled.comparisons, verbose=verbose, sentence=False)
     say(
         f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
