@@ -228,7 +228,7 @@ class Experiment:
         if not sourced:
             raise InputError(
                 "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
-                "collection; give such questions and --collection, or leave the judge coverage out"
+                "collection; give such questions and retriever=..., or leave the judge coverage out"
             )
         before = Guidelines.load(file) if file.exists() else Guidelines()
         frozen = freeze_guidelines(before, sourced, lm=judges[0].lm, **run)
