@@ -92,7 +92,6 @@ def log(
         InputError: ``found`` is none of these.
         mlflow.exceptions.MlflowException: The server is out of reach or refuses it.
     """
-    found = getattr(found, "compiled", found)
     given, said, compared, trials = _parts(found)
     arms = [found] if isinstance(found, Evaluation) else [*compared.arms, *compared.references] if compared else []
     leads = [] if compared is None else [one.to_json() for one in compared.comparisons]
