@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         QBRAG,
         RAG,
         ClosedBook,
+        ContrastiveHypotheses,
+        CorpusSteeredExpansion,
         Decomposition,
         Ensemble,
         Filter,
@@ -69,9 +71,9 @@ _HOMES = {
     "optimize.artifacts.loaded": ("LoadedProgram",),
     "optimize.results": ("CompileSettings",),
     "programs": (
-        *("HCQR", "QARAG", "QBRAG", "RAG", "ClosedBook", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT"),
-        *("MultiQuery", "PlainRetrieval", "Query2Doc", "RAGFusion", "Rerank", "RewriteRetrieveRead"),
-        *("RewriteRetrieveSelect", "StepBackRetrieval", "make_program"),
+        *("HCQR", "QARAG", "QBRAG", "RAG", "ClosedBook", "ContrastiveHypotheses", "CorpusSteeredExpansion"),
+        *("Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT", "MultiQuery", "PlainRetrieval", "Query2Doc"),
+        *("RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "StepBackRetrieval", "make_program"),
     ),
     "retrieval.chroma": ("ChromaRetriever",),
     "retrieval.index": ("build_collection",),
@@ -80,12 +82,12 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "CompileSettings", "Decomposition",
-    "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval",
-    "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits",
-    "StepBackRetrieval", "Tuned", "Workspace", "build_collection", "compare", "compile", "evaluate", "label", "load",
-    "load_sample", "make_program", "read_documents", "read_passages", "read_questions", "resolve_embedder",
-    "resolve_lm", "split_questions",
+    "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "CompileSettings", "ContrastiveHypotheses",
+    "CorpusSteeredExpansion", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram",
+    "MultiQuery", "Passage", "PlainRetrieval", "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead",
+    "RewriteRetrieveSelect", "Splits", "StepBackRetrieval", "Tuned", "Workspace", "build_collection", "compare",
+    "compile", "evaluate", "label", "load", "load_sample", "make_program", "read_documents", "read_passages",
+    "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
 ]  # fmt: skip
 
 
