@@ -40,7 +40,7 @@ from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import Compared, check_settings, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
-from querywright.optimize.labels import LabelPool, check_judge, label_pool, pool_passages
+from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import Compiled, CompileSettings, by_judges
 from querywright.optimize.study.compile import compile_program
@@ -196,7 +196,7 @@ def label(
     home: str | Path | None = None,
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
-) -> LabelPool:
+) -> PoolLabels:
     """Label what arms find: a table that people correct and that ``labels=`` takes.
 
     Args:

@@ -383,7 +383,7 @@ def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Ca
     if rewriter is not None and strange:
         tell(
             f"the rewriter {rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, and not of "
-            f"{', '.join(strange)}: measure it there before you rely on it (querywright rewriter evaluate)"
+            f"{', '.join(strange)}: measure it there before you rely on it (querywright compare)"
         )
 
 
