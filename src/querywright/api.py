@@ -37,7 +37,7 @@ from querywright.opening import (
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
-from querywright.optimize.comparison import Compared, check_settings, read_settings
+from querywright.optimize.comparison import Comparison, check_settings, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
@@ -100,7 +100,7 @@ def compare(
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
-) -> Compared:
+) -> Comparison:
     """Compare arms with a baseline on the same questions, by paired tests.
 
     Args:
