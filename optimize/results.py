@@ -65,7 +65,7 @@ class CompileSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class Candidate:
     """A program that stood for selection.
 
     Args:
@@ -115,7 +115,7 @@ class PairedComparison:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Compiled(Results):
+class CompileResult(Results):
     """What a compilation found.
 
     Args:
@@ -144,8 +144,8 @@ class Compiled(Results):
     program: RAG
     technique: str
     recommended: str
-    arms: tuple[Arm, ...]
-    compiled: Arm
+    arms: tuple[Candidate, ...]
+    compiled: Candidate
     reader_demos: bool
     test: tuple[Evaluation, ...]
     comparisons: tuple[PairedComparison, ...]

@@ -13,7 +13,7 @@ from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import NO_REWRITING, Arm, PairedComparison, by_judges
+from querywright.optimize.results import NO_REWRITING, Candidate, PairedComparison, by_judges
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.optimize.study.prompts import Variant, with_reader_prompts
 from querywright.optimize.study.resources import Bench
@@ -181,7 +181,7 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
                 variants[name] = variant
                 tried[name] = with_reader_prompts(program, variant)
     found |= met(tried)
-    read = [Arm(name, {}, name, one) for name, one in found.items()]
+    read = [Candidate(name, {}, name, one) for name, one in found.items()]
     if read:
         best, first = best_of(read, accuracy), read[0]
         chosen.name = AS_WRITTEN

@@ -42,7 +42,7 @@ from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
-from querywright.optimize.results import Compiled, CompileSettings, by_judges
+from querywright.optimize.results import CompileResult, CompileSettings, by_judges
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
 from querywright.optimize.tables import pool_notes
@@ -261,7 +261,7 @@ def label(
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Tuned(Compiled):
+class Compilation(CompileResult):
     """A compilation with the questions and the LM that it was made with: it answers questions, and can be saved.
 
     Args:
@@ -344,7 +344,7 @@ def compile(
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
     **changes: Any,
-) -> Tuned:
+) -> Compilation:
     """Tune a technique's prompts and knobs on dev, and hold the winner against no rewriting on test.
 
     Args:
@@ -444,7 +444,7 @@ def compile(
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         )  # fmt: skip
     made = {one.name: getattr(found, one.name) for one in fields(found)}
-    return Tuned(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
+    return Compilation(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
 
 
 def _parts(questions: Any) -> list[list[Question]] | None:

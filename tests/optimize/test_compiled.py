@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from querywright.api import Tuned
+from querywright.api import Compilation
 from querywright.cli.compile import show_compiled
 from querywright.data.splits import data_hash
 from querywright.metrics.statistics import paired_exact_test
@@ -66,7 +66,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
 
 def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
-    tuned = Tuned(
+    tuned = Compilation(
         **{one.name: getattr(compiled, one.name) for one in fields(compiled)}, splits=world.splits, workspace=workspace
     )
     show_compiled(replace(tuned, reader_check=tuple(world.questions[:5])))

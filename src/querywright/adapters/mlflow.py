@@ -23,7 +23,7 @@ from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.results import Compiled
+from querywright.optimize.results import CompileResult
 from querywright.optimize.study.export import export
 from querywright.optimize.study.report import write_report
 from querywright.optimize.study.status import ended, on_test
@@ -123,7 +123,7 @@ def _parts(found: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _T
         return {"questions": len(found.rows)}, [], None, []
     if isinstance(found, Comparison):
         return {"baseline": found.baseline, "questions": len(found.questions)}, [], found, []
-    if isinstance(found, Compiled):
+    if isinstance(found, CompileResult):
         given = {name: getattr(found.settings, name) for name in _OF_SETTINGS}
         given |= {name: getattr(found, name) for name in ("technique", "recommended", "verdict")}
         tried = [(one.name, {"prompt": one.prompt, **one.knobs}, _metrics(one.dev, of="dev/")) for one in found.arms]

@@ -17,8 +17,8 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.api import Tuned
-    from querywright.optimize.results import Arm
+    from querywright.api import Compilation
+    from querywright.optimize.results import Candidate
 
 SHOWN_ARMS = 8
 Sizes = Annotated[str, Parameter(metavar="N,N,N"), opt.checked("cli.compile:split_sizes")]
@@ -116,7 +116,7 @@ def compile_and_show(
     return tuned.workspace
 
 
-def show_compiled(tuned: Tuned, *, verbose: bool = False) -> None:
+def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     """Print the tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.optimize.objectives import objective_named
@@ -173,7 +173,7 @@ def _per_cent(value: float) -> str:
     return "-" if value != value else f"{100 * value:.1f}"
 
 
-def _changed_knobs(technique: str, arm: Arm) -> str:
+def _changed_knobs(technique: str, arm: Candidate) -> str:
     """The knobs of an arm that are not at their defaults; the budget, equal in all arms, is left out."""
     from querywright.programs import technique_class
 
