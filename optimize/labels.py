@@ -35,6 +35,7 @@ class PoolLabels:
         asked: Of how many passages the judge was asked.
         unreadable: Of how many of these its answer could not be read; they stay unjudged.
         failed: Questions that failed, in an arm or before the judge, by its name; their passages are missing.
+        notes: What a reader of the labels should know: how far the judge may be believed, and what failed.
     """
 
     labels: tuple[PassageLabel, ...]
@@ -42,6 +43,7 @@ class PoolLabels:
     asked: int = 0
     unreadable: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:

@@ -18,7 +18,7 @@ from querywright.errors import InputError
 from querywright.files import json_digest, jsonable, locked
 from querywright.models.hf import load_base
 from querywright.models.rewriters import Rewriter, save_weights, write_rewriter
-from querywright.optimize.comparison import Compared, compare
+from querywright.optimize.comparison import Comparison, compare
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.report import render
@@ -109,7 +109,7 @@ def _trained(
 
 def _compared(
     settings: TrainSettings, inputs: TrainingInputs, rewriter: str, progress: Progress | None
-) -> dict[str, Compared]:
+) -> dict[str, Comparison]:
     """Compare the technique with the rewriter and with the embedded model with the baseline, on dev and test."""
     labelled = any(question.evidence for question in inputs.splits.dev)
     metrics = judged_metrics(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
@@ -136,7 +136,7 @@ def _card(
     inputs: TrainingInputs,
     techniques: Sequence[str],
     stages: Mapping[str, Mapping[str, Any]],
-    found: Mapping[str, Compared],
+    found: Mapping[str, Comparison],
 ) -> dict[str, Any]:
     flat = stages.get(REINFORCE, {}).get("flat")
     notes = [f"{flat} of {stages[REINFORCE]['steps']} steps of the reinforcement taught nothing"] if flat else []
@@ -161,7 +161,7 @@ def _card(
     return card
 
 
-def standing(found: Compared, metric: str) -> dict[str, str | None]:
+def standing(found: Comparison, metric: str) -> dict[str, str | None]:
     """Return how the rewriter compares with the baseline in a metric.
 
     Returns:
@@ -178,7 +178,7 @@ def standing(found: Compared, metric: str) -> dict[str, str | None]:
     return {"verdict": word, "sentence": one.sentence, "warning": warning}
 
 
-def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Compared]) -> str:
+def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Comparison]) -> str:
     """Return the README.md of a rewriter, from its folder's name, its ``card.json`` and its arms on dev and test."""
     parts = [
         {

@@ -13,7 +13,7 @@ from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import NO_REWRITING, Arm, Comparison, by_judges
+from querywright.optimize.results import NO_REWRITING, Candidate, PairedComparison, by_judges
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.optimize.study.prompts import Variant, with_reader_prompts
 from querywright.optimize.study.resources import Bench
@@ -79,7 +79,7 @@ class Tested:
     best: str
     recommended: str
     rows: tuple[Evaluation, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PairedComparison, ...]
     verdict: Verdict
     sentence: str
     reader_prompts: ReaderPrompts
@@ -181,7 +181,7 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
                 variants[name] = variant
                 tried[name] = with_reader_prompts(program, variant)
     found |= met(tried)
-    read = [Arm(name, {}, name, one) for name, one in found.items()]
+    read = [Candidate(name, {}, name, one) for name, one in found.items()]
     if read:
         best, first = best_of(read, accuracy), read[0]
         chosen.name = AS_WRITTEN
@@ -213,7 +213,7 @@ def _final_arms(bench: Bench, chosen: Chosen, failed: Collection[str]) -> tuple[
 
 def _planned(
     met: Mapping[str, Evaluation], objective: Objective, arms: Mapping[str, ArmConfig], best: str, recommended: str
-) -> list[Comparison]:
+) -> list[PairedComparison]:
     """The planned comparisons, whichever way they fall.
 
     Those of the arms are Holm-corrected together: the best one against no rewriting and against itself as written, the
@@ -236,7 +236,7 @@ def _planned(
 
 
 def verdict_of(
-    chosen: Chosen, objective: Objective, comparisons: Sequence[Comparison], best: str
+    chosen: Chosen, objective: Objective, comparisons: Sequence[PairedComparison], best: str
 ) -> tuple[Verdict, str]:
     """What came of a study whose best arm is called so, as a word and as one plain sentence with figures.
 

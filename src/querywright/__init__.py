@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 warnings.filterwarnings("ignore", "IProgress not found|Using `tqdm.autonotebook")  # of bars that libraries never draw
 
 if TYPE_CHECKING:
-    from querywright.api import Tuned, compare, compile, evaluate, label
+    from querywright.api import Compilation, compare, compile, evaluate, label
     from querywright.data import (
         Label,
         Passage,
@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     )
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
+    from querywright.workspace import Workspace
 
 _HOMES = {
-    "api": ("Tuned", "compare", "compile", "evaluate", "label"),
+    "api": ("Compilation", "compare", "compile", "evaluate", "label"),
     "data": (
         *("Label", "Passage", "Question", "Splits", "read_documents", "read_passages", "read_questions"),
         *("load_sample", "split_questions"),
@@ -75,16 +76,17 @@ _HOMES = {
     ),
     "retrieval.chroma": ("ChromaRetriever",),
     "retrieval.index": ("build_collection",),
+    "workspace": ("Workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "CompileSettings", "ContrastiveHypotheses",
-    "CorpusSteeredExpansion", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram",
-    "MultiQuery", "Passage", "PlainRetrieval", "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead",
-    "RewriteRetrieveSelect", "Splits", "StepBackRetrieval", "Tuned", "build_collection", "compare", "compile",
-    "evaluate", "label", "load", "load_sample", "make_program", "read_documents", "read_passages", "read_questions",
-    "resolve_embedder", "resolve_lm", "split_questions",
+    "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "Compilation", "CompileSettings",
+    "ContrastiveHypotheses", "CorpusSteeredExpansion", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT", "Label",
+    "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval", "Query2Doc", "Question", "RAGFusion", "Rerank",
+    "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits", "StepBackRetrieval", "Workspace", "build_collection",
+    "compare", "compile", "evaluate", "label", "load", "load_sample", "make_program", "read_documents", "read_passages",
+    "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
 ]  # fmt: skip
 
 

@@ -159,7 +159,10 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
         (("evaluate", "--judge", "coverage"), ["--guidelines FILE"]),
-        (("evaluate", "--judge", "usefulness", "--guidelines", "x.json"), ["--judge coverage"]),
+        (
+            ("evaluate", "--judge", "usefulness", "--guidelines", "x.json"),
+            ["the judge coverage reads guidelines", "leave --guidelines out"],
+        ),
     ],
 )
 def test_mistakes(wrong, data, write, server, questions, collection, arguments, parts):

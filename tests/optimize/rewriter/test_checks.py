@@ -15,7 +15,7 @@ import pytest
 from querywright.data.splits import Splits, asked_of
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
 from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
@@ -174,6 +174,6 @@ def test_how_a_rewriter_compares_with_the_baseline(values: list[float], verdict:
         Evaluation(name, tuple(Row(f"q{n}", {"ndcg@10": value}) for n, value in enumerate(of)), 0.0)
         for name, of in ((NO_REWRITING, [0.0] * 10), (TRAINED, values))
     )
-    made = standing(Compared(arms, NO_REWRITING, tuple(against(arms, NO_REWRITING))), "ndcg@10")
+    made = standing(Comparison(arms, NO_REWRITING, tuple(against(arms, NO_REWRITING))), "ndcg@10")
     assert made["verdict"] == verdict
     assert made["warning"] == warning
