@@ -35,25 +35,27 @@ from querywright.optimize.objectives import Objective
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
 from querywright.optimize.results import by_judges
-from querywright.optimize.study.status import (
-    STATES,
-    aims,
+from querywright.optimize.search.trials import (
+    TrialRecord,
     arm_name,
     best,
-    best_rows,
     changed_knobs,
     ended,
     front,
     interval,
+    ranked,
+)
+from querywright.optimize.study.status import (
+    STATES,
+    Snapshot,
+    best_rows,
     of_technique,
     on_test,
-    ranked,
     shown,
     technique_rows,
     techniques,
     value_text,
 )
-from querywright.optimize.study.types import Snapshot, TrialRecord
 
 MANY = 12
 """Parameters that are drawn, the greatest first."""
@@ -78,7 +80,7 @@ def write_report(snapshot: Snapshot, path: str | Path) -> None:
 def study_html(snapshot: Snapshot) -> str:
     """The page of a study; the same input gives the same text."""
     spec, trials, outcome = snapshot.spec, snapshot.trials, dict(snapshot.outcome or {})
-    objectives, names = aims(spec), techniques(snapshot)
+    objectives, names = spec.aims, techniques(snapshot)
     aim = objectives[0]
     kept = front(trials, objectives) if len(objectives) > 1 else []
     compared = on_test(snapshot.outcome)

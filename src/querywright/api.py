@@ -36,13 +36,13 @@ from querywright.optimize.artifacts.save import check_same, given_to, save_compi
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import Compared
 from querywright.optimize.comparison import compare as compare_programs
+from querywright.optimize.compile import compile_program
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.labels import check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import Compiled, CompileSettings
-from querywright.optimize.study.compile import compile_program
-from querywright.optimize.study.data import further_questions
+from querywright.optimize.study.opening import further_questions
 from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import check_takes_writer, technique_class
 from querywright.programs.base import MAX_PASSAGES

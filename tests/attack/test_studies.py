@@ -1,4 +1,4 @@
-"""Journals, SQLite files and collections that were cut or changed: taken up where they can be, else refused."""
+"""Journals and collections that were cut or changed: taken up where they can be, else refused."""
 
 from __future__ import annotations
 
@@ -23,66 +23,65 @@ Hashed = runpy.run_path(str(Path(__file__).parents[1] / "retrieval" / "conftest.
 damage = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("test_store.py")))).damage
 
 TORN = "a torn journal costs at most the record that was being written"
-GARBLED = "a damaged journal or SQLite file is taken up or refused in words"
+GARBLED = "a damaged journal is taken up or refused in words"
 WHOLE = "a damaged collection is refused or finds what it found"
 
 
-def trials(storage: str, folder: Path) -> list[float | None]:
-    with plain_failures(), open_storage(storage, folder, "s") as opened:
-        return [one.value for one in opened.study(["maximize"]).get_trials(states=[optuna.trial.TrialState.COMPLETE])]
+def study_in(opened):
+    return optuna.create_study(storage=opened.trials, study_name="s", direction="maximize", load_if_exists=True)
 
 
-@pytest.fixture(scope="module", params=["journal", "sqlite"])
-def written(request, tmp_path_factory):
-    """A storage with eight trials that are told."""
-    folder = tmp_path_factory.mktemp(request.param)
-    with open_storage(request.param, folder, "s") as opened:
-        study = opened.study(["maximize"])
+def trials(folder: Path) -> list[float | None]:
+    with plain_failures(), open_storage("journal", folder, "s") as opened:
+        return [one.value for one in study_in(opened).get_trials(states=[optuna.trial.TrialState.COMPLETE])]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A journal with eight trials that are told."""
+    folder = tmp_path_factory.mktemp("journal")
+    with open_storage("journal", folder, "s") as opened:
+        study = study_in(opened)
         for number in range(8):
             trial = study.ask()
             trial.suggest_float("x", 0, 1)
             study.tell(trial, float(number))
-    return request.param, folder
+    return folder
 
 
 def test_a_journal_cut_at_every_byte_of_its_end_goes_on(written, tmp_path, times, attack):
-    kind, folder = written
-    if kind != "journal":
-        pytest.skip("of journals")
-    whole, out = (folder / "journal.log").read_bytes(), tmp_path / "cut"
+    whole, out = (written / "journal.log").read_bytes(), tmp_path / "cut"
     lines = whole.splitlines(keepends=True)
-    shutil.copytree(folder, out)
+    shutil.copytree(written, out)
     ends = range(len(whole) - sum(map(len, lines[-3:])), len(whole) + 1)
     for end in random.Random(12).sample(ends, min(len(ends), times(60))):
         (out / "journal.log").write_bytes(whole[:end])
         try:
             with open_storage("journal", out, "s") as opened:
-                study = opened.study(["maximize"])
+                study = study_in(opened)
                 study.tell(study.ask(), 99.0)
-            found = trials("journal", out)
+            found = trials(out)
             held = found[:7] == [float(n) for n in range(7)] and found[-1] == 99.0
         except Exception as error:  # noqa: BLE001
             held, found = False, repr(error)
         attack.tried(TORN, held, (end - len(whole), found))
 
 
-def test_storages_with_changed_bytes(written, tmp_path, times, attack):
-    kind, folder = written
-    name = "journal.log" if kind == "journal" else "study.sqlite"
+def test_journals_with_changed_bytes(written, tmp_path, times, attack):
     for turn in range(times(40)):
         out, chance = tmp_path / str(turn), random.Random(turn)
-        shutil.copytree(folder, out)
-        data = bytearray((out / name).read_bytes())
+        shutil.copytree(written, out)
+        data = bytearray((out / "journal.log").read_bytes())
         for _ in range(chance.choice([1, 4, 40])):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        (out / name).write_bytes(data)
+        (out / "journal.log").write_bytes(data)
         try:
-            held, found = len(trials(kind, out)) <= 8, ""
+            held, found = len(trials(out)) <= 8, ""
         except QuerywrightError as error:
             held, found = True, error
         except Exception as error:  # noqa: BLE001
             held, found = False, repr(error)
-        attack.tried(GARBLED, held, (kind, turn, found))
+        attack.tried(GARBLED, held, (turn, found))
         shutil.rmtree(out)
 
 

@@ -21,7 +21,7 @@ from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.study.spec import StudySpec
-    from querywright.optimize.study.types import Snapshot
+    from querywright.optimize.study.status import Snapshot
 
 REPORT = "report.html"
 DETAILS = (
@@ -96,9 +96,8 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
     Args:
         file: The study: a YAML file.
     """
-    from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.estimate import estimate
-    from querywright.optimize.study.resources import open_writers
+    from querywright.optimize.study.opening import checked_study, open_writers
 
     checked = checked_study(file, output.home, tell=note)
     spec = checked.spec
@@ -145,8 +144,8 @@ def run_command(
         file: The study: a YAML file.
         save_to: Where the study is kept, and taken up again.
     """
-    from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.engine import run_study
+    from querywright.optimize.study.opening import checked_study
 
     spec = checked_study(file, output.home, tell=note).spec
     _note_unlearnt(spec)
@@ -288,9 +287,10 @@ def _note_unlearnt(spec: StudySpec) -> None:
 
 def _best(snapshot: Snapshot) -> str:
     """The best trial so far, with its interval."""
-    from querywright.optimize.study.status import aims, arm_name, best, interval, shown
+    from querywright.optimize.search.trials import arm_name, best, interval
+    from querywright.optimize.study.status import shown
 
-    aim = aims(snapshot.spec)[0]
+    aim = snapshot.spec.aims[0]
     found = best(snapshot.trials, aim)
     if found is None:
         return ""
@@ -317,10 +317,11 @@ def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
 
 def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool = False) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
-    from querywright.optimize.study.status import aims, best_rows, comparisons_of, evaluations, ranked
+    from querywright.optimize.search.trials import ranked
+    from querywright.optimize.study.status import best_rows, comparisons_of, evaluations
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
-    objectives, outcome = aims(snapshot.spec), snapshot.outcome or {}
+    objectives, outcome = snapshot.spec.aims, snapshot.outcome or {}
 
     def shown() -> None:
         rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
@@ -356,9 +357,9 @@ def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
 
 def show_status(snapshot: Snapshot) -> None:
     """Print how far a study is."""
-    from querywright.optimize.study.status import aims, best_rows, status, technique_rows
+    from querywright.optimize.study.status import best_rows, status, technique_rows
 
-    found, objectives = status(snapshot), aims(snapshot.spec)
+    found, objectives = status(snapshot), snapshot.spec.aims
     trials = found["trials"]
     ended = trials["complete"] + trials["pruned"] + trials["failed"]
     word = "finished" if found["finished"] else "not finished"

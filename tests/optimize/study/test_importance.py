@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from querywright.optimize.study.report import FEWEST, importance
-from querywright.optimize.study.status import aims
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))
 made_trial, made_spec, made_trials = made["made_trial"], made["made_spec"], made["made_trials"]
-(AIM,) = aims(made_spec())
+(AIM,) = made_spec().aims
 
 
 def trial(number, technique, value, **params):

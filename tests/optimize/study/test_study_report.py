@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from querywright.optimize.search.trials import ArmConfig
 from querywright.optimize.study.report import study_html, write_report
 from querywright.optimize.study.status import on_test
-from querywright.optimize.study.types import ArmConfig
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))
 made_snapshot, made_trial, made_spec = made["made_snapshot"], made["made_trial"], made["made_spec"]

@@ -10,8 +10,8 @@ from querywright.data.types import Question
 from querywright.optimize.optimizer_run import Work
 from querywright.optimize.optimizers import run_optimizer
 from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
-from querywright.optimize.study.sampling import seed_of
-from querywright.optimize.study.spec import PromptSpec
+from querywright.optimize.search.sampling import seed_of
+from querywright.optimize.search.spec import PromptSpec
 from querywright.programs import RAG
 
 Variant = ProgramState

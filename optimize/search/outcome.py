@@ -14,12 +14,12 @@ from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import NO_REWRITING, Arm, Comparison, by_judges
+from querywright.optimize.search.core import Search
+from querywright.optimize.search.prompts import Variant, with_reader_prompts
+from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
+from querywright.optimize.search.spec import AS_WRITTEN
+from querywright.optimize.search.trials import ArmConfig, TrialRecord
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
-from querywright.optimize.study.prompts import Variant, with_reader_prompts
-from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.select import Chosen, beats, best_of, choose, paired
-from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG, Ensemble, make_reader
 
 FRONT = 4
@@ -58,7 +58,7 @@ class ReaderPrompts:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestOutcome:
     """What came of the test.
 
     Args:
@@ -73,7 +73,7 @@ class Tested:
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.
     """
 
-    chosen: Chosen
+    chosen: Selection
     arms: Mapping[str, ArmConfig]
     programs: Mapping[str, RAG]
     best: str
@@ -87,7 +87,7 @@ class Tested:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
+def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     """Choose the best arm and the reader's prompts on dev, then let every program of the final table meet test, once.
 
     All arms read alike: with the prompts that were chosen last, or as the reader is written. What they do is seen in
@@ -99,13 +99,13 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
         TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
         QuerywrightError: No rewriting has no result, the LM is out of reach, or the budget is spent.
     """
-    chosen = choose(trials, bench.objectives, len(bench.splits.test))
-    start = bench.total
-    prompts = _reader_prompts(bench, chosen.winner.arm)
-    costs = {"reader": bench.spent_since(start)}
-    arms, best = _final_arms(bench, chosen, {one.arm.key for one in trials if one.state == "failed"})
+    chosen = choose(trials, search.objectives, len(search.splits.test))
+    start = search.total
+    prompts = _reader_prompts(search, chosen.winner.arm)
+    costs = {"reader": search.spent_since(start)}
+    arms, best = _final_arms(search, chosen, {one.arm.key for one in trials if one.state == "failed"})
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
-    written = {name: bench.program(arm, reads=True) for name, arm in arms.items()}
+    written = {name: search.program(arm, reads=True) for name, arm in arms.items()}
     programs = {name: prompts.put_into(program) for name, program in written.items()}
     as_read = {} if prompts.variant is None else {f"{recommended}, reader as written": written[recommended]}
     failed: dict[str, str] = {}
@@ -115,18 +115,18 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
             raise error
         failed[name] = str(error)[:500]
 
-    references = {name: prompts.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
-    start = bench.total
-    rows = bench.evaluated_all({**programs, **as_read}, bench.splits.test, out)
-    tested, middle = bench.spent_since(start), bench.total
-    rows |= bench.evaluated_all(references, [*bench.splits.test, *bench.reader_check], out)
-    costs |= {"reader check": bench.spent_since(middle), "test": tested}
-    comparisons = _planned(rows, bench.objectives[0], arms, best, recommended)
-    verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
+    references = {name: prompts.put_into(one) for name, one in _references(search, arms[NO_REWRITING]).items()}
+    start = search.total
+    rows = search.evaluated_all({**programs, **as_read}, search.splits.test, out)
+    tested, middle = search.spent_since(start), search.total
+    rows |= search.evaluated_all(references, [*search.splits.test, *search.reader_check], out)
+    costs |= {"reader check": search.spent_since(middle), "test": tested}
+    comparisons = _planned(rows, search.objectives[0], arms, best, recommended)
+    verdict, sentence = verdict_of(chosen, search.objectives[0], comparisons, best)
     sentence += by_judges(
-        [one for one in bench.judge_facts if one["judge"] in bench.judges_of(bench.objectives[0].metrics)]
+        [one for one in search.judge_facts if one["judge"] in search.judges_of(search.objectives[0].metrics)]
     )
-    return Tested(
+    return TestOutcome(
         chosen=chosen,
         arms={name: arm for name, arm in arms.items() if name in rows},
         programs={name: program for name, program in programs.items() if name in rows},
@@ -142,16 +142,16 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     )
 
 
-def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
+def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
     """Choose the reader's prompts by whether dev is read more accurately with them.
 
     Where too many questions fail with the reader as written it is out, and the best of the others is chosen.
     """
     chosen, accuracy = ReaderPrompts(), objective_named("accuracy")
-    if not bench.spec.last_prompts or arm.reader is None:
+    if not search.spec.last_prompts or arm.reader is None:
         return chosen
-    program = bench.program(arm, reads=True)
-    single = bench.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
+    program = search.program(arm, reads=True)
+    single = search.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
     variants: dict[str, Variant | None] = {AS_WRITTEN: None}
 
     def met(programs: Mapping[str, RAG]) -> dict[str, Evaluation]:
@@ -160,18 +160,18 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
         def out(arm: str, error: TooManyFailuresError) -> None:
             chosen.failed[called[arm]] = str(error)[:500]
 
-        found = bench.evaluated_all({arm: programs[name] for arm, name in called.items()}, bench.splits.dev, out)
+        found = search.evaluated_all({arm: programs[name] for arm, name in called.items()}, search.splits.dev, out)
         return {called[arm]: one for arm, one in found.items()}
 
     found = met({AS_WRITTEN: program})
     if any(math.isnan(accuracy.value(one)) for one in found.values()):
         return ReaderPrompts()
     tried: dict[str, RAG] = {}
-    for name in bench.spec.last_prompts:
-        prompt = bench.spec.prompt_of(name)
+    for name in search.spec.last_prompts:
+        prompt = search.spec.prompt_of(name)
         assert prompt is not None
         try:
-            variant = bench.compiled(prompt, f"reader, {name}", single)
+            variant = search.compiled(prompt, f"reader, {name}", single)
         except OptimizerError as error:
             chosen.nothing[name] = str(error)[:500]
         except TooManyFailuresError as error:
@@ -192,7 +192,7 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
     return chosen
 
 
-def _final_arms(bench: Bench, chosen: Chosen, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
+def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
     """The programs that meet test, by name, and the name of the best: no rewriting, the best, it as written, the front.
 
     No arm meets it twice: where the best one is the technique as written, it is the only row of that technique.
@@ -202,11 +202,11 @@ def _final_arms(bench: Bench, chosen: Chosen, failed: Collection[str]) -> tuple[
         best = chosen.best.arm
         called = f"{best.technique} compiled"
         arms[called] = best
-        written = replace(bench.space.as_written(best.technique), writer=best.writer)
+        written = replace(search.space.as_written(best.technique), writer=best.writer)
         if written.key not in {*failed, *(arm.key for arm in arms.values())}:
             arms[f"{best.technique} as written"] = written
     known = {arm.key for arm in arms.values()}
-    kept = chosen.front if len(bench.objectives) > 1 else ()
+    kept = chosen.front if len(search.objectives) > 1 else ()
     front = [(f"front, {one.name}", one.arm) for one in kept if one.arm.key not in known]
     return {**arms, **dict(front[:FRONT])}, called
 
@@ -236,7 +236,7 @@ def _planned(
 
 
 def verdict_of(
-    chosen: Chosen, objective: Objective, comparisons: Sequence[Comparison], best: str
+    chosen: Selection, objective: Objective, comparisons: Sequence[Comparison], best: str
 ) -> tuple[Verdict, str]:
     """What came of a study whose best arm is called so, as a word and as one plain sentence with figures.
 
@@ -261,12 +261,12 @@ def verdict_of(
     return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})
 
 
-def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:
+def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:
     """Closed book and oracle evidence, where there is a reader."""
     if plain.reader is None:
         return {}
-    asked = [*bench.splits.test, *bench.reader_check]
+    asked = [*search.splits.test, *search.reader_check]
     budget = {"max_passages": plain.knobs["max_passages"]}
-    oracle = oracle_evidence(bench.retriever("dense"), asked, make_reader(plain.reader), budget)
+    oracle = oracle_evidence(search.retriever("dense"), asked, make_reader(plain.reader), budget)
     found = {CLOSED_BOOK: closed_book(make_reader(plain.reader))}
     return found if oracle is None else {**found, ORACLE: oracle}
