@@ -39,7 +39,7 @@ SAMPLE = 200
 _logger = logging.getLogger(__name__)
 
 
-class CheckedStudy(NamedTuple):
+class StudyData(NamedTuple):
     """A study that was read and checked, with its data, some passages of its collection, and none of its models."""
 
     spec: StudySpec
@@ -50,7 +50,7 @@ class CheckedStudy(NamedTuple):
 
 def checked_study(
     source: Path | str | Mapping[str, Any], home: Path | None = None, *, tell: Tell = _logger.warning
-) -> CheckedStudy:
+) -> StudyData:
     """Read and check a study, from its file or a mapping, and open its data.
 
     Args:
@@ -68,7 +68,7 @@ def checked_study(
     tell_passages([question for part in splits for question in part], held.values(), spec.where, tell)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
-    return CheckedStudy(spec, splits, space_of(spec, reader), [held[one] for one in chosen])
+    return StudyData(spec, splits, space_of(spec, reader), [held[one] for one in chosen])
 
 
 def space_of(spec: StudySpec, reader: str | None) -> Space:
