@@ -29,7 +29,7 @@ def make_variant(
 ) -> Variant:
     """Make a prompt variant of a program, which is not changed: by hand, by an optimizer, or by both in this order.
 
-    Its seed follows from the study's and its name; ``settings`` are ``metric``, ``lm`` and the rest of a ``OptimizerRun``.
+    Its seed follows from the study's and its name; ``settings`` are those of an ``OptimizerRun``.
 
     Raises:
         InputError: A name or value is wrong, or there is nothing to tune.
