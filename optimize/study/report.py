@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -134,33 +132,8 @@ def study_html(snapshot: Snapshot) -> str:
             **{name: metadata.version(name) for name in ("optuna", "dspy")},
         },
         spec=json.dumps(spec.to_json(), ensure_ascii=False, indent=2),
-        **{one.__name__: one for one in (arm_name, changes, interval, shown, value_text)},
+        **{one.__name__: one for one in (arm_name, interval, shown, value_text)},
     )
-
-
-WORDS = 3000
-"""Words up to which two texts are compared word by word; longer texts are compared line by line."""
-
-ALIKE = 0.3
-"""Share of equal words below which a text counts as rewritten."""
-
-
-def changes(before: str, after: str) -> list[tuple[str, str]]:
-    """Merge two texts into pieces: ``equal``, ``del`` and ``ins``. A rewritten text stands on lines of its own."""
-    if before == after:
-        return [("equal", after)] if after else []
-    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
-    if max(len(old), len(new)) > WORDS:
-        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    if matcher.ratio() < ALIKE:
-        found = [(kind, text) for kind, text in (("del", before), ("ins", after)) if text]
-        return [found[0], ("equal", "\n"), found[1]] if len(found) == 2 else found
-    found = []
-    for tag, a, b, c, d in matcher.get_opcodes():
-        pieces = [("equal", new[c:d])] if tag == "equal" else [("del", old[a:b]), ("ins", new[c:d])]
-        found += [(kind, "".join(words)) for kind, words in pieces if words]
-    return found
 
 
 def _told(cost: Cost) -> dict[str, str]:

@@ -68,26 +68,14 @@ def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished, read_p
     page.check()
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("Write a passage.", "Write a short passage."),
-        ("", "Write."),
-        ("Write one line.\nThen stop.", "Write one line.\n\nThen go on, and on."),
-        (f"Say {EVIL} now.", f"Say {EVIL} later."),
-        ("Answer as it is asked.", EVIL),
-    ],
-)
-def test_both_texts_of_a_prompt_can_be_read_from_their_difference(read_page, before, after):
+def test_a_prompt_is_shown_before_and_after(read_page):
+    before, after = f"Say {EVIL} now.", f"Say {EVIL} later."
     change = {"before": before, "after": after, "demos_before": 0, "demos_after": 1, "demos": [{EVIL: [EVIL, 1]}, 7]}
     best = {"arm": {"technique": "hyde", "prompt": EVIL}}
     outcome = {**made_outcome(), "prompts": {"one": {}, f"hyde, {EVIL}": {EVIL: change}}, "best": best}
     source = study_html(made_snapshot(outcome=outcome))
     read_page(source).check()
-    found = re.search(r'<p class="diff">(.*?)</p>', source, re.DOTALL)[1]
-    sides = [re.sub(f"<{gone}>.*?</{gone}>", "", found, flags=re.DOTALL) for gone in ("ins", "del")]
-    assert [unescape(re.sub(r"</?(?:ins|del)>", "", one)).strip() for one in sides] == [before, after]
-    assert set(re.findall(r"<[^>]*>", found)) <= {"<ins>", "</ins>", "<del>", "</del>"}
+    assert [unescape(one) for one in re.findall(r"<(?:del|ins)>(.*?)</", source)] == [before, after]
     assert source.index("(recommended)") < source.index("<summary>one</summary>")
 
 
