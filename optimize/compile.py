@@ -22,7 +22,6 @@ from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled
 from querywright.optimize.search.checks import read_search
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.outcome import run_test
-from querywright.optimize.search.space import build_space
 from querywright.optimize.search.spec import PLAIN, SearchSpec
 from querywright.optimize.search.trials import TrialRecord
 from querywright.optimize.search.worker import run_search
@@ -75,21 +74,20 @@ def compile_program(
     spec = _spec_of(technique, reader, knobs or {}, settings)
     kind = technique_class(technique)
     searched = make_program(technique, index, reranker=reranker if kind.USES_RERANKER else None, reader=None)
-    narrowed = {technique: searched.technique.searched_knobs}
-    writers = {} if writer_lm is None else {writer_lm.model: writer_lm}
     retrievers = {"dense": index if kind.ENGINE is None else getattr(index, "plain", index)}
     retrievers |= {} if kind.ENGINE is None else {kind.ENGINE: index}
     search = Search(
         spec,
         splits,
-        build_space(spec, reader, narrowed, [*writers]),
+        reader,
         lm,
         retrievers.__getitem__,
         store=store,
         local=store,
         reader_check=reader_check,
         reranker=reranker,
-        writers=dict(writers),
+        writers={} if writer_lm is None else {writer_lm.model: writer_lm},
+        knobs={technique: searched.technique.searched_knobs},
         judges=judges,
         judge_lm=judge_lm,
         progress=progress,
@@ -99,8 +97,7 @@ def compile_program(
     start = search.total
     variants, nothing = _make_prompts(search, technique)
     costs, start = {"prompts": search.spent_since(start)}, search.total
-    search.spec = _with_prompts(spec, technique, variants, settings.trials)
-    search.space = build_space(search.spec, reader, narrowed, [*writers])
+    search.change(_with_prompts(spec, technique, variants, settings.trials))
     trials = run_search(search).finished()
     costs["search"] = search.spent_since(start)
     tested = run_test(search, trials)
@@ -143,8 +140,8 @@ def compile_program(
 
 def _check_questions(search: Search) -> None:
     """Refuse questions that cannot carry an objective, or that the reader check shares with a split."""
-    check_objectives(search.spec.objectives, search.splits, search.space.reader)
-    if search.reader_check and search.space.reader is None:
+    check_objectives(search.spec.objectives, search.splits, search.reader)
+    if search.reader_check and search.reader is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
     seen = {mark for part in search.splits for question in part for mark in marks(question)}
     shared = []

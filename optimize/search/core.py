@@ -30,10 +30,11 @@ from querywright.optimize.program_state import state_of
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.prompts import Variant, make_variant, with_variant
 from querywright.optimize.search.sampling import make_sampler
-from querywright.optimize.search.space import Space, reads_for
+from querywright.optimize.search.space import Space, build_space, reads_for
 from querywright.optimize.search.spec import PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import RAG, make_program, technique_class
+from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
@@ -48,14 +49,15 @@ class Search:
     Args:
         spec: What is searched, and how much is tried.
         splits: The questions: prompts are made on train, arms are tried on dev, what dev chose is evaluated on test.
-        space: The arms.
+        reader: Name of the reader, as ``reader_for`` settles it; None if no reader runs.
         lm: What techniques and readers ask.
         open_retriever: Opens the retriever of an engine's name; each is opened once.
         store: Where answers and compiled prompts are kept; None to keep none.
         local: Where rankings are kept, which cost no call; None to keep none.
         reader_check: Further questions, which only closed book and oracle evidence answer.
         reranker: Scores passages, for techniques that rerank. None: the technique's own way.
-        writers: LMs that techniques ask instead of ``lm``, by their names in the space; None stands for ``lm``.
+        writers: LMs to choose from, by name, that techniques ask instead of ``lm``; an LM that is None is ``lm``.
+        knobs: Knobs of techniques, as a retriever narrows them, by technique.
         judges: Saved judges, which replace the built-in ones of the same name.
         judge_lm: What judges ask; its calls are in the same ledger. None: ``lm``.
         budget: What all calls are paid from; None for no limit.
@@ -65,21 +67,31 @@ class Search:
 
     spec: SearchSpec
     splits: Splits
-    space: Space
+    reader: str | None
     lm: dspy.LM
     open_retriever: Callable[[str], Any]
     store: Store | None = None
     local: Store | None = None
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
-    writers: Mapping[str | None, dspy.LM | None] = field(default_factory=dict)
+    writers: Mapping[str, dspy.LM | None] = field(default_factory=dict)
+    knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     judges: Sequence[SavedJudge] = ()
     judge_lm: dspy.LM | None = None
     budget: Budget | None = None
     progress: Progress | None = None
     tell: Callable[[str], object] = field(default=lambda _: None)
+    space: Space = field(init=False)
     _retrievers: dict[str, ReplayRetriever] = field(default_factory=dict)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Build the space of arms."""
+        self.change(self.spec)
+
+    def change(self, spec: SearchSpec) -> None:
+        """Search something else, with all that is open and made."""
+        self.spec, self.space = spec, build_space(spec, self.reader, self.knobs, [*self.writers])
 
     @property
     def threads(self) -> int:
@@ -156,32 +168,35 @@ class Search:
         return self._retrievers[engine]
 
     def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
-        """The program of an arm, by default with its reader where objectives need one; it raises as ``compiled``."""
+        """Return the program of an arm, by default with its reader if objectives need one.
+
+        It raises as ``compile_prompts``.
+        """
         reader = arm.reader if (self.spec.reads if reads is None else reads) else None
         made = make_program(
             arm.technique,
             self.retriever(arm.engine),
             reader=reader,
             reranker=self.reranker if technique_class(arm.technique).USES_RERANKER else None,
-            writer_lm=self.writers.get(arm.writer),
+            writer_lm=None if arm.writer is None else self.writers[arm.writer],
             **arm.knobs,
         )
         variant = self.variant(arm)
         return made if variant is None else with_variant(made, variant)
 
     def variant(self, arm: ArmConfig) -> Variant | None:
-        """The prompts of an arm, compiled once; None as written. It raises what ``compiled`` raises."""
+        """The prompts of an arm, compiled once; None as written. It raises what ``compile_prompts`` raises."""
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
         written = replace(self.space.as_written(arm.technique), writer=arm.writer)
         program = self.program(written, reads=self.spec.reads or reads_for(prompt))
-        return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
+        return self.compile_prompts(prompt, f"{arm.technique}, {arm.prompt}", program)
 
-    def compiled(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
-        """Prompts for a program that are compiled on train, once: they are kept in the store by all that they rest on.
+    def compile_prompts(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
+        """Compile prompts for a program on train, once: the store keeps them by all that they depend on.
 
-        A variant has a seed of its own, by what it is called.
+        The seed of a variant follows from its name.
 
         Raises:
             OptimizerError: They came to nothing, now or before.
@@ -230,11 +245,11 @@ class Search:
             raise made
         return made
 
-    def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
+    def evaluate(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
         """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""
         return evaluate(program, questions, name=name, **{**self._given, **options})
 
-    def evaluated_all(
+    def evaluate_all(
         self,
         programs: Mapping[str, RAG],
         questions: Sequence[Question],
@@ -249,7 +264,7 @@ class Search:
         return {"lm": self.lm, "threads": self.threads, "deadline": self.spec.deadline, **own}
 
     def spent_since(self, before: Cost) -> Cost:
-        """What was spent since ``total`` was ``before``."""
+        """Return what was spent since ``total`` was ``before``."""
         return self.total - before
 
     def _metric(self, prompt: PromptSpec) -> Metric:

@@ -117,9 +117,9 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
 
     references = {name: prompts.put_into(one) for name, one in _references(search, arms[NO_REWRITING]).items()}
     start = search.total
-    rows = search.evaluated_all({**programs, **as_read}, search.splits.test, out)
+    rows = search.evaluate_all({**programs, **as_read}, search.splits.test, out)
     tested, middle = search.spent_since(start), search.total
-    rows |= search.evaluated_all(references, [*search.splits.test, *search.reader_check], out)
+    rows |= search.evaluate_all(references, [*search.splits.test, *search.reader_check], out)
     costs |= {"reader check": search.spent_since(middle), "test": tested}
     comparisons = _planned(rows, search.objectives[0], arms, best, recommended)
     verdict, sentence = verdict_of(chosen, search.objectives[0], comparisons, best)
@@ -160,7 +160,7 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
         def out(arm: str, error: TooManyFailuresError) -> None:
             chosen.failed[called[arm]] = str(error)[:500]
 
-        found = search.evaluated_all({arm: programs[name] for arm, name in called.items()}, search.splits.dev, out)
+        found = search.evaluate_all({arm: programs[name] for arm, name in called.items()}, search.splits.dev, out)
         return {called[arm]: one for arm, one in found.items()}
 
     found = met({AS_WRITTEN: program})
@@ -171,7 +171,7 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
         prompt = search.spec.prompt_of(name)
         assert prompt is not None
         try:
-            variant = search.compiled(prompt, f"reader, {name}", single)
+            variant = search.compile_prompts(prompt, f"reader, {name}", single)
         except OptimizerError as error:
             chosen.nothing[name] = str(error)[:500]
         except TooManyFailuresError as error:

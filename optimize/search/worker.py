@@ -243,7 +243,7 @@ class Worker:
         for start in range(0, len(questions), size):
             self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
-            met = search.evaluated(program, block, name, failures=failures, progress=None, met=told)
+            met = search.evaluate(program, block, name, failures=failures, progress=None, met=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)
             better = worse_than(dev, rivals, search.objectives) if len(dev.rows) < len(questions) else None
             if better is not None:

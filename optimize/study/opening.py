@@ -68,12 +68,7 @@ def checked_study(
     tell_passages([question for part in splits for question in part], held.values(), spec.where, tell)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
-    return StudyData(spec, splits, space_of(spec, reader), [held[one] for one in chosen])
-
-
-def space_of(spec: StudySpec, reader: str | None) -> Space:
-    """Return the arms of a study, with the reader that ``reader_for`` settles."""
-    return build_space(spec, reader, writers=spec.writer_names)
+    return StudyData(spec, splits, build_space(spec, reader, writers=spec.writer_names), [held[one] for one in chosen])
 
 
 def data_of(spec: StudySpec) -> tuple[Splits, str | None, list[Question]]:
@@ -152,7 +147,7 @@ def open_search(spec: StudySpec, home: Path | None, url: str | None = None, budg
     return Search(
         spec,
         splits,
-        space_of(spec, reader),
+        reader,
         lm,
         lambda engine: _retriever(spec, engine, folder, local),
         store=store,
@@ -172,9 +167,9 @@ def _retriever(spec: StudySpec, engine: str, home: Path, store: Store) -> Any:
     return open_retriever(spec.collection, engine=engine, embedder=embedder, home=home, where=spec.where)
 
 
-def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str | None, dspy.LM | None]:
-    """The LMs that write in a study, by name, beside the one that reads, which None stands for."""
-    found: dict[str | None, dspy.LM | None] = {}
+def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str, dspy.LM | None]:
+    """The LMs that write in a study, by name; None for the one that reads."""
+    found: dict[str, dspy.LM | None] = {}
     for one in spec.writers:
         named: Any = one.lm
         if one.api_base or one.api_key_env:
