@@ -31,7 +31,7 @@ def knobs() -> str:
     """Every technique with what its module says, and a table of its knobs."""
     from querywright.cli.techniques import technique_rows
     from querywright.programs import TECHNIQUES
-    from querywright.programs.gate import SHARED_KNOBS
+    from querywright.programs.base import SHARED_KNOBS
 
     parts = []
     of_all = {(knob.name, knob.default) for knob in SHARED_KNOBS}

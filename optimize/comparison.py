@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +43,11 @@ TRANSCRIBED = 20_000
 BASELINE = "plain"
 """The arm that others are held against where nobody named one."""
 
+ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
+"""The files that ``Compared.save`` writes."""
+
+ANOTHER_FOLDER = "give another folder with out=..., or remove this one"
+
 RIGHT = ("accuracy", "exact_match")
 """Metrics that say which answers are right; the first that every arm has is taken."""
 
@@ -61,6 +67,12 @@ class Compared(Results):
         diagnosis: Where answers are lost; None where no answer is read or nothing is labelled.
         decisions: What the passages of each arm did to the decisions; empty for the same reasons.
         notes: What must be known before a number is believed: that arms have unequal budgets, what is known of a judge.
+        remarks: Lines for below a table of the results.
+        hints: Warnings about the questions and names, which were reported before the first question.
+        facts: What was compared and how, by name, for the report.
+        source: The name of the questions' file; empty without one.
+        settings: What the comparison is made of, as plain data: settings, baseline, texts of the arms, and a digest of
+            the questions.
     """
 
     arms: tuple[Evaluation, ...]
@@ -72,6 +84,21 @@ class Compared(Results):
     diagnosis: Diagnosis | None = None
     decisions: tuple[Decisions, ...] = ()
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def asks(self) -> bool:
+        """Whether an arm asks an LM."""
+        return any(one.cost.asked for one in self.arms)
+
+    @property
+    def all_notes(self) -> list[str]:
+        """Hints, notes and remarks."""
+        return [*dict.fromkeys([*self.hints, *self.notes, *self.remarks])]
 
     def arm(self, name: str) -> Evaluation:
         """The arm of that name."""
@@ -99,8 +126,27 @@ class Compared(Results):
             "comparisons": [one.to_json() for one in self.comparisons],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "decisions": [one.to_json() for one in self.decisions],
-            "notes": list(self.notes),
+            "notes": self.all_notes,
         }
+
+    def save(self, folder: str | Path, *, command: str = "") -> dict[str, str]:
+        """Write every question's result, a summary and the report into a folder; returns the files by name.
+
+        ``compare(..., out=folder)`` adds arms to a comparison that was saved.
+
+        Args:
+            folder: The folder; it is made if it is missing.
+            command: The command that makes it again, for the report.
+        """
+        from querywright.optimize.tables import question_rows, write_table
+
+        folder = Path(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        summary = json.dumps({**self.to_json(), "made": self.settings}, ensure_ascii=False, indent=2, allow_nan=False)
+        write_file(folder / SUMMARY, f"{summary}\n")
+        write_table(folder / ROWS, question_rows([*self.arms, *self.references], self.questions))
+        self.report(folder / REPORT, command=command)
+        return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
 
     def report(
         self,
@@ -120,18 +166,18 @@ class Compared(Results):
 
         Args:
             path: The file.
-            title: Heads the page. Default: how many arms and questions.
-            facts: What was compared and how, by name.
-            notes: What a reader should know before believing a number.
+            title: The heading of the page. Default: the questions' file, or the number of arms, and of questions.
+            facts: What was compared and how, by name, next to ``facts``.
+            notes: What a reader should know before believing a number, next to ``notes``.
             outcome: What came of it, in a sentence.
             command: What makes it again.
         """
         from querywright.optimize.report import PROMPTS, comparison_page, fitted, prompt_lines
 
-        title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
-        notes = [*dict.fromkeys([*self.notes, *notes])]
+        n, heading = len(self.arms[0].rows), f"{self.source}: " if self.source else f"{len(self.arms)} arms on "
+        title, notes = title or f"{heading}{n} questions", [*dict.fromkeys([*self.all_notes, *notes])]
         compared: Any = self
-        told: Any = {"title": title, "facts": facts or {}, "outcome": outcome, "command": command}
+        told: Any = {"title": title, "facts": {**self.facts, **(facts or {})}, "outcome": outcome, "command": command}
         lines = prompt_lines(compared)
         html, left = fitted(comparison_page(compared, notes=notes, **told), lines)
         path = Path(path)
@@ -247,6 +293,38 @@ def compare(
         decided,
         (*unequal_budgets(arms), *judge_notes(metrics, lm)),
     )
+
+
+def read_settings(folder: str | Path) -> dict[str, Any]:
+    """Return the settings of the comparison that a folder holds; empty if it holds none.
+
+    Raises:
+        InputError: The comparison does not say how it was made, or cannot be continued.
+    """
+    file = Path(folder) / SUMMARY
+    if not file.is_file():
+        return {}
+    try:
+        settings: dict[str, Any] = json.loads(file.read_text("utf-8"))["made"]
+        arms = dict(settings["arms"])
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{file.parent.name!r} does not say how its comparison was made; {ANOTHER_FOLDER}") from None
+    in_memory = [name for name, text in arms.items() if text is None]
+    if in_memory:
+        raise InputError(
+            f"{file.parent.name!r} compares programs that were in memory ({', '.join(in_memory)}), and no arm can join "
+            f"them; {ANOTHER_FOLDER}"
+        )
+    return settings
+
+
+def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise if the comparison that a folder holds has other settings or other questions; its arms may be others."""
+    other = [name for name in now if before and name != "arms" and before.get(name) != now[name]]
+    told = [f"{name} {before.get(name)}, not {now[name]}" for name in other if name != "questions"]
+    if other:
+        how = f"made with other settings ({'; '.join(told)})" if told else "on other questions"
+        raise InputError(f"{Path(folder).name!r} holds a comparison {how}; {ANOTHER_FOLDER}")
 
 
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelPool:
     """Labels of a pool of passages.
 
     Args:
@@ -35,6 +35,7 @@ class Labelled:
         asked: Of how many passages the judge was asked.
         unreadable: Of how many of these its answer could not be read; they stay unjudged.
         failed: Questions that failed, in an arm or before the judge, by its name; their passages are missing.
+        notes: What a reader of the labels should know: how far the judge may be believed, and what failed.
     """
 
     labels: tuple[PassageLabel, ...]
@@ -42,6 +43,7 @@ class Labelled:
     asked: int = 0
     unreadable: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -139,7 +141,7 @@ def label_pool(
     threads: int = 4,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-) -> Labelled:
+) -> LabelPool:
     """The labels of a pool: those that are there stay as they are, and what has none is judged.
 
     Args:
@@ -183,7 +185,7 @@ def label_pool(
     places = {question.id: place for place, question in enumerate(questions)}
     labels = sorted(found.values(), key=lambda one: places.get(one.question_id, len(places)))
     asked_of = 0 if judge is None else sum(map(len, waiting.values()))
-    return Labelled(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
+    return LabelPool(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
 
 
 def _row(question: Question, passage: Passage) -> PassageLabel:

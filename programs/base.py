@@ -15,10 +15,9 @@ from dspy.utils.exceptions import LMError
 from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
 from querywright.models.circuit_breaker import INCURABLE
-from querywright.programs.gate import GATE_DEPTH, SHARED_KNOBS, certainty
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
-from querywright.programs.selection import PassagesToSelection, select
+from querywright.programs.selection import SELECT, SELECT_MOST, SELECT_POOL, PassagesToSelection, select
 from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Predict, Threaded, current_technique, record, recording
 from querywright.retrieval.callable import as_retriever
@@ -50,6 +49,28 @@ QUESTION_WEIGHT = Knob(
     high=4,
     when={"search_question": (True,)},
 )
+SHARED_KNOBS = (
+    Knob("use_history", True, "whether the LM sees the conversation before the question, where there is one",
+         search=False),
+    Knob(
+        "gate",
+        "off",
+        "when the question is translated: always (off), or only if the best passage scores low or leads by little",
+        choices=("off", "score", "margin"),
+        search=False,
+    ),
+    Knob("gate_score", 0.55, "score from which the first search counts as certain", low=0, high=1,
+         when={"gate": ("score",)}),
+    Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
+         low=0, high=1, when={"gate": ("margin",)}),
+    SELECT,
+    SELECT_POOL,
+    SELECT_MOST,
+)  # fmt: skip
+"""Knobs of every technique that asks an LM. A study searches a threshold where the gate is given: to search the gate as
+well would only find plain retrieval by another name."""
+
+GATE_DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,3 +506,16 @@ def checked_options(question: Any, options: Any) -> list[str]:
             "leave them out for a question without options"
         )
     return texts
+
+
+def certainty(rule: str, hits: Sequence[Hit]) -> float:
+    """Return how certain a search looks; -1.0 if it found nothing.
+
+    Args:
+        rule: ``score`` (the best score) or ``margin`` (its lead over the mean of all).
+        hits: Best first, with cosine similarities.
+    """
+    if not hits:
+        return -1.0
+    best = hits[0].score
+    return best if rule == "score" else best - sum(hit.score for hit in hits) / len(hits)

@@ -88,6 +88,9 @@ def test_the_whole_way(lm, server):
     assert len(repr(table)) < 3000
     assert "hcqr" in table.report("pages/compare.html").read_text(encoding="utf-8")
 
+    assert table.facts["Questions"] == "24"
+    assert table.remarks[0] == "LM openai/scripted; mean in per cent with its 95 % interval"
+
     calls = len(server.requests)
     again = qw.compare(["plain", "rag_fusion", program], questions, retriever=index, lm=lm)
     assert again.to_json()["comparisons"] == table.to_json()["comparisons"]
@@ -113,6 +116,24 @@ def test_the_whole_way(lm, server):
     assert answer.answer == tuned(row["question"], options=row["options"]).answer
     assert answer.answer in row["options"]
     assert "sk-never" not in "".join(path.read_text("utf-8") for path in Path("artifacts/shop").iterdir())
+
+
+def test_arms_join_a_comparison_that_was_saved(lm, server):
+    index = qw.ChromaRetriever.build("shop", PASSAGES)
+    place = qw.Workspace.open(lm=lm, max_calls=100)
+
+    def compared(arms, folder="results", **more):
+        found = qw.compare(arms, QUESTIONS, retriever=index, lm=place, out=folder, **more)
+        return found, found.save(folder)
+
+    _, files = compared({"short": "plain:max_passages=1"})
+    assert sorted(files) == ["comparison.json", "report.html", "results.parquet"]
+    assert all(Path(file).is_file() for file in files.values())
+    found, _ = compared({"bm25": "plain@bm25"}, baseline="short")
+    assert [one.name for one in found.arms] == ["short", "bm25"]
+    compared([qw.PlainRetrieval(index)], "memory")
+    with pytest.raises(InputError, match=r"programs that were in memory \(plain\), and no arm can join them"):
+        compared(["plain"], "memory")
 
 
 def test_evidence_that_is_of_another_collection_is_told_by_every_command(lm):

@@ -14,7 +14,7 @@ from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.search.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
-from querywright.programs.gate import GATE_DEPTH
+from querywright.programs.base import GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
 from querywright.programs.selection import SELECT
 

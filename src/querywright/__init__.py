@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
+    from querywright.workspace import Workspace
 
 _HOMES = {
     "api": ("Tuned", "compare", "compile", "evaluate", "label"),
@@ -74,6 +75,7 @@ _HOMES = {
     ),
     "retrieval.chroma": ("ChromaRetriever",),
     "retrieval.index": ("build_collection",),
+    "workspace": ("Workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -81,9 +83,9 @@ __all__ = [
     "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "CompileSettings", "Decomposition",
     "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval",
     "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits",
-    "StepBackRetrieval", "Tuned", "build_collection", "compare", "compile", "evaluate", "label", "load", "load_sample",
-    "make_program", "read_documents", "read_passages", "read_questions", "resolve_embedder", "resolve_lm",
-    "split_questions",
+    "StepBackRetrieval", "Tuned", "Workspace", "build_collection", "compare", "compile", "evaluate", "label", "load",
+    "load_sample", "make_program", "read_documents", "read_passages", "read_questions", "resolve_embedder",
+    "resolve_lm", "split_questions",
 ]  # fmt: skip
 
 

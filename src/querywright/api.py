@@ -8,131 +8,83 @@ again asks nothing twice.
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from types import FrameType
+from typing import Any, TypeAlias
 
 import dspy
 
+from querywright.arms import ArmDefaults, Arms, engine_for
 from querywright.data import Question, Splits, read_questions, split_questions
-from querywright.data.labels import read_labels, with_labels
+from querywright.data.labels import evidence_by, read_labels
 from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
 from querywright.models.circuit_breaker import Limits
+from querywright.models.lm import lm_digest
 from querywright.models.rewriters import rewriter_of
-from querywright.named import (
-    check_reader,
-    engine_for,
-    knob_values,
+from querywright.opening import (
+    Metrics,
+    Scoring,
+    of_grounded,
     of_mixed,
-    open_reranker,
-    tell_unlearnt,
+    open_experiment,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
-from querywright.optimize.comparison import Compared
-from querywright.optimize.comparison import compare as compare_programs
+from querywright.optimize.comparison import Compared, check_settings, read_settings
 from querywright.optimize.compile import compile_program
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
-from querywright.optimize.labels import check_judge, label_pool, pool_passages
+from querywright.optimize.labels import LabelPool, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
-from querywright.optimize.results import Compiled, CompileSettings
+from querywright.optimize.results import Compiled, CompileSettings, by_judges
 from querywright.optimize.study.opening import further_questions
-from querywright.prepared import Metrics, opened, prepare
-from querywright.programs import check_takes_writer, technique_class
-from querywright.programs.base import MAX_PASSAGES
-from querywright.programs.readers import reader_for
+from querywright.optimize.tables import pool_notes
+from querywright.programs import technique_class
 from querywright.progress import shown
-from querywright.retrieval.checks import tell_searched
 from querywright.workspace import Tell, Workspace
-
-if TYPE_CHECKING:
-    import pandas
 
 LM: TypeAlias = str | dspy.LM
 
 
-def evaluate(
-    program: Any,
-    questions: Any,
-    *,
-    lm: LM = "embedded",
-    retriever: Any = None,
-    where: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    metrics: Metrics = (),
-    judge: str | Path | Sequence[str | Path] = (),
-    judge_lm: LM | None = None,
-    labels: Any = None,
-    reader: str | None = "auto",
-    max_passages: int = 5,
-    threads: int | None = None,
-    deadline: float | None = None,
-    max_failures: float = 0.05,
-    home: str | Path | None = None,
-    progress: Progress | bool | None = None,
-) -> Evaluation:
+def evaluate(program: Any, questions: Any, *, name: str | None = None, **options: Any) -> Evaluation:
     """Run one program on questions and score it; a failed question is counted, and never a zero.
 
     Args:
         program: What ``compare`` takes as an arm.
         questions: What is asked, as ``read_questions`` takes it.
-        lm: The LM, or its name. Default ``embedded``.
-        retriever: What a technique that is named searches.
-        where: Chroma's filter over the metadata of the collection that is given. Default: every passage.
-        name: How the arm is called. Default: its own name.
-        metrics: Names, such as ``recall@5``, ``judged_useful`` or ``module:function``, and functions ``(example,
-            prediction, trace=None)``; or these by name. Default: accuracy where an answer is read, and decision_useful
-            and recall where evidence is labelled.
-        judge: Judges that score as well, by name or by the path of a saved one; a saved one stands in the place of
-            that of its name.
-        judge_lm: The LM of the judges, or its name. Default: ``lm``. Given alone, it judges usefulness.
-        labels: Labels of passages, which become evidence: a file of them or its rows, as ``label`` gives them.
-        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or
-            None, for a technique without one.
-        max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
-            50. Default 5.
-        threads: Questions under way at a time, 1 or more, and calls of an LM that was named. Default: 4, and as many
-            as the server of an LM elsewhere takes.
-        deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
-        max_failures: Share of the questions that may fail, 0 to 1. Default 0.05.
-        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: True for a bar (in a notebook too), or called with what, done and total after each question.
+        name: The name of the arm. Default: its own name.
+        options: Arguments of ``compare``, such as ``lm=``, ``retriever=``, ``metrics=`` and ``judge=``.
 
     Raises:
-        InputError: Something cannot be used; it names what, and what may be given.
+        InputError: Something cannot be used; the message names it, and what may be given.
         OutageError: The LM is out of reach.
         TooManyFailuresError: More questions failed than allowed.
     """
-    with shown(progress, "opening questions, retriever and models") as update:
-        ready = prepare(
-            {name: program} if name else [program], questions, workspace=_workspace(home, lm, threads),
-            retriever=retriever, where=where, metrics=metrics, reader=reader, max_passages=max_passages,
-            threads=threads, **_judging(judge, judge_lm), tell=_warn, reading={"labels": labels},
-        )  # fmt: skip
-        return compare_programs(
-            ready.programs, ready.questions, lm=ready.workspace.lm, references=False, metrics=ready.metrics,
-            threads=ready.workspace.threads, deadline=deadline, max_failures=max_failures, progress=update,
-        ).arms[0]  # fmt: skip
+    arms = {name: program} if name else [program]
+    return compare(arms, questions, **{"references": False, **options}).arms[0]
 
 
 def compare(
-    arms: Iterable[Any] | Mapping[str, Any],
+    arms: Arms,
     questions: Any,
     *,
-    lm: LM = "embedded",
+    lm: LM | Workspace = "embedded",
     retriever: Any = None,
     where: Mapping[str, Any] | None = None,
     baseline: str | None = None,
     metrics: Metrics = (),
     judge: str | Path | Sequence[str | Path] = (),
     judge_lm: LM | None = None,
+    guidelines: str | Path | None = None,
     labels: Any = None,
+    reading: Mapping[str, Any] | None = None,
     reader: str | None = "auto",
     max_passages: int = 5,
     knobs: Mapping[str, Any] | None = None,
@@ -145,125 +97,167 @@ def compare(
     deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
+    out: str | Path | None = None,
     progress: Progress | bool | None = None,
+    tell: Tell | None = None,
 ) -> Compared:
-    """Compare arms on the same questions, each held against the baseline by paired tests.
+    """Compare arms with a baseline on the same questions, by paired tests.
 
     Args:
         arms: Names of techniques (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE,...``), folders of artifacts, what
             ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``; or these by name.
+            If empty: closed book, plain and, if the questions have options, hcqr.
         questions: What is asked, as ``read_questions`` takes it.
-        lm: The LM, or its name. Default ``embedded``.
+        lm: The LM, or its name; or an open ``Workspace``, with its LM and its limit of calls. Default ``embedded``.
         retriever: What techniques that are named search: a collection's name, one of ``chromadb``, or a retriever.
-        where: As ``evaluate`` has it.
-        baseline: The arm that the others are held against. Default ``plain``, or the first arm.
-        metrics: Names and functions, as ``evaluate`` has it.
-        judge: Judges that score as well, as ``evaluate`` has it. Where nothing is labelled, what a judge of usefulness
-            says is the evidence of diagnosis and decisions, and the results say so.
+        where: Chroma's filter over the metadata of the collection. Default: every passage.
+        baseline: The arm that the others are compared with. Default ``plain``, or the first arm.
+        metrics: Names, such as ``recall@5``, ``judged_useful`` or ``module:function``, and functions ``(example,
+            prediction, trace=None)``; or these by name. Default: accuracy if an answer is read, and decision_useful
+            and recall if evidence is labelled.
+        judge: Judges that score as well, by name or by the path of a saved one, which replaces the built-in judge of
+            the same name. If nothing is labelled, the labels of a judge of usefulness are the evidence of diagnosis
+            and decisions, and the results say so.
         judge_lm: The LM of the judges, or its name. Default: ``lm``. Given alone, it judges usefulness.
-        labels: Labels of passages, as ``evaluate`` takes them.
-        reader: Of techniques without one, as ``evaluate`` has it.
-        max_passages: The budget of every arm, as ``evaluate`` has it. Where an arm that is named has another
-            (``hcqr:max_passages=15``), or a program or an artifact has its own, the results say so.
+        guidelines: A file of points that the judge ``coverage`` looks for in answers; missing ones are written first.
+        labels: Labels of passages, which become evidence: a file of them or its rows, as ``label`` gives them.
+        reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
+        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or
+            None, for techniques without one.
+        max_passages: Passages shown to the reader at most, 1 to 50, by techniques that are named. Default 5. If an
+            arm has another number (``hcqr:max_passages=15``), the results say so.
         knobs: Values for every technique that is named and has the knob.
-        engine: What techniques search with that name none. Default ``dense``.
+        engine: What techniques search with if their arm names no engine. Default ``dense``.
         embedder: What a collection that is named was built with. Default ``embedded``.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
         writer_lm: What techniques that are named, and artifacts, ask before they read: any LM, its name or a rewriter's
             folder. Default: ``lm``, or an artifact's own.
-        references: Whether closed book and oracle evidence stand beside the arms. Default True.
-        threads: Questions under way at a time, 1 or more, and calls of an LM that was named. Default: 4, and as many
-            as the server of an LM elsewhere takes.
+        references: Whether closed book and oracle evidence are evaluated too. Default True.
+        threads: Questions under way at a time, 1 or more, and calls of an LM that was named. Default: 4, or as many
+            as the server of a remote LM takes.
         deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
-        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        out: A folder in which ``save`` kept a comparison, or will: the arms that it holds come first, and a comparison
+            with other settings or on other questions is refused. Default: none.
         progress: True for a bar (in a notebook too), or called with what, done and total after each question.
+        tell: Called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
-        Drawn as a table in a notebook; ``to_pandas()``, ``report(path)``, ``comparisons``.
+        Drawn as a table in a notebook; ``to_pandas()``, ``save(folder)``, ``report(path)``, ``comparisons``, ``notes``.
 
     Raises:
-        InputError: Something cannot be used; it names what, and what may be given.
+        InputError: Something cannot be used; the message names it, and what may be given.
         OutageError: The LM is out of reach.
         TooManyFailuresError: More questions of an arm failed than allowed.
     """
+    judges = (judge,) if isinstance(judge, str | Path) else judge
+    earlier = {} if out is None else read_settings(out)
     with shown(progress, "opening questions, retriever and models") as update:
-        ready = prepare(
-            arms, questions, workspace=_workspace(home, lm, threads), retriever=retriever, embedder=embedder,
-            engine=engine, where=where, reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics,
-            reranker=reranker, writer_lm=writer_lm, threads=threads, **_judging(judge, judge_lm), tell=_warn,
-            reading={"labels": labels},
+        experiment = open_experiment(
+            arms, questions, _workspace(lm, home, threads),
+            defaults=ArmDefaults(
+                retriever=retriever, where=where, embedder=embedder, engine=engine, max_passages=max_passages,
+                knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
+            ),
+            scoring=Scoring(
+                metrics=metrics, judges=judges, judge_lm=judge_lm, threads=threads,
+                guidelines=None if guidelines is None else Path(guidelines),
+            ),
+            reading={"labels": labels, **(reading or {})}, earlier=earlier.get("arms"), tell=tell or _warn,
         )  # fmt: skip
-        return compare_programs(
-            ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-            metrics=ready.metrics, threads=ready.workspace.threads, deadline=deadline, max_failures=max_failures,
+        if out is not None:
+            check_settings(out, earlier, {**experiment.settings, "baseline": experiment.baseline(baseline)})
+        return experiment.compare(
+            baseline, references=references, threads=threads, deadline=deadline, max_failures=max_failures,
             progress=update,
         )  # fmt: skip
 
 
 def label(
-    arms: Iterable[Any] | Mapping[str, Any],
+    arms: Arms,
     questions: Any,
     *,
     retriever: Any,
     where: Mapping[str, Any] | None = None,
     judge: str | Path | SavedJudge | None = "usefulness",
     judge_lm: LM | None = None,
-    lm: LM = "embedded",
+    lm: LM | Workspace = "embedded",
     depth: int = 5,
     labels: Any = None,
+    reading: Mapping[str, Any] | None = None,
     knobs: Mapping[str, Any] | None = None,
     engine: str = "dense",
     embedder: Any = "embedded",
+    reranker: Any = None,
+    writer_lm: LM | Path | None = None,
     threads: int | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
     progress: Progress | bool | None = None,
-) -> pandas.DataFrame:
+    tell: Tell | None = None,
+) -> LabelPool:
     """Label what arms find: a table that people correct and that ``labels=`` takes.
 
     Args:
         arms: What is searched with, as ``compare`` takes arms; their first passages are pooled.
         questions: What is asked, as ``read_questions`` takes it.
-        retriever: What techniques that are named search, as ``compare`` has it.
-        where: As ``evaluate`` has it.
-        judge: A judge of usefulness, or where one was saved; None leaves all labels to people.
+        retriever: What techniques that are named search, as ``compare`` takes it.
+        where: A filter, as ``compare`` takes it.
+        judge: A judge of usefulness, or the path of a saved one; None leaves all labels to people.
         judge_lm: Its LM, or its name. Default: ``lm``.
-        lm: The LM of the arms, or its name. Default ``embedded``.
+        lm: The LM of the arms, as ``compare`` takes it. Default ``embedded``.
         depth: Passages of each arm for each question, 1 to 50. Default 5.
-        labels: Labels that are there: they stay, and only what has none is added and judged.
+        labels: Earlier labels: they stay, and only passages without a label are added and judged.
+        reading: As ``compare`` takes it.
         knobs: Values for every technique that is named and has the knob.
-        engine: What techniques search with that name none. Default ``dense``.
+        engine: What techniques search with if their arm names no engine. Default ``dense``.
         embedder: What a collection that is named was built with. Default ``embedded``.
-        threads: The same, and judgements. Default: 4, and as many as the server of an LM elsewhere takes.
+        reranker: A cross-encoder, as ``compare`` takes it.
+        writer_lm: What techniques ask before they read, as ``compare`` takes it.
+        threads: Questions, and judgements, under way at a time. Default: 4, or as many as the server of a remote LM
+            takes.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
-        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: True for a bar (in a notebook too), or called with what, done and total after each question.
+        tell: Called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
-        A row a passage; the columns are those of ``querywright.data.labels.PassageLabel``.
+        ``to_pandas()``, a row for each passage, whose columns are those of ``querywright.data.labels.PassageLabel``;
+        ``counts`` and ``notes``.
 
     Raises:
-        InputError: Something cannot be used; it names what, and what may be given.
-        OutageError: An LM is out of reach; what was said is kept.
+        InputError: Something cannot be used; the message names it, and what may be given.
+        OutageError: An LM is out of reach; the judge's answers are kept.
         TooManyFailuresError: More questions of an arm, or of the judge, failed than allowed.
     """
-    asks = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
-    check_judge(None if asks is None else asks.judge)
+    saved = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
+    judging = None if saved is None else saved.judge
+    check_judge(judging)
     with shown(progress, "opening questions, retriever and models") as update:
-        ready = prepare(
-            arms, questions, workspace=lambda _: _workspace(home, lm, threads)(True), retriever=retriever,
-            embedder=embedder, engine=engine, where=where, reader=None, max_passages=depth, knobs=knobs, scores=False,
-            tell=_warn,
+        place = _workspace(lm, home, threads)
+        place.check_key()
+        experiment = open_experiment(
+            arms, questions, place, reading=reading, tell=tell or _warn,
+            defaults=ArmDefaults(
+                retriever=retriever, where=where, embedder=embedder, engine=engine, max_passages=depth,
+                knobs=knobs or {}, reader=None, writer_lm=writer_lm, reranker=reranker,
+            ),
         )  # fmt: skip
-        place = ready.workspace
-        given: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": update}
-        pool, _ = pool_passages(ready.programs, ready.questions, lm=place.lm, depth=depth, **given)
-        return label_pool(
-            pool, ready.questions, None if asks is None else asks.judge,
-            there=() if labels is None else read_labels(labels),
-            lm=place.lm if judge_lm is None else place.another_lm(cast("Any", judge_lm)), **given,
-        ).to_pandas()  # fmt: skip
+        run: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": update}
+        asked = place.lm if judge_lm is None else place.another_lm(judge_lm)
+        pool, failed = pool_passages(experiment.programs, experiment.questions, lm=place.lm, depth=depth, **run)
+        earlier = () if labels is None else read_labels(labels)
+        found = label_pool(pool, experiment.questions, judging, there=earlier, lm=asked, **run)
+    failed = {**failed, **found.failed}
+    notes = [] if saved is None else [saved.standing(asked.model, lm_digest(asked))]
+    if found.unreadable:
+        notes.append(
+            f"{found.unreadable} answers of the judge could not be read, and their passages are unjudged: label "
+            "them, or run again with another judge_lm="
+        )
+    notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
+    return replace(found, failed=failed, notes=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +277,24 @@ class Tuned:
     workspace: Workspace
     writer_lm: dspy.LM | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the test's figures should know."""
+        found, lm, test = self.compiled, self.workspace.lm.model, self.splits.test
+        by = by_judges(found.judges).replace(",", " or", 1)
+        budget = found.program.technique.knobs["max_passages"]
+        reader = found.program.reader
+        notes = [
+            f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {lm}; {evidence_by(test)}{by}"
+        ]
+        if found.reader_check:
+            notes.append(f"closed book and oracle evidence met {len(found.reader_check)} further questions")
+        notes += [one["standing"] for one in found.judges]
+        notes += [*pool_notes(found.test, test), *of_grounded(None if reader is None else reader.NAME)]
+        if self.writer_lm is not None:
+            notes.append(f"{found.technique}: written by {self.writer_lm.model}, read by {lm}")
+        return notes
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -329,7 +341,7 @@ def compile(
     *,
     retriever: Any,
     where: Mapping[str, Any] | None = None,
-    lm: LM | Callable[[], Workspace] = "embedded",
+    lm: LM | Workspace = "embedded",
     reader: str | None = "auto",
     max_passages: int | None = None,
     knobs: Mapping[str, Any] | None = None,
@@ -340,7 +352,7 @@ def compile(
     reranker: Any = None,
     writer_lm: LM | Path | None = None,
     judge: str | Path | SavedJudge | Sequence[str | Path | SavedJudge] = (),
-    judge_lm: LM | Callable[[Workspace], dspy.LM] | None = None,
+    judge_lm: LM | None = None,
     reader_check: int | Sequence[Question] = 0,
     labels: Any = None,
     reading: Mapping[str, Any] | None = None,
@@ -358,7 +370,7 @@ def compile(
             ``train``, ``dev`` (or ``validation``) and ``test``, such as a ``DatasetDict``.
         retriever: What is searched: a collection's name, one of ``chromadb``, or a retriever.
         where: As ``evaluate`` has it; the artifact keeps it.
-        lm: The LM, or its name, or what opens a ``Workspace`` once all else was checked. Default ``embedded``.
+        lm: The LM, or its name, or an open ``Workspace``, as ``compare`` takes it. Default ``embedded``.
         reader: As ``evaluate`` has it.
         max_passages: The budget of every arm: passages shown to the reader at most, 1 to 50. Default 5.
         knobs: Values that are fixed and not searched; ``max_passages`` may stand here too.
@@ -370,7 +382,7 @@ def compile(
         writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder. Default:
             ``lm``.
         judge: Names of judges, saved ones or their paths, which give the ``judged_`` objectives of their name.
-        judge_lm: The LM of the judges, or its name, or what opens it in the working folder. Default: ``lm``.
+        judge_lm: The LM of the judges, or its name. Default: ``lm``.
         reader_check: So many further questions that the splits leave over, or the questions, which closed book and
             oracle evidence meet.
         labels: Labels of passages, as ``evaluate`` takes them.
@@ -398,41 +410,43 @@ def compile(
         raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from None
     if not isinstance(technique, str):
         raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
-    kind = technique_class(technique)
-    check_takes_writer(kind, writer_lm)
-    if reranker is not None and not kind.USES_RERANKER:
-        raise InputError(f"{technique} does not rerank; leave reranker= out, or use a technique that does")
-    needing = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice" if reader == "multiple_choice" else ""
-    budget = {} if max_passages is None else {MAX_PASSAGES.name: max_passages}
-    values = knob_values(technique, {**budget, **(knobs or {})})
-    check_reader(reader)
-    searched = engine_for(technique, engine) or "dense"
+    technique_class(technique)
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
     judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
-    asked, splits = _split(questions, sizes, settings.seed, needing, {"labels": labels, **(reading or {})})
-    if "auto" in settings.objectives:
-        auto = _auto(splits, judges, judge_lm is not None, tell)
-        settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
-    aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
-    check_judges(aims, judges, asks=judge_lm is not None)
-    read_by = reader_for(asked, reader)
-    for line in of_mixed(asked, reader):
-        tell(line)
-    if isinstance(reader_check, int):
-        reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
+    parts = _parts(questions)
     with shown(progress, "opening retriever and models") as update:
-        place = _workspace(home, lm, settings.threads)(True)
-        writer, index = place.writer(writer_lm), opened(place, retriever, embedder, searched, where)
+        place = _workspace(lm, home, settings.threads)
+        place.check_key()
+        experiment = open_experiment(
+            [technique], questions if parts is None else [one for part in parts for one in part], place,
+            reading={"labels": labels} if parts else {"labels": labels, **(reading or {})}, tell=tell,
+            defaults=ArmDefaults(
+                retriever=retriever, where=where, embedder=embedder, engine=engine_for(technique, engine) or "dense",
+                max_passages=max_passages, knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
+            ),
+        )  # fmt: skip
+        asked, read_by, index = experiment.questions, experiment.reader, experiment.retriever
+        if parts is None:
+            splits = split_questions(asked, seed=settings.seed, sizes=sizes)
+        else:
+            left = iter(asked)
+            splits = Splits(*([next(left) for _ in part] for part in parts))
+        if "auto" in settings.objectives:
+            auto = _auto(splits, judges, judge_lm is not None, tell)
+            settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
+        aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
+        check_judges(aims, judges, asks=judge_lm is not None)
+        for line in of_mixed(asked, reader):
+            tell(line)
+        if isinstance(reader_check, int):
+            reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
+        (program,), (arm,) = experiment.programs.values(), experiment.arms.values()
+        writer, ranker, values = program.technique.writer_lm, experiment.reranker, arm.knobs
         rewriter = rewriter_of(writer)
-        tell_unlearnt(rewriter, [technique], tell)
         # Its folder is what runs, for its base may lie beside it; the copy is for the program that is saved.
         if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
             tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
-        tell_searched(asked, index, tell)
-        asks: Any = judge_lm
-        if asks is not None:
-            asks = asks(place) if _opens(asks) else place.another_lm(asks)
-        ranker = open_reranker(reranker)
+        asks = None if judge_lm is None else place.another_lm(judge_lm)
         given = given_to(
             splits, settings, index, technique=technique, reader=read_by, lm=place.lm.model, knobs=values,
             writer=None if writer is None else str(ref_of(writer)), reranker=None if ranker is None else ranker.id,
@@ -449,15 +463,12 @@ def compile(
     return Tuned(found, splits, place, writer, given)
 
 
-def _split(
-    questions: Any, sizes: tuple[int, int, int] | None, seed: int, needing: str, reading: Mapping[str, Any]
-) -> tuple[list[Question], Splits]:
-    """All questions, and their splits: those that were given, or made here; ``needing`` is what compares options."""
+def _parts(questions: Any) -> list[list[Question]] | None:
+    """Return train, dev and test, if the questions were given in parts; None if they have to be split."""
     if isinstance(questions, Splits):
         questions = questions._asdict()
     if not isinstance(questions, Mapping):
-        asked = read_questions(questions, **reading, multiple_choice=needing)
-        return asked, split_questions(asked, seed=seed, sizes=sizes)
+        return None
     dev = "dev" if "dev" in questions else "validation"
     missing = [name for name in ("train", dev, "test") if name not in questions]
     if missing:
@@ -465,12 +476,7 @@ def _split(
             f"questions as splits need train, dev (or validation) and test, but {', '.join(missing)} is missing among "
             f"{', '.join(map(str, questions))}; give all three, or one list of questions"
         )
-    parts = [read_questions(questions[name], multiple_choice=needing) for name in ("train", dev, "test")]
-    asked = [question for part in parts for question in part]
-    if reading.get("labels") is not None:
-        asked = with_labels(asked, read_labels(reading["labels"]))
-    left = iter(asked)
-    return asked, Splits(*([next(left) for _ in part] for part in parts))
+    return [read_questions(questions[name]) for name in ("train", dev, "test")]
 
 
 def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:
@@ -486,23 +492,18 @@ def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) 
     return "accuracy"
 
 
-def _opens(lm: Any) -> bool:
-    return callable(lm) and not isinstance(lm, dspy.BaseLM)
-
-
-def _workspace(home: str | Path | None, lm: Any, threads: int | None) -> Callable[[bool], Workspace]:
-    """What opens the working folder, given whether the LM is asked."""
-    if _opens(lm):
-        return lambda _: cast("Workspace", lm())
-    limits = Limits(at_once=threads) if isinstance(lm, str) else None  # one that is there has its own
-    return lambda asks: Workspace.open(home, cast("Any", lm), limits=limits, asks=asks)
-
-
-def _judging(judge: str | Path | Sequence[str | Path], lm: LM | None) -> dict[str, Any]:
-    """Judges and what opens their LM, as ``prepare`` takes them."""
-    judges = [judge] if isinstance(judge, str | Path) else judge
-    return {"judges": judges, "judge_lm": None if lm is None else lambda place: place.another_lm(lm)}
+def _workspace(lm: LM | Workspace, home: str | Path | None, threads: int | None) -> Workspace:
+    """Return the workspace of an LM, which may be one; its LM needs no key yet."""
+    if isinstance(lm, Workspace):
+        return lm
+    limits = Limits(at_once=threads) if isinstance(lm, str) else None  # an open LM has its own
+    return Workspace.open(home, lm, limits=limits, asks=False)
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
+    """Warn at the line outside this package that called it."""
+    frame: FrameType | None = sys._getframe()
+    depth = 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("querywright."):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(text, stacklevel=depth + 1)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from querywright.models.circuit_breaker import Limits
     from querywright.models.store import Store
     from querywright.models.usage import Ledger
-    from querywright.retrieval.engines import CollectionRetriever
 
 Tell = Callable[[str], object]
 
@@ -114,28 +113,53 @@ class Workspace:
 
         return writer_beside(self.lm, given)
 
+    def check_key(self) -> None:
+        """Raise if the LM needs a key that is missing."""
+        from querywright.models.lm import with_key
+
+        with_key(self.lm)
+
     def retriever(
         self,
-        collection: Any,
+        searched: Any,
         embedder: Any = "embedded",
         engine: str = "dense",
         where: Mapping[str, Any] | None = None,
-    ) -> CollectionRetriever:
-        """Open a collection.
+    ) -> Any:
+        """Open what is searched with an engine.
 
         Args:
-            collection: Its name; or one of Chroma, or its place, as ``open_retriever`` has them.
+            searched: A collection's name; a collection of Chroma, or its place; or anything that searches.
             embedder: The embedder, or its name.
-            engine: What it is searched with. Default dense.
-            where: A filter over metadata. Default: every passage.
+            engine: What a collection is searched with. Default dense.
+            where: A filter over metadata, for a collection. Default: every passage.
+
+        Raises:
+            InputError: It cannot be opened, or the filter is not for it.
         """
         from querywright.models.embedder import resolve_embedder
+        from querywright.retrieval.callable import as_retriever, is_collection
+        from querywright.retrieval.chroma import ForeignChromaRetriever
         from querywright.retrieval.engines import LEXICAL, open_retriever
 
+        if not (isinstance(searched, str) or is_collection(searched)):
+            found: Any = as_retriever(searched)
+            if where:
+                raise InputError(
+                    f"a filter is for a collection, its name or its place, but got {found!r:.80}; give it to that: "
+                    "where=..."
+                )
+            own = getattr(found, "name", None)
+            if engine != "dense" and isinstance(found, ForeignChromaRetriever):
+                searched = found
+            elif engine != "dense" and found.kind == "dense" and isinstance(own, str):
+                searched, embedder, where = own, found.embedder, getattr(found, "where", None)
+            else:
+                return found
         if engine in LEXICAL:
             embedder = None
         return open_retriever(
-            collection,
+            searched,
             engine=engine,
             embedder=resolve_embedder(embedder, store=self.store) if isinstance(embedder, str) else embedder,
             home=self.home,

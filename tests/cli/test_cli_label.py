@@ -130,11 +130,11 @@ def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wr
 
 
 def test_in_python_it_is_a_table_that_is_given_back(home, collection, bare, rows):
-    table = qw.label(["plain"], str(bare), retriever=collection, judge=None, depth=1)
+    table = qw.label(["plain"], str(bare), retriever=collection, judge=None, depth=1).to_pandas()
     assert list(table.columns[-2:]) == ["question_id", "passage_id"]
     table["label"] = ["USEFUL" if n % 2 else "NOT_USEFUL" for n in range(len(table))]
     found = qw.evaluate("plain", str(bare), retriever=collection, reader=None, max_passages=1, labels=table)
     assert found.mean("decision_useful").value == 0.5
-    kept = qw.label(["plain"], str(bare), retriever=collection, judge=None, depth=2, labels=table)
+    kept = qw.label(["plain"], str(bare), retriever=collection, judge=None, depth=2, labels=table).to_pandas()
     assert (kept["by"] == "person").sum() == len(rows)
     assert len(kept) == 2 * len(rows)

@@ -20,7 +20,7 @@ def says(text, *parts):
 
 
 def test_files_and_names_that_are_not_there(wrong, passages, write, collection, server):
-    says(wrong("evaluate", "--data", "absent.jsonl", *server.lm), "absent.jsonl", "no such file")
+    says(wrong("evaluate", "--data", "absent.jsonl", "--collection", collection), "absent.jsonl", "no such file")
     says(wrong("index", "Two Words", passages), "'Two Words'", "a-z")
     twice = write("p.jsonl", [{"id": "a", "text": "one"}, {"id": "a", "text": "two"}])
     says(wrong("index", "new", twice), "p.jsonl", "'a'", "other content")

@@ -300,7 +300,7 @@ def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(live, 
     assert len(set(check)) == len(check) == demo.READER_CHECK == 60
     assert set(check) <= {question.id for question in load_sample().questions} - used
     assert seen["knobs"] == {"max_passages": 3 if live else 1}
-    assert seen["lm"]().lm.model.startswith("embedded" if live else "recording:")
+    assert seen["lm"].lm.model.startswith("embedded" if live else "recording:")
 
 
 def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, server, monkeypatch):

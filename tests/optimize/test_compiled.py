@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dspy.utils.exceptions import LMServerError
 
+from querywright.api import Tuned
 from querywright.cli.compile import show_compiled
 from querywright.data.splits import data_hash
 from querywright.metrics.statistics import paired_exact_test
@@ -65,7 +66,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
 
 def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
-    show_compiled(replace(compiled, reader_check=tuple(world.questions[:5])), world.splits, workspace)
+    show_compiled(Tuned(replace(compiled, reader_check=tuple(world.questions[:5])), world.splits, workspace))
     text = " ".join(capsys.readouterr().out.split())
     assert f"{compiled.sentence}; a stronger LM may change that" in text
     assert "closed book and oracle evidence met 5 further questions" in text
@@ -76,7 +77,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
         "nothing": {"demos_2": "nothing to show"},
     }
     gain = replace(compiled, verdict="gain", sentence="So it is", **changed)
-    show_compiled(gain, world.splits, workspace, verbose=True)
+    show_compiled(Tuned(gain, world.splits, workspace), verbose=True)
     text = " ".join(capsys.readouterr().out.split())
     assert "So it is" in text
     assert all(one.sentence in text for one in compiled.comparisons)

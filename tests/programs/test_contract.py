@@ -25,7 +25,7 @@ from querywright.programs import (
     Technique,
     make_program,
 )
-from querywright.programs.gate import SHARED_KNOBS
+from querywright.programs.base import SHARED_KNOBS
 from querywright.retrieval.types import Hit, Query
 
 OPTIONS = ["Aspirin", "Insulin", "Warfarin", "Heparin"]

@@ -117,22 +117,22 @@ def _technique(
     technique: str, question: Question, reader: str, search: opt.Searching, lm: opt.LMOptions, home: Path | None
 ) -> Asked:
     """The program, open; everything given is checked before."""
+    from querywright.arms import ArmDefaults
+    from querywright.opening import open_experiment
     from querywright.optimize.dspy_context import asking
-    from querywright.prepared import prepare
     from querywright.programs import technique_class
 
     engine, compares = search.engine_of(technique), technique_class(technique).NEEDS_OPTIONS
     if not question.options and (compares or reader == "multiple_choice"):
         what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
-    ready = prepare(
-        [technique], [question], workspace=lambda asks: lm.open(home, keeps=False, asks=asks), **search.given(lm),
-        engine=engine, reader=reader, max_passages=None, scores=False, tell=note,
-    )  # fmt: skip
+    workspace = lm.open(home, keeps=False, asks=False)
+    defaults = ArmDefaults(**search.given(lm), engine=engine, reader=reader)
+    ready = open_experiment([technique], [question], workspace, defaults=defaults, tell=note)
     (program,) = ready.programs.values()
 
     def call(question: str, given: list[str] | None, **before: Any) -> Any:
-        with asking(ready.workspace.lm):
+        with asking(workspace.lm):
             return program(question=question, options=given, **before)
 
     return call

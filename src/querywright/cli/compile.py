@@ -17,8 +17,8 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.data.splits import Splits
-    from querywright.optimize.results import Arm, Compiled
+    from querywright.api import Tuned
+    from querywright.optimize.results import Arm
 
 SHOWN_ARMS = 8
 Sizes = Annotated[str, Parameter(metavar="N,N,N"), opt.checked("cli.compile:split_sizes")]
@@ -68,7 +68,7 @@ def compile_command(
         seed: Of the split, the demonstrations and the search.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
-    from querywright.named import pairs
+    from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named
     from querywright.optimize.results import CompileSettings
 
@@ -76,11 +76,12 @@ def compile_command(
     counts = split_sizes(sizes)
     judging.beside(lm)
     check_folder(save_to, "--out")
+    workspace = lm.open(output.home, run.threads)
     compile_and_show(
-        technique, data.source, save_to, output, replace=replace, lm=lambda: lm.open(output.home, run.threads),
+        technique, data.source, save_to, output, replace=replace, lm=workspace,
         **search.given(lm, needed=True), engine=search.engine, max_passages=max_passages, reader=reader, sizes=counts,
         reader_check=reader_check, reading=data.given,
-        judge=judging.judge, judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
+        judge=judging.judge, judge_lm=judging.open(workspace, lm),
         settings=CompileSettings(
             objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
             deadline=deadline, teleprompter=teleprompter, arguments=arguments,
@@ -104,7 +105,7 @@ def compile_and_show(
             failed = error
 
     def shown() -> None:
-        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.writer_lm, verbose=output.verbose)
+        show_compiled(tuned, verbose=output.verbose)
         if failed is None:
             say(f"artifact: {save_to}")
 
@@ -115,17 +116,14 @@ def compile_and_show(
     return tuned.workspace
 
 
-def show_compiled(
-    compiled: Compiled, splits: Splits, workspace: Workspace, writer: Any = None, *, verbose: bool = False
-) -> None:
-    """The tables and verdicts of a compilation."""
-    from querywright.data.labels import evidence_by
+def show_compiled(tuned: Tuned, *, verbose: bool = False) -> None:
+    """Print the tables and verdicts of a compilation."""
     from querywright.data.types import Label
-    from querywright.named import of_grounded
     from querywright.optimize.objectives import objective_named
-    from querywright.optimize.results import AS_WRITTEN, by_judges
+    from querywright.optimize.results import AS_WRITTEN
     from querywright.optimize.tables import pool_notes
 
+    compiled, splits, workspace = tuned.compiled, tuned.splits, tuned.workspace
     objective = objective_named(compiled.settings.objectives[0])
     best = sorted(compiled.arms, key=lambda arm: -objective.value(arm.dev))[:SHOWN_ARMS]
     left_out = [len(arm.dev.rows) - len(objective.scores(arm.dev)) for arm in best]
@@ -155,23 +153,8 @@ def show_compiled(
         arms,
         notes=notes,
     )
-    by = by_judges(compiled.judges).replace(",", " or", 1)
-    budget = compiled.program.technique.knobs["max_passages"]
-    notes = [
-        f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {workspace.lm.model}; "
-        f"{evidence_by(splits.test)}{by}"
-    ]
-    if compiled.reader_check:
-        notes.append(f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
-    notes += [
-        *(one["standing"] for one in compiled.judges),
-        *pool_notes(compiled.test, splits.test),
-        *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
-    ]
-    if writer is not None:
-        notes.append(f"{compiled.technique}: written by {writer.model}, read by {workspace.lm.model}")
     title = f"test, {len(splits.test)} questions"
-    show_scores(title, compiled.test, workspace, verbose=verbose, notes=notes)
+    show_scores(title, compiled.test, workspace, verbose=verbose, notes=tuned.notes)
     show_verdicts(compiled.comparisons, verbose=verbose, sentence=False)
     say(
         f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "

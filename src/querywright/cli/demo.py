@@ -71,7 +71,7 @@ def demo(
         head, answers = read_recording(packaged_recording())
         note(f"the LM: {head.model}; {len(answers)} answers, written down on {head.made}")
     workspace = compile_and_show(
-        "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=lambda: place, retriever="sample",
+        "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=place, retriever="sample",
         replace=save_to == OWN, reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
         settings=CompileSettings(trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],

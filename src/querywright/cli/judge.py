@@ -51,7 +51,7 @@ class CaseOptions:
 
     def read(self, named: str, per_question: int | None = None) -> tuple[Judge, list[Judged]]:
         """The judge and the cases; the judge that does without the right answer where it is not known."""
-        from querywright.named import pairs
+        from querywright.arms import pairs
         from querywright.optimize.judge_files import resolve_judge
 
         judge, data = resolve_judge(named).judge, self.source
@@ -121,10 +121,7 @@ def label_command(
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
     """
-    from querywright.models.lm import lm_digest
-    from querywright.optimize.judge_files import resolve_judge
-    from querywright.optimize.labels import check_judge, label_pool, pool_passages
-    from querywright.prepared import prepare
+    from querywright.api import label
 
     check_file(save_to, "--out")
     if check_form(save_to) == QRELS and judge == "none":
@@ -132,33 +129,23 @@ def label_command(
             "qrels have no passage without a label, and --judge none gives none; end --out in .jsonl or .csv"
         )
 
-    def held() -> dict[tuple[str, str], PassageLabel]:
-        """The labels of the file as it is now."""
+    def labels() -> dict[tuple[str, str], PassageLabel]:
+        """Return the labels of the file as it is now."""
         full = save_to.is_file() and save_to.stat().st_size
         return {one.key: one for one in read_labels(save_to)} if full else {}
 
-    there = held()
-    asks = None if judge == "none" else resolve_judge(judge)
-    check_judge(None if asks is None else asks.judge)
-    ready = prepare(
-        arm, data.source, workspace=lambda _: work.open(), **search.given(work.lm, needed=True),
-        engine=search.engine or "dense", reader=None, max_passages=depth, scores=False, reading=data.given, tell=note,
-    )  # fmt: skip
-    lm = judging.open(ready.workspace, work.lm)
+    earlier, workspace = labels(), work.open()
     with progress("searching") as update:
-        given = {**work.run.at(ready.workspace), "progress": update}
-        pool, failed = pool_passages(ready.programs, ready.questions, lm=ready.workspace.lm, depth=depth, **given)
-        found = label_pool(
-            pool, ready.questions, None if asks is None else asks.judge, lm=lm, there=list(there.values()), **given
-        )
-    saved_since = {key: one for key, one in held().items() if one != there.get(key)}
+        found = label(
+            arm, data.source, **search.given(work.lm, needed=True), reading=data.given, depth=depth,
+            engine=search.engine or "dense", labels=save_to if earlier else None, lm=workspace,
+            judge=None if judge == "none" else judge, judge_lm=judging.open(workspace, work.lm),
+            threads=work.run.threads, max_failures=work.run.max_failures, progress=update, tell=note,
+        )  # fmt: skip
+    saved_since = {key: one for key, one in labels().items() if one != earlier.get(key)}
     found = replace(found, labels=tuple({**{one.key: one for one in found.labels}, **saved_since}.values()))
     with writing(f"the labels {save_to.name!r}", "the judge's answers are kept, and asked for again at no cost"):
         write_labels(save_to, found.labels)
-    failed = {**failed, **found.failed}
-    told = {"passages": len(found.labels), "added": found.added, "asked": found.asked, "labels": found.counts}
-    told["unreadable"] = found.unreadable
-    told |= {"failed": failed, "file": str(save_to)}
 
     def shown() -> None:
         by = dict.fromkeys(by for counts in found.counts.values() for by in counts)
@@ -166,20 +153,16 @@ def label_command(
             {"label": label, **{name: str(counts.get(name, 0)) for name in by}}
             for label, counts in found.counts.items()
         ]
-        notes = [] if asks is None else [asks.standing(lm.model, lm_digest(lm))]
-        if found.unreadable:
-            notes.append(
-                f"{found.unreadable} answers of the judge could not be read, and their passages are unjudged: label "
-                "them, or run again with another --judge-lm"
-            )
-        notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
-        title = f"{len(found.labels)} passages of {len(pool)} questions, {found.added} added, {found.asked} judged"
-        show_table(title, rows, notes=notes)
-        say(ready.workspace.cost_line())
+        questions = len({one.question_id for one in found.labels})
+        title = f"{len(found.labels)} passages of {questions} questions, {found.added} added, {found.asked} judged"
+        show_table(title, rows, notes=found.notes)
+        say(workspace.cost_line())
         column = "last column" if save_to.suffix.lower() == QRELS else "column label"
         say(f"labels: {save_to}; correct the {column}, and give them back with --labels {save_to.name}")
 
-    emit(work.output.as_json, told, shown)
+    data_of = {name: getattr(found, name) for name in ("added", "asked", "unreadable", "failed")}
+    made = {"passages": len(found.labels), **data_of, "labels": found.counts, "file": str(save_to)}
+    emit(work.output.as_json, made, shown)
 
 
 @judge_app.command(name="calibrate")

@@ -77,11 +77,11 @@ Log = Annotated[
         help="Log params, metrics, files and the report as MLflow runs, at URI or $MLFLOW_TRACKING_URI.",
     ),
 ]  # fmt: skip
-Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("prepared:check_arm")]
+Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("arms:check_arm")]
 Technique = Annotated[str, checked("programs:technique_class")]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
 Reader = Annotated[
-    Name, checked("named:check_reader"),
+    Name, checked("arms:check_reader"),
     Parameter(help="auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none."),
 ]  # fmt: skip
 Embedder = Annotated[Name, Parameter(help="embedded, or a sentence-transformers name or path.")]
@@ -261,9 +261,11 @@ class JudgeLM:
         return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
 
     def open(self, workspace: Workspace, lm: LMOptions) -> Any:
-        """The LM of the judges: that of the workspace, unless another one is named or it is somewhere else."""
+        """Return the LM of the judges, which may be that of the workspace; None if it was not named."""
         other = self.beside(lm)
-        return workspace.lm if other is None else other.beside(workspace)
+        if other is None:
+            return None if self.judge_lm is None else workspace.lm
+        return other.beside(workspace)
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,7 @@ class RowOptions:
     @property
     def given(self) -> dict[str, Any]:
         """As the readers take it."""
-        from querywright.named import pairs
+        from querywright.arms import pairs
 
         return {"columns": pairs(self.column, "--column"), "limit": self.limit, "split": self.split}
 
@@ -366,19 +368,19 @@ class SearchOptions:
     embedder: Name = "embedded"
     engine: Engine | None = None
     knob: Annotated[
-        tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False), checked("named:check_knob")
+        tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False), checked("arms:check_knob")
     ] = ()
 
     @property
     def knobs(self) -> Mapping[str, str]:
         """Values of knobs, as they were written."""
-        from querywright.named import pairs
+        from querywright.arms import pairs
 
         return pairs(self.knob, "--knob")
 
     def engine_of(self, technique: str) -> str:
         """The engine that a technique searches with."""
-        from querywright.named import engine_for
+        from querywright.arms import engine_for
 
         return engine_for(technique, self.engine) or "dense"
 

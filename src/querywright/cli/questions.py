@@ -66,7 +66,7 @@ def build(
     other = judge.beside(work.lm)
     writer = QuestionWriter(num_questions, batch_size)
     workspace = work.open()
-    judging = judge.open(workspace, work.lm)
+    judging = judge.open(workspace, work.lm) or workspace.lm
     runner = None
     if workers is not None:
         from querywright.optimize.question_ray import LMName, RayBuild, in_ray
@@ -329,7 +329,7 @@ def _make_set(
     if judge is not None:
         judge.beside(work.lm)
     workspace = work.open()
-    judging = None if judge is None else judge.open(workspace, work.lm)
+    judging = None if judge is None else judge.open(workspace, work.lm) or workspace.lm
     with progress("opening the collection") as update:
         made = make_testset(
             kind, collection, lm=workspace.lm, judge_lm=judging, **asked, **work.run.at(workspace), home=workspace.home,

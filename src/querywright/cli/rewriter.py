@@ -55,8 +55,8 @@ class RewriteOptions:
 
     def settings(self, search: opt.SearchOptions, threads: int, **training: Any) -> TrainSettings:
         """Return the settings of a training or a collection, checked."""
+        from querywright.arms import knob_values
         from querywright.metrics.dspy_metrics import metric_named
-        from querywright.named import knob_values
         from querywright.optimize.rewriter.evaluation import DEEPEST
         from querywright.optimize.rewriter.settings import TrainSettings
         from querywright.programs import technique_class
@@ -258,8 +258,9 @@ def evaluate_command(
         metric: Metrics of retrieval. Repeatable. Default: exact_recovery@1, recall@5, ndcg@10 and decision_useful,
             which need labelled evidence.
     """
+    from querywright.arms import knob_values
     from querywright.models.rewriters import read_rewriter
-    from querywright.named import knob_values, tell_unlearnt
+    from querywright.opening import tell_unlearnt
     from querywright.optimize.comparison import compare
     from querywright.optimize.judging import judged_metrics
     from querywright.optimize.results import NO_REWRITING

@@ -277,7 +277,7 @@ def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOpt
 def _note_unlearnt(spec: StudySpec) -> None:
     """Say which techniques of a study ask a rewriter that is strange to them."""
     from querywright.models.rewriters import read_rewriter
-    from querywright.named import tell_unlearnt
+    from querywright.opening import tell_unlearnt
     from querywright.programs import technique_class
 
     writing = [name for name in spec.techniques if technique_class(name).LM_STAGES]

@@ -40,7 +40,7 @@ def technique_rows() -> list[dict[str, Any]]:
 
 def markdown_table(rows: list[dict[str, Any]]) -> str:
     """The table of the README; knobs that are the same in every row stand below it."""
-    from querywright.programs.gate import SHARED_KNOBS
+    from querywright.programs.base import SHARED_KNOBS
 
     of_all = {(knob.name, knob.default) for knob in SHARED_KNOBS}
     lines = ["| technique | what | source | LM stages | searches | knobs (default) |", "| --- " * 6 + "|"]

@@ -1,0 +1,270 @@
+"""The grammar of arms: what a command line, a script or the API may name to be run, and the checks of each name.
+
+An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (``writer=LM`` may be among the knobs, ``none``
+for the LM that reads), the folder of an artifact, a loaded program, a technique, or a technique with its reader.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import dspy
+
+from querywright.errors import InputError, unknown
+from querywright.optimize.artifacts.files import Artifact, read_artifact
+from querywright.programs import RAG, READERS, TECHNIQUES, Technique, check_takes_writer, technique_class
+from querywright.programs.base import MAX_PASSAGES
+from querywright.programs.hyperparameters import Knobs
+from querywright.retrieval.engines import check_engine
+from querywright.retrieval.rerank import Reranker
+
+Arms: TypeAlias = "Iterable[Any] | Mapping[str, Any]"
+"""Arms as a user gives them: a sequence, or a mapping by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmDefaults:
+    """What arms use that do not name it.
+
+    Args:
+        retriever: What named techniques search: a collection's name, a collection of Chroma or its place, or anything
+            that searches.
+        where: Chroma's filter over the metadata of a collection. Default: every passage.
+        embedder: The embedder of a named collection, or its name. Default ``embedded``.
+        engine: What named techniques search with. Default ``dense``.
+        max_passages: Passages shown to the reader at most. Default None: each technique's own number.
+        knobs: Values of knobs, for the techniques that have them.
+        reader: The reader, by name. Default ``auto``.
+        writer_lm: What techniques, artifacts too, ask before they read. Default None: the LM.
+        reranker: A cross-encoder, or its name or path, for techniques that rerank.
+    """
+
+    retriever: Any = None
+    where: Mapping[str, Any] | None = None
+    embedder: Any = "embedded"
+    engine: str = "dense"
+    max_passages: int | None = None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    reader: str | None = "auto"
+    writer_lm: Any = None
+    reranker: Reranker | str | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of all knobs, the number of passages among them."""
+        budget = {} if self.max_passages is None else {MAX_PASSAGES.name: self.max_passages}
+        return {**budget, **self.knobs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A program that can be opened: a technique by name, an artifact, or a program in memory.
+
+    Args:
+        technique: The class of its technique.
+        text: How it was named; the folder of an artifact in one spelling. None for a program in memory.
+        engine: The engine of a named technique.
+        knobs: The knobs of a named technique.
+        writer: What a named technique, or an artifact, asks in place of the LM.
+        reader: The name of its own reader; None if it takes the reader of all arms, or has none.
+        artifact: The artifact, read.
+        program: The program in memory: a technique, or one with its reader.
+    """
+
+    technique: type[Technique]
+    text: str | None = None
+    engine: str = "dense"
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    writer: Any = None
+    reader: str | None = None
+    artifact: Artifact | None = None
+    program: Technique | RAG | None = None
+
+    @classmethod
+    def of(cls, given: Any, defaults: ArmDefaults) -> Arm:
+        """Return the arm that a name, a folder or a program stands for.
+
+        Raises:
+            InputError: It is none of these, or a name in it is unknown.
+            ArtifactError: The artifact is missing, damaged or edited.
+        """
+        if not isinstance(given, (str, os.PathLike, dspy.Module)):
+            given = getattr(given, "program", given)  # of a loaded artifact, or the one that a compilation recommends
+        if isinstance(given, Technique):
+            return cls(technique=type(given), program=given)
+        if isinstance(given, RAG):
+            reader = None if given.reader is None else given.reader.NAME
+            return cls(technique=type(given.technique), reader=reader, program=given)
+        if isinstance(given, os.PathLike) or (isinstance(given, str) and is_folder(given)):
+            artifact = read_artifact(Path(given))
+            technique, reader = technique_class(artifact.manifest.technique), artifact.manifest.reader
+            writer = defaults.writer_lm if technique.LM_STAGES else None
+            return cls(
+                technique=technique, text=spelled(os.fspath(given)), writer=writer, reader=reader, artifact=artifact
+            )
+        if isinstance(given, str):
+            return cls.parse(given, defaults)
+        raise InputError(
+            "an arm is the name of a technique, the folder of an artifact, what load, make_program or compile gives, "
+            f"or a technique such as HCQR(retriever), but got {given!r:.80}"
+        )
+
+    @classmethod
+    def parse(cls, text: str, defaults: ArmDefaults) -> Arm:
+        """Return the arm of ``NAME[@ENGINE][:KNOB=VALUE,...]``; its own values take precedence over the defaults.
+
+        Raises:
+            InputError: A name in it is unknown, or does not fit the technique.
+        """
+        head, _, own = text.partition(":")
+        name, at, engine = head.partition("@")
+        technique = technique_class(name)
+        engine = engine_for(name, engine if at else None) or defaults.engine
+        values = pairs([one for one in own.split(",") if one], f"the arm {text!r}:")
+        writer = defaults.writer_lm
+        if "writer" in values:
+            named = values.pop("writer")
+            if named != getattr(writer, "model", None):
+                writer = None if named == "none" else named
+            check_takes_writer(technique, writer)
+        elif not technique.LM_STAGES:
+            writer = None
+        knobs = {**knob_values(name, defaults.values, strict=False), **knob_values(name, values)}
+        if at and technique.SEARCHES == "0":
+            raise InputError(f"{name} does not search, so it has no engine; write {name} for {text!r}")
+        return cls(technique=technique, text=text, engine=engine, knobs=knobs, writer=writer)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is a technique by name."""
+        return self.artifact is None and self.program is None
+
+    @property
+    def searches(self) -> bool:
+        """Whether a retriever must be opened for it."""
+        return self.is_named and self.technique.SEARCHES != "0"
+
+    @property
+    def needs_options(self) -> bool:
+        """Whether every question must have options."""
+        return self.technique.NEEDS_OPTIONS or self.reader == "multiple_choice"
+
+
+def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] | None = None) -> dict[str, Arm]:
+    """Return arms by name: the text of a technique, the folder of an artifact, a program's technique with a number.
+
+    Args:
+        arms: What a user gave.
+        defaults: What arms use that do not name it.
+        earlier: Texts by name of arms that come first; one that is named again is the same arm.
+
+    Raises:
+        InputError: An arm cannot be used, or two have one name.
+    """
+    earlier = earlier or {}
+    found = {name: Arm.of(text, defaults) for name, text in earlier.items()}
+    if isinstance(arms, Mapping):
+        return {**found, **{str(name): Arm.of(one, defaults) for name, one in arms.items()}}
+    if isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program"):
+        arms = [arms]
+    for one in arms:
+        arm = Arm.of(one, defaults)
+        if arm.text in earlier.values():
+            continue
+        name, number = arm.text or arm.technique.NAME, 2
+        if arm.artifact is not None and os.path.basename(name) not in found:
+            name = os.path.basename(name)
+        while arm.program is not None and name in found:
+            name, number = f"{arm.technique.NAME} {number}", number + 1
+        if name in found or (arm.text is not None and any(arm.text == other.text for other in found.values())):
+            raise InputError(f"the arm {name!r} is named twice; name it once, or give the two names of their own")
+        found[name] = arm
+    return found
+
+
+def is_folder(name: str) -> bool:
+    """Whether an arm is the folder of an artifact, not a technique."""
+    return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
+
+
+def spelled(name: str) -> str:
+    """Return an arm as it was named; the folder of an artifact in one spelling."""
+    return os.path.normpath(name) if is_folder(name) else name
+
+
+def check_arm(name: str) -> None:
+    """Raise if a technique, an engine or a knob in an arm is unknown; a folder is read when it is opened."""
+    if not is_folder(name):
+        Arm.parse(name, ArmDefaults())
+
+
+def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
+    """Raise if no arm uses a knob, a writer or a reranker that was given, or if one searches and nothing is given."""
+    named = [arm.technique for arm in arms.values() if arm.is_named]
+    known = {technique.NAME: [knob.name for knob in technique.KNOBS] for technique in named}
+    for key in defaults.knobs:
+        if not any(key in own for own in known.values()):
+            said = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in known.items())
+            raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, in an artifact'}")
+    if defaults.writer_lm is not None and not any(arm.writer == defaults.writer_lm for arm in arms.values()):
+        raise InputError(
+            "nothing here asks an LM before it reads, so a writer has nothing to do; leave writer_lm= "
+            "out, or name a technique that writes, such as rrr"
+        )
+    if defaults.reranker is not None and not any(arm.technique.USES_RERANKER for arm in arms.values()):
+        raise InputError("nothing here reranks; leave reranker= out, or name a technique that does")
+    searching = [name for name, arm in arms.items() if arm.searches]
+    if searching and defaults.retriever is None:
+        raise InputError(f"{searching[0]} searches; give retriever=...")
+
+
+def engine_for(technique: str, named: str | None) -> str | None:
+    """Return the engine that a technique searches with: its own, else the named one; None without either."""
+    own = technique_class(technique).ENGINE
+    named = None if named is None else check_engine(named)
+    if own is not None and named not in (None, own):
+        raise InputError(f"{technique} searches with the engine {own}, not with {named}; leave the engine out")
+    return own or named
+
+
+def pairs(values: Iterable[str], option: str) -> dict[str, str]:
+    """Return ``NAME=VALUE`` texts as a mapping; ``option`` is what they were given to."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, separator, rest = value.partition("=")
+        name = name.strip()
+        if not separator or not name or not rest.strip():
+            raise InputError(f"{option} takes NAME=VALUE, but got {value!r}")
+        if name in found:
+            raise InputError(f"{option} {name} is given twice: {found[name]!r} and {rest.strip()!r}")
+        found[name] = rest.strip()
+    return found
+
+
+def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+    """Return values of knobs in the types of a technique; unless strict, without the knobs that it does not have."""
+    knobs = Knobs(technique_class(technique).KNOBS)
+    return {
+        name: knobs.knob(name).parse(value) if isinstance(value, str) else value
+        for name, value in given.items()
+        if strict or name in knobs
+    }
+
+
+def check_knob(text: str) -> None:
+    """Raise if ``NAME=VALUE`` names a knob that no technique has."""
+    known = dict.fromkeys(knob.name for one in TECHNIQUES.values() for knob in one.KNOBS)
+    for name in pairs([text], "--knob"):
+        if name not in known:
+            raise InputError(unknown("knob", name, known))
+
+
+def check_reader(reader: str | None) -> None:
+    """Raise if there is no such reader."""
+    known = ["auto", *READERS, "none"]
+    if reader is not None and reader not in known:
+        raise InputError(unknown("reader", reader, known))

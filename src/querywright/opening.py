@@ -1,0 +1,490 @@
+"""Open what was named: every name is checked, and every question read, before an LM is asked anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import dspy
+
+from querywright import __version__
+from querywright.arms import Arm, ArmDefaults, Arms, check_defaults, check_reader, named_arms
+from querywright.data import Question, read_questions
+from querywright.data.labels import evidence_by
+from querywright.data.splits import data_hash
+from querywright.data.types import Label
+from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import METRICS, RANKED, Metric, needs
+from querywright.metrics.guideline import GuidelineMetric, Guidelines
+from querywright.metrics.judge import JudgedMetric
+from querywright.metrics.judges import JUDGED
+from querywright.models.flow import MOST
+from querywright.models.rewriters import Rewriter, rewriter_of
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.comparison import BASELINE, RIGHT, Compared
+from querywright.optimize.comparison import compare as compare_programs
+from querywright.optimize.hints import hints, repeats
+from querywright.optimize.judge_files import SavedJudge, resolve_judge
+from querywright.optimize.judging import freeze_guidelines, judged_metrics
+from querywright.optimize.tables import pool_notes
+from querywright.programs import RAG, READERS, make_program, make_reader
+from querywright.programs.readers import reader_for
+from querywright.retrieval import rerank
+from querywright.retrieval.checks import tell_searched
+from querywright.retrieval.collection import collection_folder, read_manifest
+from querywright.retrieval.engines import check_engine
+from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
+from querywright.workspace import Tell, Workspace
+
+Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
+"""Names of metrics, as ``judged_metrics`` takes them, and functions; or these by name."""
+
+DEFAULT_JUDGE = "usefulness"
+DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
+LACKING = {
+    "support": "a reader that names its support such as grounded (--reader)",
+    "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
+}
+"""What a metric needs, in words, where its name alone does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """What scores the programs.
+
+    Args:
+        metrics: Names and functions. Default: what fits the questions.
+        judges: Judges that score as well, by name or by the path of a saved one.
+        judge_lm: The LM of the judges, or its name; if no judge is named, it judges usefulness. Default: the LM.
+        guidelines: A file of points that the judge of coverage looks for in answers; missing ones are written first.
+        threads: Judgements of a judge under way at a time. Default 8, or as many as an LM takes.
+    """
+
+    metrics: Metrics = ()
+    judges: Sequence[str | Path | SavedJudge] = ()
+    judge_lm: dspy.LM | str | None = None
+    guidelines: Path | None = None
+    threads: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Experiment:
+    """Programs, questions and metrics, checked and open.
+
+    Args:
+        workspace: Where answers are kept, and the LM.
+        questions: What is asked.
+        defaults: What arms use that do not name it.
+        reader: The reader of arms without their own.
+        reranker: The reranker of techniques that rerank.
+        scoring: What scores the programs.
+        source: The name of the questions' file; empty without one.
+        metrics: Metrics by name.
+        lacking: What the questions and readers lack for metrics that cannot be scored, by metric.
+        notes: Remarks for the reader of the results.
+        hints: Warnings about the questions and names, which were reported on opening.
+        arms: The arms by name.
+        programs: The programs of the arms, by name.
+        retrievers: Open retrievers by engine.
+    """
+
+    workspace: Workspace
+    questions: list[Question]
+    defaults: ArmDefaults
+    reader: str | None
+    reranker: Reranker | None = None
+    scoring: Scoring | None = None
+    source: str = ""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    arms: dict[str, Arm] = field(default_factory=dict)
+    programs: dict[str, RAG] = field(default_factory=dict)
+    retrievers: dict[str, Any] = field(default_factory=dict)
+    _writers: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def writers(self) -> dict[str, list[str]]:
+        """The arms of each LM that writes and does not read."""
+        found: dict[str, list[str]] = {}
+        for name, program in self.programs.items():
+            if program.technique.writer_lm is not None:
+                found.setdefault(str(program.technique.writer_lm.model), []).append(name)
+        return found
+
+    @property
+    def retriever(self) -> Any:
+        """The first open retriever, else that of the first arm; None if nothing searches."""
+        own = (program.technique.retriever for program in self.programs.values())
+        return next((one for one in (*self.retrievers.values(), *own) if one is not None), None)
+
+    def compare(
+        self,
+        baseline: str | None = None,
+        *,
+        references: bool = False,
+        threads: int | None = None,
+        deadline: float | None = None,
+        max_failures: float = 0.05,
+        progress: Any = None,
+    ) -> Compared:
+        """Evaluate the programs and compare them with the baseline; arguments and errors as in ``querywright.compare``.
+
+        Missing guidelines are written first.
+        """
+        run: dict[str, Any] = {"threads": threads or self.workspace.threads, "max_failures": max_failures}
+        run["progress"] = progress
+        self._write_guidelines(run)
+        found = compare_programs(
+            self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
+            references=references, metrics=self.metrics, deadline=deadline, **run,
+        )  # fmt: skip
+        return replace(
+            found, source=self.source, facts=self._facts(found), hints=tuple(self.hints),
+            remarks=tuple(self._remarks(found, references)), settings={**self.settings, "baseline": found.baseline},
+        )  # fmt: skip
+
+    def baseline(self, given: str | None) -> str:
+        """Return the name of the baseline, which may be given by its text. Default: ``plain``, or the first arm."""
+        if given is None:
+            return BASELINE if BASELINE in self.arms else next(iter(self.arms), BASELINE)
+        return next((name for name, arm in self.arms.items() if arm.text == given), given)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the comparison is made of, as plain data: settings, arms and a digest of the questions."""
+        defaults, scoring = self.defaults, self.scoring or Scoring()
+        given = {
+            "lm": self.workspace.lm.model, "collection": _name(defaults.retriever), "where": defaults.where,
+            "embedder": _name(defaults.embedder), "engine": defaults.engine, "max_passages": defaults.max_passages,
+            "knobs": {name: str(value) for name, value in defaults.knobs.items()},
+            "writer_lm": _name(defaults.writer_lm), "reader": self.reader,
+            "reranker": None if self.reranker is None else self.reranker.id, "metrics": list(self.metrics),
+            "judges": [_name(one) for one in scoring.judges], "judge_lm": _name(scoring.judge_lm),
+            "arms": {name: arm.text for name, arm in self.arms.items()}, "questions": data_hash(self.questions),
+        }  # fmt: skip
+        settings: dict[str, Any] = json.loads(json.dumps(given, default=str))
+        return settings
+
+    def open_retriever(self, engine: str) -> Any:
+        """Return what named techniques search, opened once for each engine."""
+        if engine not in self.retrievers:
+            given = self.defaults
+            found = self.workspace.retriever(given.retriever, given.embedder, engine, given.where)
+            self.retrievers[engine] = found
+        return self.retrievers[engine]
+
+    def open_writer(self, given: Any) -> Any:
+        """Return the LM that writes, the same one for all its arms; None if it is the LM that reads."""
+        if given not in self._writers:
+            self._writers[given] = self.workspace.writer(given)
+        return self._writers[given]
+
+    def open(self, name: str, arm: Arm) -> RAG:
+        """Return the program of an arm."""
+        reranker = self.reranker if arm.technique.USES_RERANKER else None
+        if isinstance(arm.program, RAG):
+            return arm.program
+        if arm.program is not None:
+            return RAG(arm.program, None if self.reader is None else make_reader(self.reader))
+        if arm.artifact is not None:
+            return self._load(name, arm, reranker)
+        return make_program(
+            arm.technique.NAME, self.open_retriever(arm.engine) if arm.searches else None, reader=self.reader,
+            reranker=reranker, writer_lm=self.open_writer(arm.writer), **arm.knobs,
+        )  # fmt: skip
+
+    def _load(self, name: str, arm: Arm, reranker: Reranker | None) -> RAG:
+        """Return the program of an artifact; the notes tell if it runs over or with something else than before."""
+        assert arm.artifact is not None
+        own, home, lm = arm.artifact.manifest, self.workspace.home, self.workspace.lm
+        retriever = next((one for one in self.retrievers.values() if one.fingerprint == own.fingerprint), None)
+        here = own.collection is not None and read_manifest(collection_folder(own.collection, home)) is not None
+        if retriever is None and self.defaults.retriever is not None and not here:
+            retriever = self.open_retriever(own.engine or "dense")
+            self.notes.append(f"{name} was compiled over {own.collection or 'another retriever'}, which is not here")
+        if own.lm != lm.model:
+            self.notes.append(f"{name} was compiled for the LM {own.lm}")
+        if arm.writer is not None and own.writer is not None:
+            self.notes.append(f"{name} was compiled with the writer {own.writer}")
+        writer = None if arm.writer is None else self.open_writer(arm.writer) or lm
+        return load(arm.artifact, home=home, lm=lm, retriever=retriever, reranker=reranker, writer_lm=writer).program
+
+    def _write_guidelines(self, run: Mapping[str, Any]) -> None:
+        """Give the judge of coverage its guidelines; write those that the file does not have."""
+        judges = [one for one in self.metrics.values() if isinstance(one, GuidelineMetric)]
+        file = None if self.scoring is None else self.scoring.guidelines
+        if file is None:
+            return
+        known: Mapping[str, Any] = {} if self.retriever is None else {one.id: one for one in self.retriever.passages()}
+        sourced: list[tuple[Question, Sequence[Any]]] = []
+        for question in self.questions:
+            found = [known[key] for key, label in question.evidence.items() if label is Label.ENTAILED and key in known]
+            sourced += [(question, found)] if found else []
+        if not sourced:
+            raise InputError(
+                "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
+                "collection; give such questions and retriever=..., or leave the judge coverage out"
+            )
+        before = Guidelines.load(file) if file.exists() else Guidelines()
+        frozen = freeze_guidelines(before, sourced, lm=judges[0].lm, **run)
+        frozen.save(file)
+        kept = {question.id: frozen[question.id] for question, _ in sourced if question.id in frozen}
+        judges[0].guidelines.update(kept)
+
+    def _remarks(self, found: Compared, references: bool) -> list[str]:
+        """Return the lines below a table of the results."""
+        lm, arms = self.workspace.lm.model, found.arms
+        asked = f"LM {lm}; " if found.asks else ""
+        lines = [f"{asked}mean in per cent with its 95 % interval"]
+        lines += [] if asked else ["no arm asks an LM for these metrics"]
+        lines += [f"{', '.join(names)}: written by {name}, read by {lm}" for name, names in self.writers.items()]
+        lines += [*self.notes, *pool_notes(arms, found.questions)]
+        if references and not any(metric in one.metrics for one in arms for metric in RIGHT):
+            lines.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
+        lines += [f"{name} is not scored: it needs {lacking}" for name, lacking in self.lacking.items()]
+        tried = dict.fromkeys(name for one in arms for row in one.rows for name in row.scores)
+        unscored = [name for name in tried if not any(name in one.metrics for one in arms)]
+        return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in self.lacking)]
+
+    def _facts(self, found: Compared) -> dict[str, str]:
+        """Return what was compared and how, for a report."""
+        facts = {
+            "Questions": " of ".join(filter(None, [str(len(self.questions)), self.source])),
+            **({"LM": str(self.workspace.lm.model)} if found.asks else {}),
+            "Reader": self.reader or "none",
+        }
+        if self.writers:
+            facts["Writer"] = "; ".join(f"{name} ({', '.join(arms)})" for name, arms in self.writers.items())
+        if isinstance(self.defaults.retriever, str) and self.retrievers:
+            facts["Collection"] = f"{self.defaults.retriever}, {self.retriever.count} passages"
+            facts["Engines"] = ", ".join(self.retrievers)
+        return {**facts, "querywright": __version__}
+
+
+def open_experiment(
+    arms: Arms,
+    questions: Any,
+    workspace: Workspace,
+    *,
+    defaults: ArmDefaults,
+    scoring: Scoring | None = None,
+    reading: Mapping[str, Any] | None = None,
+    earlier: Mapping[str, str] | None = None,
+    tell: Tell = print,
+) -> Experiment:
+    """Check, read and open all that was named.
+
+    Args:
+        arms: What is evaluated, as ``querywright.compare`` takes it. If empty: techniques that fit the questions.
+        questions: What is asked, as ``read_questions`` takes it.
+        workspace: The open workspace; its LM needs a key only if it is asked.
+        defaults: What arms use that do not name it.
+        scoring: What scores the programs. If None, they are not scored.
+        reading: ``columns``, ``limit``, ``split`` and ``labels`` of the questions.
+        earlier: Texts by name of arms that come first.
+        tell: Called with each warning about the questions or the names.
+
+    Raises:
+        InputError: Something cannot be used; the message names the value, the rule and the remedy.
+    """
+    check_engine(defaults.engine)
+    check_reader(defaults.reader)
+    metrics, judged = ({}, {}) if scoring is None else _metrics(scoring)
+    silent = defaults.reader == "auto" and _reads_nothing(metrics)
+    reader = None if silent else defaults.reader
+    named = named_arms(arms, defaults, earlier=earlier)
+    is_default = not named
+    if is_default:
+        techniques = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
+        named = named_arms(techniques, defaults)
+    check_defaults(named, defaults)
+    needing = [] if is_default else [name for name, arm in named.items() if arm.needs_options]
+    needing += ["the reader multiple_choice"] if reader == "multiple_choice" else []
+    asked = read_questions(questions, **(reading or {}), multiple_choice=" and ".join(needing))
+    left_out = [name for name, arm in named.items() if arm.needs_options]
+    if is_default and not all(question.options for question in asked):
+        named = {name: arm for name, arm in named.items() if name not in left_out}
+    else:
+        left_out = []
+    shared = reader_for(asked, reader)
+    own = [None if silent else arm.reader for arm in named.values()]
+    readers = list(dict.fromkeys(one for one in ([shared] if None in own else []) + own if one is not None))
+    metrics, lacking = ({}, {}) if scoring is None else _scorable(metrics, judged, asked, readers)
+    judge_lm = None if scoring is None else scoring.judge_lm
+    judging = [name for name, one in metrics.items() if isinstance(one, JudgedMetric) and one.lm is None]
+    writes = any(arm.technique.LM_STAGES and arm.writer is None for arm in named.values())
+    if readers or writes or (judging and judge_lm is None):
+        workspace.check_key()
+    experiment = Experiment(
+        workspace=workspace, questions=asked, defaults=defaults, reader=shared, scoring=scoring,
+        source=Path(questions).name if isinstance(questions, str | Path) else "", metrics=metrics, lacking=lacking,
+        arms=named,
+    )  # fmt: skip
+    notes = experiment.notes
+    notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
+    notes += [line for name in readers for line in of_grounded(name)]
+    notes += of_mixed(asked, reader) if None in own else []
+    grounded = any(READERS[name].GROUNDED for name in readers)
+    if grounded and "accuracy" in metrics and not all(question.options for question in asked):
+        notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
+    notes.append(evidence_by(asked) if any(question.evidence for question in asked) else "no labelled evidence")
+    if defaults.retriever is not None:
+        for engine in dict.fromkeys([arm.engine for arm in named.values() if arm.searches] or [defaults.engine]):
+            experiment.open_retriever(engine)
+    lm = workspace.lm if judge_lm is None else workspace.another_lm(judge_lm)
+    for name in judging:
+        metric: Any = metrics[name]
+        metrics[name] = metric = metric.of(name)  # the one that was given may be asked of another LM next
+        metric.lm = lm
+    experiment.reranker = open_reranker(defaults.reranker)
+    for name, arm in named.items():
+        program = experiment.open(name, arm)
+        without_reader = silent and type(program) is RAG
+        experiment.programs[name] = RAG(program.technique, None) if without_reader else program
+    notes += _shallow(metrics, experiment.programs)
+    experiment.hints += _hints(experiment)
+    for line in experiment.hints:
+        tell(line)
+    return experiment
+
+
+def _hints(experiment: Experiment) -> list[str]:
+    """Return warnings about the questions, the collection and the rewriters."""
+    found: list[str] = []
+    tell_searched(experiment.questions, experiment.retriever, found.append)
+    techniques: dict[Any, list[str]] = {}
+    for program in experiment.programs.values():
+        techniques.setdefault(program.technique.writer_lm, []).append(program.technique.NAME)
+    for writer, names in techniques.items():
+        tell_unlearnt(rewriter_of(writer), names, found.append)
+    if experiment.scoring is not None:
+        found += repeats(experiment.questions)
+        found += hints(experiment.questions, experiment.metrics, tests=len(experiment.arms) - 1)
+    return found
+
+
+def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
+    """Load the reranker that was named, so that a missing model is reported before anything is spent."""
+    if not isinstance(reranker, str):
+        return reranker
+    found: CrossEncoderReranker = rerank.resolve_reranker(reranker)
+    found.load()
+    return found
+
+
+def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:
+    """Report the techniques that ask a rewriter which did not learn their prompts; nothing without a rewriter."""
+    strange = () if rewriter is None else sorted({*techniques} - {*rewriter.techniques})
+    if rewriter is not None and strange:
+        tell(
+            f"the rewriter {rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, and not of "
+            f"{', '.join(strange)}: measure it there before you rely on it (querywright rewriter evaluate)"
+        )
+
+
+def of_mixed(questions: Sequence[Question], reader: str | None) -> list[str]:
+    """Return a line if ``auto`` reads short answers although some of the questions have options."""
+    bare = [question.id for question in questions if not question.options]
+    if reader != "auto" or not bare or len(bare) == len(questions):
+        return []
+    return [
+        f"{len(bare)} of {len(questions)} questions have no options, such as {bare[0]!r}: so every answer is a "
+        "short one, also where there are options; leave them out, or name another reader"
+    ]
+
+
+def of_grounded(reader: str | None) -> list[str]:
+    """Return a line on closed book if the reader names its support."""
+    if reader is None or not READERS[reader].GROUNDED:
+        return []
+    return [f"the reader {reader} declines where it has no passages: closed book tells nothing of the LM"]
+
+
+def _name(given: Any) -> str | None:
+    """Return how a retriever, model or judge is called, as plain data."""
+    if given is None or isinstance(given, str | Path):
+        return None if given is None else str(given)
+    judge = getattr(given, "judge", None)
+    return str(getattr(given, "model", None) or getattr(judge, "NAME", None) or getattr(given, "name", None) or "?")
+
+
+def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
+    """Return the metrics that were given, and those of the judges that were named with them."""
+    if isinstance(scoring.metrics, Mapping):
+        given = {str(name): one for name, one in scoring.metrics.items()}
+    else:
+        several: Any = scoring.metrics
+        several = [several] if isinstance(several, str) or callable(several) else list(several)
+        names = [one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in several]
+        given = dict(zip(names, several, strict=True))
+        if len(given) < len(names):
+            raise InputError(f"two metrics have one name among {', '.join(names)}; give them as a mapping of names")
+    saved = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in scoring.judges]
+    own = {name: one for name, one in given.items() if not isinstance(one, str)}
+    known = {JUDGED[name] for name in given if name in JUDGED}
+    judged = bool(saved or known) or any(isinstance(one, JudgedMetric) for one in own.values())
+    if scoring.judge_lm is not None and not judged:
+        saved = [resolve_judge(DEFAULT_JUDGE)]
+    more = [one.judge.METRIC for one in saved if type(one.judge) not in known]
+    found = judged_metrics(
+        [*(name for name in given if name not in own), *more], judges=saved, threads=max(8, scoring.threads or MOST),
+        guidelines=None if scoring.guidelines is None else Guidelines(),
+    )  # fmt: skip
+    if scoring.guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in found.values()):
+        raise InputError("only the judge coverage reads guidelines; name that judge too, or leave guidelines= out")
+    return {name: own.get(name) or found[name] for name in given}, {name: found[name] for name in more}
+
+
+def _reads_nothing(metrics: Mapping[str, Metric]) -> bool:
+    """Return whether no metric needs an answer; one of the user's own may."""
+    known = all(name in METRICS or name.partition("@")[0] in RANKED or name in JUDGED for name in metrics)
+    return bool(metrics) and known and not any({"reader", "support"} & needs(name) for name in metrics)
+
+
+def _scorable(
+    metrics: dict[str, Metric], judged: Mapping[str, Metric], asked: Sequence[Question], readers: Sequence[str]
+) -> tuple[dict[str, Metric], dict[str, str]]:
+    """Return the metrics with those of judges, and what the questions lack for metrics that cannot be scored."""
+    labelled = any(question.evidence for question in asked)
+    if not metrics:
+        names = ["accuracy"] if readers else []
+        metrics = judged_metrics([*names, *(["decision_useful", "recall"] if labelled else [])])
+    metrics = {**metrics, **judged}
+    given = {
+        "answer": any(question.answer for question in asked),
+        "options": any(question.options for question in asked),
+        "evidence": labelled,
+        "reader": bool(readers),
+        "support": any(READERS[name].GROUNDED for name in readers),
+    }
+    missing = {
+        name: [LACKING.get(need, need) for need in sorted(needs(name)) if not given.get(need)] for name in metrics
+    }
+    lacks = {name: " and ".join(lacking) for name, lacking in missing.items() if lacking}
+    if len(lacks) == len(metrics):
+        wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
+        raise InputError(
+            f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
+            "labelled evidence, or name a judge with judge_lm="
+        )
+    return metrics, lacks
+
+
+def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
+    """Return a line for each metric that looks at more passages than some programs find."""
+    notes = []
+    for metric in metrics:
+        depth = metric.partition("@")[2]
+        short = [
+            f"{name} ({program.technique.max_passages})"
+            for name, program in programs.items()
+            if depth.isdecimal() and program.technique.KNOBS and program.technique.max_passages < int(depth)
+        ]
+        if short:
+            notes.append(f"{metric}: fewer are found by {', '.join(short)}; see max_passages={depth}")
+    return notes
