@@ -1,4 +1,4 @@
-"""The test of a study: what dev chose is held against no rewriting once, and a verdict follows."""
+"""The test of a search: what dev chose is compared with the baseline once, and a verdict follows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from querywright.optimize.significance import Verdict, family, figures, verdict_
 from querywright.programs import RAG, Ensemble, make_reader
 
 FRONT = 4
-"""Programs of the front that meet test and are saved, besides the best one, at most."""
+"""Programs of the front, besides the best one, that are evaluated on test and saved, at most."""
 
 DEFAULT_METRICS = ("decision_useful", "accuracy")
 """Metrics that are compared besides those of the objective."""
@@ -34,10 +34,10 @@ class ReaderPrompts:
     """The reader's prompts that were chosen last.
 
     Args:
-        name: The variant; ``as written`` where none was better, or none was tried.
+        name: The variant; ``as written`` if none was better, or none was tried.
         variant: Its prompts; None for those as written.
-        tried: Accuracy on dev by variant, ``as written`` among them; empty where none was tried.
-        failed: Variants with which too many questions failed, and what they said.
+        tried: Accuracy on dev by variant, ``as written`` among them; empty if none was tried.
+        failed: Variants with which too many questions failed, and their messages.
         nothing: Variants that could not be made, and why.
     """
 
@@ -48,29 +48,32 @@ class ReaderPrompts:
     nothing: dict[str, str] = field(default_factory=dict)
 
     def put_into(self, program: RAG) -> RAG:
-        """The program with the reader's prompts that were chosen."""
+        """Return the program with the reader's prompts that were chosen."""
         return program if self.variant is None else with_reader_prompts(program, self.variant)
 
     def to_json(self) -> dict[str, Any]:
-        """The choice as a JSON object."""
+        """Return the choice as a JSON object."""
         made = None if self.variant is None else self.variant.model_dump(mode="json")
         return {**asdict(replace(self, variant=None)), "variant": made}
 
 
 @dataclass(frozen=True, slots=True)
 class TestOutcome:
-    """What came of the test.
+    """The results on test.
 
     Args:
         chosen: What dev decided.
-        arms: What met it, by name: no rewriting, the best arm, the same technique as written, the front.
+        arms: The arms that were evaluated, by name: the baseline, the best arm, its technique as written, the front.
         programs: Their programs, with the reader's prompts that were chosen last.
-        best: Name of the best arm other than no rewriting; empty where there is none.
+        best: Name of the best arm other than the baseline; empty if there is none.
         recommended: Name of the arm that dev chose.
         rows: Results of every program, those that check the reader last.
-        comparisons: The planned ones, and what came of them, as a word (``verdict``) and as a sentence with figures.
+        comparisons: The planned comparisons.
+        verdict: Their result in a word,
+        sentence: and as a sentence with figures.
+        reader_prompts: The reader's prompts that were chosen last.
         costs: Cost by stage.
-        failed: Programs on which too many questions of the test failed, and what they said. They have no row.
+        failed: Programs on which too many questions of test failed, and their messages. They have no row.
     """
 
     chosen: Selection
@@ -88,16 +91,16 @@ class TestOutcome:
 
 
 def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
-    """Choose the best arm and the reader's prompts on dev, then let every program of the final table meet test, once.
+    """Choose the best arm and the reader's prompts on dev, then evaluate the programs of the final table on test, once.
 
-    All arms read alike: with the prompts that were chosen last, or as the reader is written. What they do is seen in
-    one more row, the recommended program with its reader as written. Closed book and oracle evidence check the reader,
-    and meet the questions of the reader check besides. What the verdict does not rest on may fail: it is named and has
-    no row.
+    All arms share a reader: with the prompts that were chosen last, or as written. One more row, the recommended
+    program with its reader as written, shows what these prompts do. Closed book and oracle evidence check the reader,
+    and also answer the questions of the reader check. A program that the verdict does not depend on may fail: it is
+    named and has no row.
 
     Raises:
-        TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
-        QuerywrightError: No rewriting has no result, the LM is out of reach, or the budget is spent.
+        TooManyFailuresError: The baseline or the arm that dev chose failed on too many questions.
+        QuerywrightError: The baseline has no result, the LM is out of reach, or the budget is spent.
     """
     chosen = choose(trials, search.objectives, len(search.splits.test))
     start = search.total
@@ -145,7 +148,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
 def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
     """Choose the reader's prompts by whether dev is read more accurately with them.
 
-    Where too many questions fail with the reader as written it is out, and the best of the others is chosen.
+    If too many questions fail with the reader as written, it is out, and the best of the others is chosen.
     """
     chosen, accuracy = ReaderPrompts(), objective_named("accuracy")
     if not search.spec.last_prompts or arm.reader is None:
@@ -193,9 +196,9 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
 
 
 def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
-    """The programs that meet test, by name, and the name of the best: no rewriting, the best, it as written, the front.
+    """Return the arms for test by name (baseline, best, its technique as written, front), and the name of the best.
 
-    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique.
+    No arm is evaluated twice: if the best one is the technique as written, it is the only row of that technique.
     """
     arms, called = {NO_REWRITING: chosen.plain.arm}, ""
     if chosen.best is not None:
@@ -216,9 +219,9 @@ def _planned(
 ) -> list[Comparison]:
     """The planned comparisons, whichever way they fall.
 
-    Those of the arms are Holm-corrected together: the best one against no rewriting and against itself as written, the
-    front against no rewriting, and what the reader's prompts did. Oracle evidence against closed book is a check of the
-    reader and no claim about a technique, so it is a family of its own and corrects nothing else.
+    Those of the arms are Holm-corrected together: the best one against the baseline and against its technique as
+    written, the front against the baseline, and the effect of the reader's prompts. Oracle evidence against closed book
+    checks the reader and claims nothing about a technique, so it is a separate family and corrects nothing else.
     """
     pairs = [(best, NO_REWRITING), (best, f"{best.removesuffix(' compiled')} as written")]
     pairs += [(name, NO_REWRITING) for name in arms if name.startswith("front, ")]
@@ -238,9 +241,9 @@ def _planned(
 def verdict_of(
     chosen: Selection, objective: Objective, comparisons: Sequence[Comparison], best: str
 ) -> tuple[Verdict, str]:
-    """What came of a study whose best arm is called so, as a word and as one plain sentence with figures.
+    """Return the result of a search as a word, and as one plain sentence with figures; ``best`` names the best arm.
 
-    A gain is a significant lead over no rewriting on test in a metric of the objective; with two metrics a loss in one
+    A gain is a significant lead over the baseline on test in a metric of the objective; with two metrics a loss in one
     of them is a loss.
     """
     if chosen.best is None:
@@ -262,7 +265,7 @@ def verdict_of(
 
 
 def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:
-    """Closed book and oracle evidence, where there is a reader."""
+    """Return closed book and oracle evidence if there is a reader."""
     if plain.reader is None:
         return {}
     asked = [*search.splits.test, *search.reader_check]

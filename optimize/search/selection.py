@@ -1,4 +1,4 @@
-"""What dev decides: which of two arms is better, when a trial may end early, the best arm and how lucky it was."""
+"""Decisions on dev: which of two arms is better, when a trial may end early, the best arm and how lucky it was."""
 
 from __future__ import annotations
 

@@ -21,15 +21,10 @@ from querywright.optimize.search.trials import (
     ended,
     front,
     interval,
-    minutes_busy,
 )
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.tables import percent
 
-RECENT = 20
-"""Trials that the pace is taken from, the last ones that ended."""
-
-FEWEST_FOR_PACE = 3
 BEST_SHOWN = 8
 STATES = ("complete", "pruned", "failed", "running")
 
@@ -77,14 +72,6 @@ def techniques(snapshot: Snapshot) -> list[str]:
     return list(dict.fromkeys([PLAIN, *snapshot.spec.techniques]))
 
 
-def pace(trials: Sequence[TrialRecord]) -> float | None:
-    """Trials a minute, from those that ended last; None where too few did. A time without workers counts nothing."""
-    timed = [one for one in ended(trials) if one.began is not None and one.ended is not None]
-    recent = sorted(timed, key=lambda one: one.ended or 0.0)[-RECENT:]
-    minutes = minutes_busy(recent)
-    return len(recent) / minutes if len(recent) >= FEWEST_FOR_PACE and minutes > 0 else None
-
-
 def status(snapshot: Snapshot) -> dict[str, Any]:
     """How far a study is, as a JSON object.
 
@@ -94,7 +81,6 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     objectives, budget = spec.aims, snapshot.spec.budget
     first = objectives[0]
     left = 0 if snapshot.finished else max(0, spec.trials - len(ended(trials)))
-    speed = pace(trials)
     mine = {name: of_technique(trials, name) for name in techniques(snapshot)}
     made = {"calls": spent.calls, "tokens": spent.tokens, "dollars": round(spent.dollars, 6)}
     made["minutes"] = round(spent.minutes, 2)
@@ -113,8 +99,6 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
             **{name: {"made": value, "limit": getattr(budget, name)} for name, value in made.items()},
             "saved": spent.saved,
         },
-        "trials_per_minute": None if speed is None else round(speed, 3),
-        "minutes_left": None if speed is None else round(left / speed, 1),
         "workers": len({one.worker or one.name for one in ended(trials, "running")}),
         **{name: outcome.get(name) for name in ("verdict", "sentence", "recommended")},
     }

@@ -88,7 +88,6 @@ def test_status_on_the_terminal(capsys):
         "made: not finished; 19 of 24 trials ended (1 pruned, 1 failed), 1 under way",
         "front of decision_useful, lm_calls",
         "best so far 87.5 [69, 96] (trial 3, multi_query@hybrid)",
-        "about 5 min left",
         "budget: 420 of 1000 calls",
     ):
         assert said in printed, said

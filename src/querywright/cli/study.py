@@ -297,14 +297,6 @@ def _best(snapshot: Snapshot) -> str:
     return f"best so far {shown(interval(found, aim), aim)} (trial {found.number}, {arm_name(found.arm)})"
 
 
-def _left(found: Mapping[str, Any]) -> str:
-    """How long it will take; "" where that is not known or nothing is left."""
-    minutes = found["minutes_left"]
-    if minutes is None or not found["trials"]["left"]:
-        return ""
-    return f"about {minutes / 60:.1f} h left" if minutes >= 90 else f"about {max(1, round(minutes))} min left"
-
-
 def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
     """A study and its outcome, without single questions, as a JSON object."""
     from querywright.optimize.study.status import status
@@ -374,7 +366,7 @@ def show_status(snapshot: Snapshot) -> None:
         show_table(f"front of {', '.join(found['objectives'])}", rows)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
-    for line in (_best(snapshot), _left(found), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
+    for line in (_best(snapshot), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
         if line:
             say(line)
 
