@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
 
 from querywright.checksummed import first_problem
-from querywright.data.judged import Judged, judged_hash
+from querywright.data.judged import JudgedCase, judged_hash
 from querywright.errors import ArtifactError
 from querywright.metrics.agreement import (
     FIGURES,
@@ -120,7 +120,7 @@ class Calibration(BaseModel):
 
 def calibration(
     judge: Judge,
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedCase],
     labels: Sequence[str | None],
     *,
     lm: str,
@@ -184,7 +184,7 @@ def _scores(judge: Judge, rows: Iterable[tuple[str, str, str, str | None]]) -> t
 
 
 def _arms(
-    judge: Judge, pairs: Sequence[tuple[Judged, str | None]], seed: int
+    judge: Judge, pairs: Sequence[tuple[JudgedCase, str | None]], seed: int
 ) -> tuple[dict[str, tuple[float, float]], Figure | None]:
     """What people and judge make of each arm, and how far they agree on the order; arms as the cases name them."""
     import numpy as np
@@ -211,7 +211,7 @@ def _arms(
     return dict(zip(names, map(tuple, means(np.arange(len(scores))).tolist()), strict=True)), order
 
 
-def _graded(judge: Judge, pairs: Sequence[tuple[Judged, str | None]], seed: int) -> dict[str, Figure]:
+def _graded(judge: Judge, pairs: Sequence[tuple[JudgedCase, str | None]], seed: int) -> dict[str, Figure]:
     """How far scores of answers that are made of several labels agree; one with an unreadable label is left out.
 
     Source: QB-RAG, arXiv:2407.18044, which holds its guideline score against experts by both figures.

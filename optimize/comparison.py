@@ -29,7 +29,7 @@ from querywright.optimize.evaluate import (
 )
 from querywright.optimize.judging import judge_notes
 from querywright.optimize.live import standing, stands
-from querywright.optimize.results import Comparison
+from querywright.optimize.results import PairedComparison
 from querywright.optimize.significance import against, verdict_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
@@ -44,7 +44,7 @@ BASELINE = "plain"
 """The arm that others are held against where nobody named one."""
 
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
-"""The files that ``Compared.save`` writes."""
+"""The files that ``Comparison.save`` writes."""
 
 ANOTHER_FOLDER = "give another folder with out=..., or remove this one"
 
@@ -53,7 +53,7 @@ RIGHT = ("accuracy", "exact_match")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Compared(Results):
+class Comparison(Results):
     """What a comparison found.
 
     Args:
@@ -77,7 +77,7 @@ class Compared(Results):
 
     arms: tuple[Evaluation, ...]
     baseline: str
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PairedComparison, ...]
     references: tuple[Evaluation, ...] = ()
     questions: tuple[Question, ...] = ()
     passages: Mapping[str, Passage] = field(default_factory=dict, repr=False)
@@ -206,7 +206,7 @@ def compare(
     deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-) -> Compared:
+) -> Comparison:
     """Evaluate every arm on the same questions, each held against the baseline.
 
     The questions of all arms, and of the references, share the threads, so that a server is kept busy however few
@@ -282,7 +282,7 @@ def compare(
         diagnosis = diagnose(searching, questions, indexed, metric=metric, closed_book=closed, oracle=oracle)
         decided = decisions(searching, questions, baseline=found[baseline], closed_book=closed, metric=metric)
     shown = {key for one in found.values() for row in one.rows for key in row.passages} | labelled
-    return Compared(
+    return Comparison(
         rivals,
         baseline,
         tuple(against(rivals, baseline)),

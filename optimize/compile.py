@@ -18,7 +18,7 @@ from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.objectives import check_objectives
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.optimizers import optimizer_named
-from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
+from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Candidate, CompileResult, CompileSettings
 from querywright.optimize.search.checks import read_search
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.outcome import run_test
@@ -53,7 +53,7 @@ def compile_program(
     judge_lm: dspy.LM | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
-) -> Compiled:
+) -> CompileResult:
     """Tune a technique on labelled questions and compare it with the baseline.
 
     A DSPy optimizer bootstraps demonstration sets for the technique's predictors on train. Optuna searches knobs and
@@ -106,7 +106,7 @@ def compile_program(
 
     names = _names(search, technique, trials)
     arms = {
-        one.number: Arm(names[one.number], dict(one.arm.knobs), one.arm.prompt, one.dev)
+        one.number: Candidate(names[one.number], dict(one.arm.knobs), one.arm.prompt, one.dev)
         for one in trials
         if one.state == "complete" and one.same_as is None
     }
@@ -116,7 +116,7 @@ def compile_program(
     # The final table: from no passages to perfect ones, then what the reader's demonstrations did.
     order = (CLOSED_BOOK, NO_REWRITING, f"{technique} as written", f"{technique} compiled", ORACLE)
     places = {name: place for place, name in enumerate(order)}
-    return Compiled(
+    return CompileResult(
         program=tested.programs[tested.recommended],
         technique=technique,
         recommended=names[chosen.winner.number],

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from querywright.metrics.statistics import p_value
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.diagnosis import Diagnosis, Stage
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.significance import ALPHA
@@ -144,12 +144,12 @@ class Plot:
             self._parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(clean(text))}</text>')
 
 
-def metrics_of(compared: Compared) -> list[str]:
+def metrics_of(compared: Comparison) -> list[str]:
     """The metrics that scored a question of some arm, in the order of the arms."""
     return list(dict.fromkeys(metric for arm in compared.arms for metric in arm.metrics))
 
 
-def means(compared: Compared) -> list[Figure]:
+def means(compared: Comparison) -> list[Figure]:
     """Return a figure per metric with every arm's mean and its interval."""
     figures = []
     labels = [
@@ -174,7 +174,7 @@ def means(compared: Compared) -> list[Figure]:
     return figures
 
 
-def differences(compared: Compared) -> list[Figure]:
+def differences(compared: Comparison) -> list[Figure]:
     """Questions won and lost against the baseline, a figure a metric; see ``means``."""
     numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
     figures = []
@@ -199,7 +199,7 @@ def differences(compared: Compared) -> list[Figure]:
     return figures
 
 
-def costs(compared: Compared) -> list[Figure]:
+def costs(compared: Comparison) -> list[Figure]:
     """Score over LM calls a question, a figure a metric; arms at the same place are one point.
 
     The front, joined by a line, are the arms that no other one beats: better for as few calls.
@@ -232,7 +232,7 @@ def costs(compared: Compared) -> list[Figure]:
     return figures
 
 
-def stages(compared: Compared, diagnosis: Diagnosis) -> Figure:
+def stages(compared: Comparison, diagnosis: Diagnosis) -> Figure:
     """What became of the questions of each arm, with closed book and oracle as lines."""
     numbered = [(number, one.name) for number, one in enumerate(compared.arms, 1) if one.name in diagnosis.arms]
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)

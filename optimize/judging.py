@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 
-from querywright.data.judged import Case, Judged, sampled
+from querywright.data.judged import Case, JudgedCase, sampled
 from querywright.data.splits import split_questions
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError, InputError, ModelError
@@ -197,7 +197,7 @@ def _judged_by(
 
 def calibrate(
     judge: Judge,
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedCase],
     *,
     lm: dspy.LM,
     threads: int = 4,
@@ -265,7 +265,9 @@ def freeze_guidelines(
     return Guidelines({**new, **frozen})
 
 
-def calibration_of(judge: Judge, judged: Sequence[Judged], found: Judgements, lm: dspy.LM, seed: int) -> Calibration:
+def calibration_of(
+    judge: Judge, judged: Sequence[JudgedCase], found: Judgements, lm: dspy.LM, seed: int
+) -> Calibration:
     """The calibration that judgements of these cases make."""
     return calibration(judge, judged, found.labels, failed=found.failed, seed=seed, lm=lm.model, engine=lm_digest(lm))
 
@@ -294,7 +296,7 @@ class CompiledJudge:
 
 def compile_judge(
     judge: Judge,
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedCase],
     *,
     lm: dspy.LM,
     per_question: int | None = None,
@@ -325,7 +327,7 @@ def compile_judge(
 
     given: dict[str, Any] = {"lm": lm, "threads": threads, "max_failures": max_failures, "progress": progress}
 
-    def judged_by(names: Iterable[str], part: Sequence[Judged], where: str, may_fail: Sequence[str] = ()) -> Any:
+    def judged_by(names: Iterable[str], part: Sequence[JudgedCase], where: str, may_fail: Sequence[str] = ()) -> Any:
         called = {f"{where}, {name}": arms[name] for name in names}
         out = [f"{where}, {name}" for name in may_fail]
         met = _judged_by(called, [one.case for one in part], **given, may_fail=out)
@@ -357,8 +359,8 @@ def compile_judge(
 
 
 def _split(
-    judge: Judge, judged: Sequence[Judged], seed: int, per_question: int | None
-) -> tuple[list[Judged], list[Judged], list[Judged]]:
+    judge: Judge, judged: Sequence[JudgedCase], seed: int, per_question: int | None
+) -> tuple[list[JudgedCase], list[JudgedCase], list[JudgedCase]]:
     """Cases for demonstrations, for choosing and for the last word; no question is in two of them."""
     questions = {one.case.question.id: replace(one.case.question, evidence={}) for one in judged}
     parts = split_questions(questions.values(), train=TRAIN, dev=DEV, seed=seed)
@@ -377,7 +379,7 @@ def _split(
     return split[0], sampled(split[1], per_question), sampled(split[2], per_question)
 
 
-def _with_demonstrations(judge: Judge, train: Sequence[Judged], seed: int) -> dict[str, Judge]:
+def _with_demonstrations(judge: Judge, train: Sequence[JudgedCase], seed: int) -> dict[str, Judge]:
     """Copies of the judge with sets of demonstrations, each set taken in an order of its own."""
     short = [one for one in train if sum(len(str(part)) for part in judge.shown(one.case).values()) <= DEMO_CHARS]
     arms: dict[str, Judge] = {}
@@ -397,7 +399,7 @@ def _with_demonstrations(judge: Judge, train: Sequence[Judged], seed: int) -> di
     return arms
 
 
-def _place(draw: str, one: Judged) -> str:
+def _place(draw: str, one: JudgedCase) -> str:
     return hashlib.sha256(f"{draw}:{one.digest()}".encode()).hexdigest()
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelPool:
+class PoolLabels:
     """Labels of a pool of passages.
 
     Args:
@@ -141,7 +141,7 @@ def label_pool(
     threads: int = 4,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-) -> LabelPool:
+) -> PoolLabels:
     """The labels of a pool: those that are there stay as they are, and what has none is judged.
 
     Args:
@@ -185,7 +185,7 @@ def label_pool(
     places = {question.id: place for place, question in enumerate(questions)}
     labels = sorted(found.values(), key=lambda one: places.get(one.question_id, len(places)))
     asked_of = 0 if judge is None else sum(map(len, waiting.values()))
-    return LabelPool(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
+    return PoolLabels(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
 
 
 def _row(question: Question, passage: Passage) -> PassageLabel:

@@ -22,11 +22,11 @@ from querywright.data.types import PERSON, Label, Question
 from querywright.metrics.dspy_metrics import needs
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize import figures
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.diagnosis import DECIDED, MEANING, Stage, decision_rows
 from querywright.optimize.evaluate import Evaluation, mean_json
 from querywright.optimize.figures import STAGE_COLOURS, Figure
-from querywright.optimize.results import Comparison
+from querywright.optimize.results import PairedComparison
 from querywright.optimize.significance import verdict_rows, verdict_sentence
 from querywright.optimize.tables import clean, cut, each_text, percent, table_rows
 
@@ -73,7 +73,7 @@ def page(
     notes: Sequence[str] = (),
     figures: Mapping[str, Sequence[Figure]],
     data: Mapping[str, Any] = NO_QUESTIONS,
-    compared: Compared | None = None,
+    compared: Comparison | None = None,
     outcome: Any = "",
     **context: Any,
 ) -> str:
@@ -93,7 +93,7 @@ def page(
 
 
 def comparison_page(
-    compared: Compared,
+    compared: Comparison,
     *,
     title: str,
     facts: Mapping[str, str],
@@ -101,7 +101,7 @@ def comparison_page(
     outcome: str = "",
     command: str = "",
 ) -> str:
-    """The page of a comparison, as ``Compared.report`` writes it; the same input gives the same text."""
+    """The page of a comparison, as ``Comparison.report`` writes it; the same input gives the same text."""
     diagnosis = compared.diagnosis
     metrics = figures.metrics_of(compared)
     metric = [*compared.arm(compared.baseline).metrics, *metrics, "accuracy"][0]
@@ -135,7 +135,7 @@ def comparison_page(
     )
 
 
-def prompt_lines(compared: Compared) -> list[str]:
+def prompt_lines(compared: Comparison) -> list[str]:
     """Prompts and answers of all LM calls, a line of JSON a question: failed ones first, then those where arms differ.
 
     Keys: ``place`` (from 0), ``question`` (id) and ``arms``: by name the calls, as ``Exchange.to_json`` gives them.
@@ -168,13 +168,15 @@ def with_prompts(page: str, prompts: bytes, left: int = 0) -> str:
     return _PROMPTS.sub(lambda found: f"{found[1]}{left}{found[2]}{data}", page, count=1)
 
 
-def results_html(arms: Sequence[Evaluation], sentences: Sequence[str] = (), held: Sequence[Comparison] = ()) -> str:
+def results_html(
+    arms: Sequence[Evaluation], sentences: Sequence[str] = (), held: Sequence[PairedComparison] = ()
+) -> str:
     """Results as a notebook shows them: the table of scores, that of verdicts, and what they show."""
     verdicts = verdict_rows(held)
     return render("results.html", parts=[], scores=table_rows(arms, brief=True), verdicts=verdicts, sentences=sentences)
 
 
-def score_rows(compared: Compared) -> list[dict[str, str]]:
+def score_rows(compared: Comparison) -> list[dict[str, str]]:
     """The table of scores, arms by their number, without what tells of one run or of nothing."""
     arms = [*compared.arms, *compared.references]
     rows = table_rows(arms)
@@ -196,7 +198,7 @@ def breaks(name: str) -> Markup:
     return Markup(re.sub(r"(?<=[:,@/])(?=\S)", "<wbr>", str(escape(clean(name)))))
 
 
-def browser(compared: Compared, metric: str) -> dict[str, Any]:
+def browser(compared: Comparison, metric: str) -> dict[str, Any]:
     """What each arm searched, found and answered, as ``page.js`` draws it, marked by a metric first.
 
     Each text stands there once, cut so that all have room; texts, passages, labels and stages are named by number. A
@@ -271,7 +273,7 @@ def _short(value: float) -> float | int | None:
     return None if math.isnan(value) else int(value) if value == int(value) else round(value, 4)
 
 
-def _arms(compared: Compared | None) -> dict[str, Any]:
+def _arms(compared: Comparison | None) -> dict[str, Any]:
     """The arms of a summary: calls a question, and by metric the value with its interval."""
     if compared is None:
         return {"baseline": "", "arms": []}

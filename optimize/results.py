@@ -16,7 +16,7 @@ from querywright.programs import RAG
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from querywright.optimize.comparison import Compared
+    from querywright.optimize.comparison import Comparison
 
 NO_REWRITING = "no rewriting"
 """The arm that searches with the question as it was asked."""
@@ -65,7 +65,7 @@ class CompileSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class Candidate:
     """A program that stood for selection.
 
     Args:
@@ -82,7 +82,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedComparison:
     """Two arms on test.
 
     Args:
@@ -115,7 +115,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Compiled(Results):
+class CompileResult(Results):
     """What a compilation found.
 
     Args:
@@ -144,11 +144,11 @@ class Compiled(Results):
     program: RAG
     technique: str
     recommended: str
-    arms: tuple[Arm, ...]
-    compiled: Arm
+    arms: tuple[Candidate, ...]
+    compiled: Candidate
     reader_demos: bool
     test: tuple[Evaluation, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PairedComparison, ...]
     verdict: str
     sentence: str
     costs: Mapping[str, Cost]
@@ -161,7 +161,7 @@ class Compiled(Results):
     judges: tuple[Mapping[str, str], ...] = ()
 
     @property
-    def compared(self) -> Compared:
+    def compared(self) -> Comparison:
         """The test as a comparison with no rewriting; what checks the reader is a reference."""
         return beside(self.test, self.comparisons)
 
@@ -222,14 +222,14 @@ class Compiled(Results):
         return self.test, [f"{self.sentence}."], []
 
 
-def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Compared:
+def beside(met: Sequence[Evaluation], comparisons: Sequence[PairedComparison]) -> Comparison:
     """Programs that met test as a comparison with no rewriting; what checks the reader is a reference."""
-    from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Compared
+    from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Comparison
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
     held: Any = tuple(one for one in comparisons if one.other == NO_REWRITING)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
-    return Compared(arms, NO_REWRITING, held, references)
+    return Comparison(arms, NO_REWRITING, held, references)
 
 
 def by_judges(judges: Iterable[Mapping[str, str]]) -> str:

@@ -17,7 +17,7 @@ from querywright.metrics.statistics import (
     verdict,
 )
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.results import Comparison
+from querywright.optimize.results import PairedComparison
 
 ALPHA = 0.05
 """Level of every two-sided test."""
@@ -27,7 +27,7 @@ Verdict = Literal["gain", "no gain shown", "loss", "no rewriting", "too few ques
 
 def family(
     name: str, pairs: Sequence[tuple[str, str, str]], arms: Mapping[str, Evaluation], *, prefix: str = ""
-) -> list[Comparison]:
+) -> list[PairedComparison]:
     """Comparisons that are Holm-corrected together, of a metric, an arm and the arm it is held against.
 
     A pair that cannot be compared is left out; ``prefix`` stands before each sentence.
@@ -42,11 +42,11 @@ def family(
     for (metric, a, b, raw), p in zip(tests, corrected, strict=True):
         result = replace(raw, p_two_sided=p)
         sentence = f"{prefix}{metric}: {verdict(result, a=a, b=b, alpha=ALPHA, tests=len(tests))}"
-        comparisons.append(Comparison(name, metric, a, b, result, sentence))
+        comparisons.append(PairedComparison(name, metric, a, b, result, sentence))
     return comparisons
 
 
-def against(arms: Sequence[Evaluation], baseline: str) -> list[Comparison]:
+def against(arms: Sequence[Evaluation], baseline: str) -> list[PairedComparison]:
     """Every arm against the baseline in every metric of the baseline; Holm-corrected within a metric."""
     by_name = {one.name: one for one in arms}
     return [
@@ -58,7 +58,7 @@ def against(arms: Sequence[Evaluation], baseline: str) -> list[Comparison]:
     ]  # fmt: skip
 
 
-def verdict_rows(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
+def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]]:
     """A row a comparison: difference in points with its interval, won : lost, Holm's p, and how many questions could
     show the difference that was seen, for 0/1 values.
     """
@@ -81,7 +81,7 @@ def verdict_rows(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
     return rows
 
 
-def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
+def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
     """What comparisons show, in one sentence; empty without any."""
     shown = [one for one in comparisons if one.test.p_two_sided < ALPHA and one.test.difference]
     better, worse = ([one for one in shown if (one.test.difference > 0) is up] for up in (True, False))
@@ -100,7 +100,7 @@ def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
     return "; ".join(said)
 
 
-def _each_arm(found: Sequence[Comparison]) -> Iterator[str]:
+def _each_arm(found: Sequence[PairedComparison]) -> Iterator[str]:
     for arm in dict.fromkeys(one.arm for one in found):
         yield f"{arm} ({', '.join(one.metric for one in found if one.arm == arm)})"
 

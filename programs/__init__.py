@@ -8,6 +8,8 @@ import dspy
 
 from querywright.errors import TechniqueError, unknown
 from querywright.programs.base import Finding, Technique
+from querywright.programs.contrastive import ContrastiveHypotheses, QuestionToContrastingHypotheses
+from querywright.programs.corpus_steered import CorpusSteeredExpansion, PassagesToExpansion
 from querywright.programs.decomposition import Decomposition, QuestionToSubQuestions, SubQuestionToAnswer
 from querywright.programs.ensemble import Ensemble
 from querywright.programs.filter import Filter, PassageToRelevance
@@ -59,6 +61,8 @@ TECHNIQUES: dict[str, type[Technique]] = {
         RewriteRetrieveSelect,
         QARAG,
         QBRAG,
+        ContrastiveHypotheses,
+        CorpusSteeredExpansion,
         Rerank,
         Filter,
     )
@@ -112,6 +116,8 @@ __all__ = [
     "READERS",
     "TECHNIQUES",
     "ClosedBook",
+    "ContrastiveHypotheses",
+    "CorpusSteeredExpansion",
     "Decomposition",
     "Ensemble",
     "Filter",
@@ -127,11 +133,13 @@ __all__ = [
     "OracleEvidence",
     "PassageToGrade",
     "PassageToRelevance",
+    "PassagesToExpansion",
     "PassagesToNextSentence",
     "PassagesToSelection",
     "PlainRetrieval",
     "Predict",
     "Query2Doc",
+    "QuestionToContrastingHypotheses",
     "QuestionToHypothesis",
     "QuestionToHypotheticalAnswer",
     "QuestionToHypotheticalDocument",

@@ -71,6 +71,7 @@ SHARED_KNOBS = (
 well would only find plain retrieval by another name."""
 
 GATE_DEPTH = 10
+"""Passages of the first search that the gate looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,9 @@ class Technique(Threaded):
         question, rule = given["question"], self.knobs["gate"]
         (hits,) = self.search([question], max(GATE_DEPTH, self.max_passages))
         plain = [hit.passage for hit in fuse("union", [hits[: self.max_passages]])]
-        value, least = certainty(rule, hits[:GATE_DEPTH]), self.knobs[f"gate_{rule}"]
+        scores, least = [hit.score for hit in hits[:GATE_DEPTH]], self.knobs[f"gate_{rule}"]
+        mean = 0.0 if rule == "score" else sum(scores) / max(1, len(scores))
+        value = scores[0] - mean if scores else -1.0
         certain = value >= least
         shown = {rule: round(value, 4), "at least": least}
         record("gate", rule, shown, "pass the question through" if certain else "translate")
@@ -506,16 +509,3 @@ def checked_options(question: Any, options: Any) -> list[str]:
             "leave them out for a question without options"
         )
     return texts
-
-
-def certainty(rule: str, hits: Sequence[Hit]) -> float:
-    """Return how certain a search looks; -1.0 if it found nothing.
-
-    Args:
-        rule: ``score`` (the best score) or ``margin`` (its lead over the mean of all).
-        hits: Best first, with cosine similarities.
-    """
-    if not hits:
-        return -1.0
-    best = hits[0].score
-    return best if rule == "score" else best - sum(hit.score for hit in hits) / len(hits)

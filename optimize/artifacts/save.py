@@ -15,7 +15,7 @@ from querywright.optimize.artifacts.files import ArtifactManifest, Golden, read_
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.objectives import objective_named
 from querywright.optimize.report import render
-from querywright.optimize.results import Compiled, CompileSettings, by_judges, today
+from querywright.optimize.results import CompileResult, CompileSettings, by_judges, today
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
@@ -72,7 +72,7 @@ def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
 
 
 def save_compiled(
-    path: str | Path, compiled: Compiled, splits: Splits, *, lm: Any, threads: int,
+    path: str | Path, compiled: CompileResult, splits: Splits, *, lm: Any, threads: int,
     given: Mapping[str, Any] | None = None,
 ) -> ArtifactManifest:  # fmt: skip
     """Write the recommended program of a compilation as an artifact.
@@ -125,7 +125,7 @@ def save_program(
     )  # fmt: skip
 
 
-def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str, Any]) -> str:
+def card(name: str, compiled: CompileResult, lm: str, created: str, data: Mapping[str, Any]) -> str:
     """The README.md of an artifact."""
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
     first = compiled.settings.objectives[0]

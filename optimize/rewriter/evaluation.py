@@ -16,7 +16,7 @@ from querywright.answer_text import occurs_in, words
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.usefulness import usefulness
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING
@@ -69,12 +69,12 @@ def _row(episode: Episode, metrics: Mapping[str, Metric]) -> Row:
     )
 
 
-def compared(arms: Sequence[Evaluation], questions: Sequence[Question]) -> Compared:
+def compared(arms: Sequence[Evaluation], questions: Sequence[Question]) -> Comparison:
     """Compare all arms with the baseline, Holm-corrected within a metric."""
-    return Compared(tuple(arms), NO_REWRITING, tuple(against(arms, NO_REWRITING)), questions=tuple(questions))
+    return Comparison(tuple(arms), NO_REWRITING, tuple(against(arms, NO_REWRITING)), questions=tuple(questions))
 
 
-def standing(found: Compared, metric: str, arm: str = TRAINED) -> dict[str, str | None]:
+def standing(found: Comparison, metric: str, arm: str = TRAINED) -> dict[str, str | None]:
     """Return how an arm compares with the baseline in a metric.
 
     Returns:
@@ -119,7 +119,7 @@ def warnings(before: Mapping[str, float], after: Mapping[str, float]) -> list[st
     ]
 
 
-def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Compared]) -> str:
+def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Comparison]) -> str:
     """Return the README.md of a rewriter, from its folder's name, its ``card.json`` and its arms on dev and test."""
     learned = [f"`{one}`" for one in card["techniques"]]
     parts = [

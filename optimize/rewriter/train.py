@@ -22,7 +22,7 @@ from querywright.errors import InputError
 from querywright.files import locked, write_file
 from querywright.models.hf import EMBEDDED, load_base
 from querywright.models.rewriters import RewriterBase, describe_base, write_rewriter
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation, Progress, evaluate
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.results import NO_REWRITING, today
@@ -71,8 +71,8 @@ class Trained(NamedTuple):
 
     folder: Path
     card: Mapping[str, Any]
-    dev: Compared
-    test: Compared | None
+    dev: Comparison
+    test: Comparison | None
 
 
 def train(settings: TrainSettings, given: Given, *, out: Path, work: Path, progress: Progress | None = None) -> Trained:
@@ -198,7 +198,7 @@ class _Training:
         self._write(self.out, weights, card, rewriter_card(self.out.name, card, found), curve)
         return Trained(self.out, card, found["dev"], found.get("test"))
 
-    def _card(self, found: Mapping[str, Compared]) -> dict[str, Any]:
+    def _card(self, found: Mapping[str, Comparison]) -> dict[str, Any]:
         settings, reports = self.settings, self.reports
         before, after = self.guards[UNTRAINED], self.guards[TRAINED]
         said = warnings(before, after)

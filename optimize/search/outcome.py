@@ -13,7 +13,7 @@ from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import NO_REWRITING, Arm, Comparison, by_judges
+from querywright.optimize.results import NO_REWRITING, Candidate, PairedComparison, by_judges
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.prompts import Variant, with_reader_prompts
 from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
@@ -82,7 +82,7 @@ class TestOutcome:
     best: str
     recommended: str
     rows: tuple[Evaluation, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PairedComparison, ...]
     verdict: Verdict
     sentence: str
     reader_prompts: ReaderPrompts
@@ -184,7 +184,7 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
                 variants[name] = variant
                 tried[name] = with_reader_prompts(program, variant)
     found |= met(tried)
-    read = [Arm(name, {}, name, one) for name, one in found.items()]
+    read = [Candidate(name, {}, name, one) for name, one in found.items()]
     if read:
         best, first = best_of(read, accuracy), read[0]
         chosen.name = AS_WRITTEN
@@ -216,7 +216,7 @@ def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> t
 
 def _planned(
     met: Mapping[str, Evaluation], objective: Objective, arms: Mapping[str, ArmConfig], best: str, recommended: str
-) -> list[Comparison]:
+) -> list[PairedComparison]:
     """The planned comparisons, whichever way they fall.
 
     Those of the arms are Holm-corrected together: the best one against the baseline and against its technique as
@@ -239,7 +239,7 @@ def _planned(
 
 
 def verdict_of(
-    chosen: Selection, objective: Objective, comparisons: Sequence[Comparison], best: str
+    chosen: Selection, objective: Objective, comparisons: Sequence[PairedComparison], best: str
 ) -> tuple[Verdict, str]:
     """Return the result of a search as a word, and as one plain sentence with figures; ``best`` names the best arm.
 

@@ -14,7 +14,7 @@ from querywright import __version__
 from querywright.data.types import Question
 from querywright.files import write_file
 from querywright.models.usage import Cost
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.figures import (
     ARM,
     BASELINE,
@@ -158,7 +158,7 @@ def _trial_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
 
 
 def _questions(
-    outcome: Mapping[str, Any], compared: Compared | None, objectives: Sequence[Objective]
+    outcome: Mapping[str, Any], compared: Comparison | None, objectives: Sequence[Objective]
 ) -> Mapping[str, Any]:
     """What stands behind each of the test questions."""
     if compared is None:

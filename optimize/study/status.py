@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from querywright.metrics.statistics import Mean
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 from querywright.optimize.objectives import Objective
-from querywright.optimize.results import Comparison, beside
+from querywright.optimize.results import PairedComparison, beside
 from querywright.optimize.search.spec import PLAIN
 from querywright.optimize.search.trials import (
     TrialRecord,
@@ -129,19 +129,19 @@ def evaluations(outcome: Mapping[str, Any] | None) -> list[Evaluation]:
     ]
 
 
-def on_test(outcome: Mapping[str, Any] | None) -> Compared | None:
+def on_test(outcome: Mapping[str, Any] | None) -> Comparison | None:
     """Every program that met the test, held against no rewriting; None before that."""
     met = evaluations(outcome)
     return beside(met, comparisons_of(outcome)) if met else None
 
 
-def comparisons_of(outcome: Mapping[str, Any] | None) -> list[Comparison]:
+def comparisons_of(outcome: Mapping[str, Any] | None) -> list[PairedComparison]:
     """The comparisons on test, as they were made, with the corrected p that was kept."""
     by_name, held = {one.name: one for one in evaluations(outcome)}, []
     for one in (outcome or {}).get("comparisons", ()):
         raw = by_name[one["arm"]].against(by_name[one["other"]], one["metric"])
         test = replace(raw, p_two_sided=math.nan if one["p_holm"] is None else one["p_holm"])
-        held.append(Comparison(one["family"], one["metric"], one["arm"], one["other"], test, one["sentence"]))
+        held.append(PairedComparison(one["family"], one["metric"], one["arm"], one["other"], test, one["sentence"]))
     return held
 
 

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 warnings.filterwarnings("ignore", "IProgress not found|Using `tqdm.autonotebook")  # of bars that libraries never draw
 
 if TYPE_CHECKING:
-    from querywright.api import Tuned, compare, compile, evaluate, label
+    from querywright.api import Compilation, compare, compile, evaluate, label
     from querywright.data import (
         Label,
         Passage,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         QBRAG,
         RAG,
         ClosedBook,
+        ContrastiveHypotheses,
+        CorpusSteeredExpansion,
         Decomposition,
         Ensemble,
         Filter,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from querywright.workspace import Workspace
 
 _HOMES = {
-    "api": ("Tuned", "compare", "compile", "evaluate", "label"),
+    "api": ("Compilation", "compare", "compile", "evaluate", "label"),
     "data": (
         *("Label", "Passage", "Question", "Splits", "read_documents", "read_passages", "read_questions"),
         "split_questions",
@@ -69,9 +71,9 @@ _HOMES = {
     "optimize.artifacts.loaded": ("LoadedProgram",),
     "optimize.results": ("CompileSettings",),
     "programs": (
-        *("HCQR", "QARAG", "QBRAG", "RAG", "ClosedBook", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT"),
-        *("MultiQuery", "PlainRetrieval", "Query2Doc", "RAGFusion", "Rerank", "RewriteRetrieveRead"),
-        *("RewriteRetrieveSelect", "StepBackRetrieval", "make_program"),
+        *("HCQR", "QARAG", "QBRAG", "RAG", "ClosedBook", "ContrastiveHypotheses", "CorpusSteeredExpansion"),
+        *("Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT", "MultiQuery", "PlainRetrieval", "Query2Doc"),
+        *("RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "StepBackRetrieval", "make_program"),
     ),
     "retrieval.chroma": ("ChromaRetriever",),
     "retrieval.index": ("build_collection",),
@@ -80,12 +82,12 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "CompileSettings", "Decomposition",
-    "Ensemble", "Filter", "HyDE", "IRCoT", "Label", "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval",
-    "Query2Doc", "Question", "RAGFusion", "Rerank", "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits",
-    "StepBackRetrieval", "Tuned", "Workspace", "build_collection", "compare", "compile", "evaluate", "label", "load",
-    "load_sample", "make_program", "read_documents", "read_passages", "read_questions", "resolve_embedder",
-    "resolve_lm", "split_questions",
+    "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "Compilation", "CompileSettings",
+    "ContrastiveHypotheses", "CorpusSteeredExpansion", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT", "Label",
+    "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval", "Query2Doc", "Question", "RAGFusion", "Rerank",
+    "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits", "StepBackRetrieval", "Workspace", "build_collection",
+    "compare", "compile", "evaluate", "label", "load", "load_sample", "make_program", "read_documents", "read_passages",
+    "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
 ]  # fmt: skip
 
 

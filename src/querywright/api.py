@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
@@ -37,13 +37,13 @@ from querywright.opening import (
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
-from querywright.optimize.comparison import Compared, check_settings, read_settings
+from querywright.optimize.comparison import Comparison, check_settings, read_settings
 from querywright.optimize.compile import compile_program
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
-from querywright.optimize.labels import LabelPool, check_judge, label_pool, pool_passages
+from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
-from querywright.optimize.results import Compiled, CompileSettings, by_judges
+from querywright.optimize.results import CompileResult, CompileSettings, by_judges
 from querywright.optimize.study.opening import further_questions
 from querywright.optimize.tables import pool_notes
 from querywright.programs import technique_class
@@ -100,7 +100,7 @@ def compare(
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
-) -> Compared:
+) -> Comparison:
     """Compare arms with a baseline on the same questions, by paired tests.
 
     Args:
@@ -196,7 +196,7 @@ def label(
     home: str | Path | None = None,
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
-) -> LabelPool:
+) -> PoolLabels:
     """Label what arms find: a table that people correct and that ``labels=`` takes.
 
     Args:
@@ -260,19 +260,17 @@ def label(
     return replace(found, failed=failed, notes=tuple(notes))
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """A compilation: what it found, and how it is kept.
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Compilation(CompileResult):
+    """A compilation with the questions and the LM that it was made with: it answers questions, and can be saved.
 
     Args:
-        compiled: What was found; ``verdict``, ``sentence``, ``test`` and all else of it are names here too.
         splits: The questions that it was made with.
-        workspace: The working folder, and the LM that it was made with.
-        writer_lm: The LM that the technique was asked with in place of that; None where it was the same.
+        workspace: The workspace and its LM.
+        writer_lm: The LM that the technique was asked with in place of that; None if it was the same.
         given: What it was compiled from, as plain data.
     """
 
-    compiled: Compiled
     splits: Splits
     workspace: Workspace
     writer_lm: dspy.LM | None = None
@@ -281,32 +279,26 @@ class Tuned:
     @property
     def notes(self) -> list[str]:
         """What a reader of the test's figures should know."""
-        found, lm, test = self.compiled, self.workspace.lm.model, self.splits.test
-        by = by_judges(found.judges).replace(",", " or", 1)
-        budget = found.program.technique.knobs["max_passages"]
-        reader = found.program.reader
+        lm, test, reader = self.workspace.lm.model, self.splits.test, self.program.reader
+        by = by_judges(self.judges).replace(",", " or", 1)
+        budget = self.program.technique.knobs["max_passages"]
         notes = [
             f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {lm}; {evidence_by(test)}{by}"
         ]
-        if found.reader_check:
-            notes.append(f"closed book and oracle evidence met {len(found.reader_check)} further questions")
-        notes += [one["standing"] for one in found.judges]
-        notes += [*pool_notes(found.test, test), *of_grounded(None if reader is None else reader.NAME)]
+        if self.reader_check:
+            notes.append(f"closed book and oracle evidence met {len(self.reader_check)} further questions")
+        notes += [one["standing"] for one in self.judges]
+        notes += [*pool_notes(self.test, test), *of_grounded(None if reader is None else reader.NAME)]
         if self.writer_lm is not None:
-            notes.append(f"{found.technique}: written by {self.writer_lm.model}, read by {lm}")
+            notes.append(f"{self.technique}: written by {self.writer_lm.model}, read by {lm}")
         return notes
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.compiled, name)
 
     def __call__(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Ask the recommended program."""
         from querywright.optimize.dspy_context import asking
 
         with asking(self.workspace.lm):
-            return self.compiled.program(question=question, options=options, history=history)
+            return self.program(question=question, options=options, history=history)
 
     def save(self, path: str | Path, *, replace: bool = False) -> ArtifactManifest:
         """Write the recommended program as an artifact, with golden answers and a card.
@@ -321,18 +313,9 @@ class Tuned:
         if not replace:
             check_same(path, self.given)
         return save_compiled(
-            path, self.compiled, self.splits, lm=self.workspace.lm,
-            threads=self.compiled.settings.threads or self.workspace.threads, given=self.given,
+            path, self, self.splits, lm=self.workspace.lm,
+            threads=self.settings.threads or self.workspace.threads, given=self.given,
         )  # fmt: skip
-
-    def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *dir(self.compiled)})
-
-    def __repr__(self) -> str:
-        return repr(self.compiled)
-
-    def _repr_html_(self) -> str:
-        return self.compiled._repr_html_()
 
 
 def compile(
@@ -361,7 +344,7 @@ def compile(
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
     **changes: Any,
-) -> Tuned:
+) -> Compilation:
     """Tune a technique's prompts and knobs on dev, and hold the winner against no rewriting on test.
 
     Args:
@@ -460,7 +443,8 @@ def compile(
             knobs=values, settings=settings, reader_check=reader_check, reranker=ranker,
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         )  # fmt: skip
-    return Tuned(found, splits, place, writer, given)
+    made = {one.name: getattr(found, one.name) for one in fields(found)}
+    return Compilation(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
 
 
 def _parts(questions: Any) -> list[list[Question]] | None:

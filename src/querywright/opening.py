@@ -24,7 +24,7 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.flow import MOST
 from querywright.models.rewriters import Rewriter, rewriter_of
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.comparison import BASELINE, RIGHT, Compared
+from querywright.optimize.comparison import BASELINE, RIGHT, Comparison
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
@@ -131,7 +131,7 @@ class Experiment:
         deadline: float | None = None,
         max_failures: float = 0.05,
         progress: Any = None,
-    ) -> Compared:
+    ) -> Comparison:
         """Evaluate the programs and compare them with the baseline; arguments and errors as in ``querywright.compare``.
 
         Missing guidelines are written first.
@@ -236,7 +236,7 @@ class Experiment:
         kept = {question.id: frozen[question.id] for question, _ in sourced if question.id in frozen}
         judges[0].guidelines.update(kept)
 
-    def _remarks(self, found: Compared, references: bool) -> list[str]:
+    def _remarks(self, found: Comparison, references: bool) -> list[str]:
         """Return the lines below a table of the results."""
         lm, arms = self.workspace.lm.model, found.arms
         asked = f"LM {lm}; " if found.asks else ""
@@ -251,7 +251,7 @@ class Experiment:
         unscored = [name for name in tried if not any(name in one.metrics for one in arms)]
         return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in self.lacking)]
 
-    def _facts(self, found: Compared) -> dict[str, str]:
+    def _facts(self, found: Comparison) -> dict[str, str]:
         """Return what was compared and how, for a report."""
         facts = {
             "Questions": " of ".join(filter(None, [str(len(self.questions)), self.source])),
@@ -383,7 +383,7 @@ def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Ca
     if rewriter is not None and strange:
         tell(
             f"the rewriter {rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, and not of "
-            f"{', '.join(strange)}: measure it there before you rely on it (querywright rewriter evaluate)"
+            f"{', '.join(strange)}: measure it there before you rely on it (querywright compare)"
         )
 
 

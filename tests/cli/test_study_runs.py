@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow.parquet as pq
 
@@ -18,8 +19,8 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
     done, found = ok("study", "run", file, "--out", out, width=160), snapshot(out)
     for said in ("dev, best", "test, ", "no rewriting", "recommended: ", "LM calls: "):
         assert said in done.out
-    for said in ("oracle evidence: ", f"report: {out / 'report.html'}"):
-        assert said in done.err
+    assert re.search(r": (\d+) of \1\b", done.err)  # which program answers the last question is not determined
+    assert f"report: {out / 'report.html'}" in done.err
     assert {one.state for one in found.trials} <= {"complete", "pruned"}
     assert len(found.trials) == 9
     assert [one.arm.technique for one in found.trials[:3]] == ["plain", "rag_fusion", "step_back"]

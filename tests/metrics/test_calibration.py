@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import cohen_kappa_score
 
-from querywright.data.judged import Case, Judged
+from querywright.data.judged import Case, JudgedCase
 from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError
 from querywright.metrics.agreement import FIGURES, Figure, correlations, paired_difference, shown
@@ -28,7 +28,7 @@ def _few_resamples(monkeypatch):
 def held(people, judge, questions=None, labels=LABELS, name="usefulness", **changes):
     questions = questions or [str(place) for place in range(len(people))]
     pairs = zip(people, questions, strict=True)
-    judged = [Judged(Case(Question(id, "What?"), (Passage("p", "Text."),)), label) for label, id in pairs]
+    judged = [JudgedCase(Case(Question(id, "What?"), (Passage("p", "Text."),)), label) for label, id in pairs]
     known = SimpleNamespace(NAME=name, SCALE=dict.fromkeys(labels), digest=lambda: "p" * 64, needs=tuple)
     return calibration(known, judged, judge, lm="some/model", engine="e" * 64, **changes)
 
@@ -114,7 +114,7 @@ def test_shown(figure, text):
 
 def of_arms(labels):
     """Cases of 12 questions: a label by people, one by the judge, and the arms that found the passage."""
-    rows = [(Judged(Case(Question(str(q), "What?")), people, arms=arms), said)
+    rows = [(JudgedCase(Case(Question(str(q), "What?")), people, arms=arms), said)
             for q in range(12) for people, said, arms in labels(q)]  # fmt: skip
     return calibration(UsefulnessJudge(), *zip(*rows, strict=True), lm="some/model", engine="e" * 64)
 
@@ -147,7 +147,7 @@ def test_an_answers_points_are_a_score_and_a_second_person_is_told(monkeypatch):
     monkeypatch.setattr("querywright.metrics.agreement._FEWER", 100)
     points = [("yes", "yes", "no"), ("yes", "no", "no"), ("no", "no", "no"), ("yes", "yes", "yes")]
     rows = [
-        (Judged(Case(Question(str(q), "What?"), response=f"{q}", point=f"{n}"), label, "no" if q else label), label)
+        (JudgedCase(Case(Question(str(q), "What?"), response=f"{q}", point=f"{n}"), label, "no" if q else label), label)
         for q, labels in enumerate(points)
         for n, label in enumerate(labels)
     ]

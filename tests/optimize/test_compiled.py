@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from querywright.api import Tuned
+from querywright.api import Compilation
 from querywright.cli.compile import show_compiled
 from querywright.data.splits import data_hash
 from querywright.metrics.statistics import paired_exact_test
@@ -66,7 +66,10 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
 
 def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
-    show_compiled(Tuned(replace(compiled, reader_check=tuple(world.questions[:5])), world.splits, workspace))
+    tuned = Compilation(
+        **{one.name: getattr(compiled, one.name) for one in fields(compiled)}, splits=world.splits, workspace=workspace
+    )
+    show_compiled(replace(tuned, reader_check=tuple(world.questions[:5])))
     text = " ".join(capsys.readouterr().out.split())
     assert f"{compiled.sentence}; a stronger LM may change that" in text
     assert "closed book and oracle evidence met 5 further questions" in text
@@ -76,8 +79,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
         "failed": {"trial 9": "no question could be scored", "trial 8": "no question could be scored"},
         "nothing": {"demos_2": "nothing to show"},
     }
-    gain = replace(compiled, verdict="gain", sentence="So it is", **changed)
-    show_compiled(Tuned(gain, world.splits, workspace), verbose=True)
+    show_compiled(replace(tuned, verdict="gain", sentence="So it is", **changed), verbose=True)
     text = " ".join(capsys.readouterr().out.split())
     assert "So it is" in text
     assert all(one.sentence in text for one in compiled.comparisons)

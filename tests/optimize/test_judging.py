@@ -6,7 +6,7 @@ import random
 import dspy
 import pytest
 
-from querywright.data.judged import Case, Judged
+from querywright.data.judged import Case, JudgedCase
 from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError, DataError
 from querywright.files import json_digest
@@ -27,7 +27,9 @@ def cases(n=24, m=6, labels=LABELS, chars=20):
         for p in range(m):
             label = random_.choice(labels)
             text = f"Code {labels.index(label)} in passage {p}." + "x" * chars
-            found.append(Judged(Case(Question(f"q{q}", f"What of number {q}?"), (Passage(f"{q}-{p}", text),)), label))
+            found.append(
+                JudgedCase(Case(Question(f"q{q}", f"What of number {q}?"), (Passage(f"{q}-{p}", text),)), label)
+            )
     return found
 
 

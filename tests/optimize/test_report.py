@@ -11,7 +11,7 @@ import pytest
 from querywright.data.types import Label, Passage, Question
 from querywright.models.transcript import Exchange
 from querywright.models.usage import Cost
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.diagnosis import MEANING, Stage, decision_rows, decisions, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.report import browser, comparison_page, filled
@@ -70,7 +70,7 @@ ORACLE = Evaluation("oracle", tuple(row(n, 1.0, NAN, answer="x", passages=("p0",
 
 def compared(*arms, **more):
     held = tuple(against(arms, arms[0].name))
-    return Compared(arms, arms[0].name, held, questions=tuple(QUESTIONS), passages=PASSAGES, **more)
+    return Comparison(arms, arms[0].name, held, questions=tuple(QUESTIONS), passages=PASSAGES, **more)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def test_a_page_of_many_questions_and_arms_stays_small_and_the_prompts_it_has_no
     )
     arms = tuple(Evaluation(f"arm {arm}", tuple(one(arm, n) for n in range(1000)), 1.0) for arm in range(10))
     passages = {f"p{n}": Passage(f"p{n}", f"{n} text " * 200, f"title {n}") for n in range(1000)}
-    whole = Compared(arms, "arm 0", (), questions=questions, passages=passages)
+    whole = Comparison(arms, "arm 0", (), questions=questions, passages=passages)
     path = whole.report(tmp_path / "report.html")
     assert path.stat().st_size < 1_500_000, path.stat().st_size
     page = read_page(path.read_text("utf-8"))

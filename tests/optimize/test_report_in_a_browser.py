@@ -11,7 +11,7 @@ import pytest
 from querywright.data.types import Label, Passage, Question
 from querywright.models.transcript import Exchange
 from querywright.models.usage import Cost
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.significance import against
 
@@ -67,7 +67,7 @@ def test_a_person_sorts_filters_chooses_a_metric_and_opens_a_question(chromium, 
         Question(f"q{n}", f"What of number {n}? {EVIL}", evidence={f"p{n}": Label.USEFUL}) for n in range(12)
     )
     passages = {f"p{n}": Passage(f"p{n}", EVIL, f"title {n} {EVIL}") for n in range(12)}
-    found = Compared(arms, "plain", tuple(against(arms, "plain")), questions=questions, passages=passages)
+    found = Comparison(arms, "plain", tuple(against(arms, "plain")), questions=questions, passages=passages)
     page = tmp_path / "report.html"
     page.write_text(found.report(page, title=EVIL).read_text("utf-8").replace("</body>", f"{DRIVE}</body>"), "utf-8")
     dom = chromium(page.as_uri(), "--window-size=500,900", "--virtual-time-budget=60000")

@@ -510,4 +510,4 @@ def test_what_is_passed_through_is_what_plain_retrieval_finds_also_of_passages_t
 def test_a_search_that_finds_nothing_is_not_certain(name, nothing, ask):
     _, lm = ask(TECHNIQUES[name](nothing, gate="score", gate_score=0.0))
     # A technique that only looks at what was found has nothing to ask about.
-    assert bool(lm.engine.asked) == (name not in {"rerank", "filter"})
+    assert bool(lm.engine.asked) == (name not in {"corpus_steered", "filter", "rerank"})

@@ -17,6 +17,8 @@ from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.programs import (
     QARAG,
+    ContrastiveHypotheses,
+    CorpusSteeredExpansion,
     Filter,
     HyDE,
     MultiQuery,
@@ -132,7 +134,7 @@ def test_query2doc_repeats_the_question_as_the_retriever_needs_it(run, retriever
 class Plane(Ranked):
     """Three documents in two dimensions, searched by cosine."""
 
-    VECTORS = {QUESTION: (1, 0), "first": (0, 2), "second": (0, 1)}  # noqa: RUF012
+    VECTORS = {QUESTION: (1, 0), "first": (0, 2), "second": (0, 1), "third": (1.2, 1.6)}  # noqa: RUF012
     DOCS = {"e": (1.0, 0.0), "n": (0.0, 1.0), "b": (0.6, 0.8)}  # noqa: RUF012
 
     def __init__(self):
@@ -167,6 +169,53 @@ def test_hyde_searches_the_mean_of_the_documents_and_the_question(run):
     assert len({one.text for one in asked}) == 1
     out, _ = run(HyDE, *documents("first", "second"), over=(plane := Plane()), search_question=False, **two)
     assert (plane.vectors, ids(out)) == ([pytest.approx([0, 1])], "nbe")
+
+
+@pytest.mark.parametrize(
+    ("weight", "vector", "order"),
+    [(0.3, (0.6, 0.5), "ben"), (0.7, (0.6, 0.1), "ebn"), (0, (0.6, 0.8), "bne")],  # north is the rival's direction
+)
+def test_contrastive_hypotheses_search_the_difference_of_two_vectors(run, weight, vector, order):
+    plane = Plane()
+    out, (asked,) = run(
+        ContrastiveHypotheses, {"likely": "third", "rival": "first"}, over=plane, question=QUESTION,
+        options=OPTIONS, rival_weight=weight,
+    )  # fmt: skip
+    assert plane.vectors == [pytest.approx(vector)]
+    assert ids(out) == order
+    assert [query.role for query in out.queries] == ["hypothesis", "rival"][: 2 if weight else 1]
+    assert "Insulin" in asked.text
+
+
+def test_contrastive_hypotheses_do_without_what_cannot_be_read(run):
+    plane = Plane()
+    out, _ = run(ContrastiveHypotheses, {"likely": "third", "rival": " "}, over=plane, question=QUESTION)
+    assert (plane.vectors, out.fallbacks) == ([pytest.approx([0.6, 0.8])], ["rival"])
+    out, _ = run(ContrastiveHypotheses, {"likely": "", "rival": "first"}, over=Plane(), question=QUESTION)
+    assert (queries(out), ids(out), out.fallbacks) == ([("original", QUESTION)], "ebn", ["hypotheses"])
+
+
+def test_corpus_steered_expansion_reads_new_passages_in_each_round(run):
+    one, both = f"{QUESTION}\nfirst wording", f"{QUESTION}\nfirst wording\nsecond wording"
+    ranked = Ranked("abcdef", **{one: "bahg", both: "ih"})
+    out, asked = run(
+        CorpusSteeredExpansion, *({"expansion": text} for text in WORDINGS), over=ranked, question=QUESTION,
+        options=OPTIONS, feedback=2, rounds=2, max_passages=3,
+    )  # fmt: skip
+    assert queries(out) == [("original", QUESTION), ("expansion", one), ("expansion", both)]
+    assert ids(out) == "ih"
+    read = [[key for key in "abcdefghi" if f"Text {key}." in request.text] for request in asked]
+    assert read == [["a", "b"], ["h", "g"][::-1]]
+    assert "Insulin" in asked[0].text
+
+
+def test_corpus_steered_expansion_ends_where_none_can_be_read(run, monkeypatch):
+    ranked = Ranked("abc")
+    monkeypatch.setattr(ranked, "kind", "lexical")
+    out, _ = run(CorpusSteeredExpansion, {"expansion": "first"}, {"expansion": ""}, over=ranked, question=QUESTION,
+                 feedback=1, rounds=3)  # fmt: skip
+    assert [query.text for query in out.queries] == [QUESTION, " ".join([QUESTION] * 5) + "\nfirst"]
+    assert (ids(out), out.fallbacks) == ("abc", ["expansion:2"])
 
 
 def test_hyde_embeds_its_documents_as_the_passages_are(run):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from querywright.errors import InputError
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.significance import against
 from querywright.serving.viewer import Viewer, runs_under
@@ -24,7 +24,7 @@ EVIL = "</script><script>alert(1)</script>"
 def folder(tmp_path):
     arms = [Evaluation(name, tuple(Row(f"q{n}", {"accuracy": float(n < most)}) for n in range(9)), 0.0)
             for name, most in (("plain", 1), (EVIL, 8))]  # fmt: skip
-    found = Compared(tuple(arms), "plain", tuple(against(arms, "plain")))
+    found = Comparison(tuple(arms), "plain", tuple(against(arms, "plain")))
     found.report(tmp_path / "runs" / "one" / "report.html", title=EVIL)
     for name, text in {
         "runs/made/manifest.json": json.dumps(

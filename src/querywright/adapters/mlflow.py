@@ -21,9 +21,9 @@ from querywright.files import write_all
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.results import Compiled
+from querywright.optimize.results import CompileResult
 from querywright.optimize.search.trials import ended
 from querywright.optimize.study.export import export
 from querywright.optimize.study.report import write_report
@@ -92,7 +92,6 @@ def log(
         InputError: ``found`` is none of these.
         mlflow.exceptions.MlflowException: The server is out of reach or refuses it.
     """
-    found = getattr(found, "compiled", found)
     given, said, compared, trials = _parts(found)
     arms = [found] if isinstance(found, Evaluation) else [*compared.arms, *compared.references] if compared else []
     leads = [] if compared is None else [one.to_json() for one in compared.comparisons]
@@ -118,13 +117,13 @@ def log(
 _Trials = Sequence[tuple[str, Mapping[str, Any], dict[str, float]]]
 
 
-def _parts(found: Any) -> tuple[dict[str, Any], list[str], Compared | None, _Trials]:
+def _parts(found: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _Trials]:
     """Params of a result, what came of it in words, its arms, and its trials with their params and metrics."""
     if isinstance(found, Evaluation):
         return {"questions": len(found.rows)}, [], None, []
-    if isinstance(found, Compared):
+    if isinstance(found, Comparison):
         return {"baseline": found.baseline, "questions": len(found.questions)}, [], found, []
-    if isinstance(found, Compiled):
+    if isinstance(found, CompileResult):
         given = {name: getattr(found.settings, name) for name in _OF_SETTINGS}
         given |= {name: getattr(found, name) for name in ("technique", "recommended", "verdict")}
         tried = [(one.name, {"prompt": one.prompt, **one.knobs}, _metrics(one.dev, of="dev/")) for one in found.arms]
@@ -143,7 +142,7 @@ def _parts(found: Any) -> tuple[dict[str, Any], list[str], Compared | None, _Tri
     raise InputError(f"what evaluate, compare or compile gave can be logged, or a study's Snapshot, not {found!r:.80}")
 
 
-def _files(found: Any, compared: Compared | None, folder: Path) -> list[Path]:
+def _files(found: Any, compared: Comparison | None, folder: Path) -> list[Path]:
     """Every question's result, or a study's every trial, and a report with its prompts, written into a folder."""
     rows, report = folder / "results.parquet", folder / "report.html"
     if isinstance(found, Snapshot):

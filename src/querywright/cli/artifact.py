@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.show import emit, one_line, progress, say, show_facts, show_table
 
-Compiled = Annotated[Path, Parameter(help="The folder that querywright compile wrote.")]
+ArtifactFolder = Annotated[Path, Parameter(help="The folder that querywright compile wrote.")]
 
 DIFFERS = 2
 """Exit status of a check that did not go well: what was given is not what it should be."""
@@ -33,7 +33,7 @@ artifact_app = opt.make_app("artifact", "Show and check compiled programs.")
 
 
 @artifact_app.command(name="show")
-def show_command(artifact: Compiled, /, *, as_json: opt.Json = False) -> None:
+def show_command(artifact: ArtifactFolder, /, *, as_json: opt.Json = False) -> None:
     """Show what a compiled program is: scores, prompts, knobs, how it was made.
 
     Example: querywright artifact show artifacts/hcqr
@@ -46,7 +46,7 @@ def show_command(artifact: Compiled, /, *, as_json: opt.Json = False) -> None:
 
 @artifact_app.command(name="verify")
 def verify_command(
-    artifact: Compiled,
+    artifact: ArtifactFolder,
     /,
     *,
     writer: opt.WriterLM = opt.WriterLM(),

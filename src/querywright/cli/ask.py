@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHOWN_PASSAGES = 5
 """Of one search, in a trace."""
 
-Asked = Callable[..., Any]
+Program = Callable[..., Any]
 
 
 def ask(
@@ -100,7 +100,7 @@ def _before(history: str) -> dict[str, Any]:
 
 def _compiled(
     artifact: Path, options: list[str], search: opt.Searching, lm: opt.LMOptions, home: Path | None, verify: bool
-) -> Asked:
+) -> Program:
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import load
 
@@ -115,7 +115,7 @@ def _compiled(
 
 def _technique(
     technique: str, question: Question, reader: str, search: opt.Searching, lm: opt.LMOptions, home: Path | None
-) -> Asked:
+) -> Program:
     """The program, open; everything given is checked before."""
     from querywright.arms import ArmDefaults
     from querywright.opening import open_experiment

@@ -17,8 +17,8 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.api import Tuned
-    from querywright.optimize.results import Arm
+    from querywright.api import Compilation
+    from querywright.optimize.results import Candidate
 
 SHOWN_ARMS = 8
 Sizes = Annotated[str, Parameter(metavar="N,N,N"), opt.checked("cli.compile:split_sizes")]
@@ -116,16 +116,16 @@ def compile_and_show(
     return tuned.workspace
 
 
-def show_compiled(tuned: Tuned, *, verbose: bool = False) -> None:
+def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     """Print the tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.optimize.objectives import objective_named
     from querywright.optimize.results import AS_WRITTEN
     from querywright.optimize.tables import pool_notes
 
-    compiled, splits, workspace = tuned.compiled, tuned.splits, tuned.workspace
-    objective = objective_named(compiled.settings.objectives[0])
-    best = sorted(compiled.arms, key=lambda arm: -objective.value(arm.dev))[:SHOWN_ARMS]
+    splits, workspace = tuned.splits, tuned.workspace
+    objective = objective_named(tuned.settings.objectives[0])
+    best = sorted(tuned.arms, key=lambda arm: -objective.value(arm.dev))[:SHOWN_ARMS]
     left_out = [len(arm.dev.rows) - len(objective.scores(arm.dev)) for arm in best]
     arms = [
         {
@@ -133,39 +133,37 @@ def show_compiled(tuned: Tuned, *, verbose: bool = False) -> None:
             objective.name: _per_cent(objective.value(arm.dev)) + (f" ({unscored} unscored)" if unscored else ""),
             "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
             "prompts": arm.prompt,
-            "knobs": _changed_knobs(compiled.technique, arm),
+            "knobs": _changed_knobs(tuned.technique, arm),
         }
         for arm, unscored in zip(best, left_out, strict=True)
     ]
     notes = []
-    if compiled.corrected is not None:  # how much of the best arm's value is owed to its having been chosen
-        dev, corrected = map(_per_cent, compiled.corrected)
+    if tuned.corrected is not None:  # how much of the best arm's value is owed to its having been chosen
+        dev, corrected = map(_per_cent, tuned.corrected)
         notes.append(
-            f"the best of {len(compiled.arms)} arms has {dev} on the questions it was chosen on, of which about "
+            f"the best of {len(tuned.arms)} arms has {dev} on the questions it was chosen on, of which about "
             f"{corrected} is left when the luck of being chosen is taken off; what it is worth, test says"
         )
-    for why in dict.fromkeys(compiled.failed.values()):
-        notes.append(f"out, {why}: {', '.join(name for name, said in compiled.failed.items() if said == why)}")
+    for why in dict.fromkeys(tuned.failed.values()):
+        notes.append(f"out, {why}: {', '.join(name for name, said in tuned.failed.items() if said == why)}")
     notes += pool_notes([changed(arm.dev, name=arm.name) for arm in best], splits.dev)
-    notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]
+    notes += [f"no prompts of {name}: {why}" for name, why in tuned.nothing.items()]
     show_table(
-        f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, knobs that differ",
+        f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(tuned.arms)} arms, knobs that differ",
         arms,
         notes=notes,
     )
     title = f"test, {len(splits.test)} questions"
-    show_scores(title, compiled.test, workspace, verbose=verbose, notes=tuned.notes)
-    show_verdicts(compiled.comparisons, verbose=verbose, sentence=False)
+    show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.notes)
+    show_verdicts(tuned.comparisons, verbose=verbose, sentence=False)
     say(
-        f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
-        f"{'none' if compiled.compiled.prompt == AS_WRITTEN else 'yes'}, reader "
-        f"{'yes' if compiled.reader_demos else 'none'}"
+        f"recommended: {tuned.recommended} (chosen on dev); demonstrations: technique "
+        f"{'none' if tuned.compiled.prompt == AS_WRITTEN else 'yes'}, reader "
+        f"{'yes' if tuned.reader_demos else 'none'}"
     )
-    advice = "" if compiled.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."
-    say(f"{compiled.sentence}{advice}", style="bold")
-    stages = "; ".join(
-        f"{stage} {cost.calls} made, {cost.saved} from the store" for stage, cost in compiled.costs.items()
-    )
+    advice = "" if tuned.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."
+    say(f"{tuned.sentence}{advice}", style="bold")
+    stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} from the store" for stage, cost in tuned.costs.items())
     for line in (f"LM calls by stage: {stages}" if verbose else "", workspace.cost_line()):
         if line:
             say(line)
@@ -175,7 +173,7 @@ def _per_cent(value: float) -> str:
     return "-" if value != value else f"{100 * value:.1f}"
 
 
-def _changed_knobs(technique: str, arm: Arm) -> str:
+def _changed_knobs(technique: str, arm: Candidate) -> str:
     """The knobs of an arm that are not at their defaults; the budget, equal in all arms, is left out."""
     from querywright.programs import technique_class
 

@@ -17,7 +17,7 @@ from querywright.cli.tracking import tracking
 from querywright.files import private, writing
 
 if TYPE_CHECKING:
-    from querywright.optimize.comparison import Compared
+    from querywright.optimize.comparison import Comparison
     from querywright.workspace import Workspace
 
 
@@ -40,7 +40,7 @@ class Options:
         self.judging.beside(self.lm)
         return self.lm.open(self.output.home, self.run.threads, asks=False)
 
-    def compare(self, named: Sequence[str], workspace: Workspace, **more: Any) -> Compared:
+    def compare(self, named: Sequence[str], workspace: Workspace, **more: Any) -> Comparison:
         """Compare arms as ``querywright.compare`` does."""
         from querywright.api import compare
 
@@ -55,7 +55,7 @@ class Options:
                 max_failures=self.run.max_failures, deadline=self.deadline, progress=update, tell=note, **more,
             )  # fmt: skip
 
-    def show(self, found: Compared, workspace: Workspace) -> None:
+    def show(self, found: Comparison, workspace: Workspace) -> None:
         """Print scores and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
         from querywright.optimize.diagnosis import DECIDED, MEANING, decision_rows, lost_rows
 
@@ -135,7 +135,7 @@ def compare_command(
     log(found, name=save_to.name, params=found.facts, kept=[files[SUMMARY]])
 
 
-def _write_rows(path: Path, found: Compared) -> None:
+def _write_rows(path: Path, found: Comparison) -> None:
     stands = "the results above stand, and the same command asks nothing again"
     with (
         writing(f"{path.name!r}", stands, "--rows"),

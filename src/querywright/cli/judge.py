@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts, show_table
-from querywright.data.judged import Judged, read_judged
+from querywright.data.judged import JudgedCase, read_judged
 from querywright.data.labels import QRELS, PassageLabel, check_form, read_labels, write_labels
 from querywright.errors import DataError, InputError
 from querywright.files import writing
@@ -49,7 +49,7 @@ class CaseOptions:
     column: opt.Columns = ()
     seed: opt.Integer = 0
 
-    def read(self, named: str, per_question: int | None = None) -> tuple[Judge, list[Judged]]:
+    def read(self, named: str, per_question: int | None = None) -> tuple[Judge, list[JudgedCase]]:
         """The judge and the cases; the judge that does without the right answer where it is not known."""
         from querywright.arms import pairs
         from querywright.optimize.judge_files import resolve_judge

@@ -387,7 +387,7 @@ class SearchOptions:
 
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
-class Searched:
+class SearchSource:
     """What is searched.
 
     Args:
@@ -422,7 +422,7 @@ class Searched:
 class Searching(SearchOptions):
     """What is searched, what with, and the models that a technique asks."""
 
-    searched: Searched = Searched()
+    searched: SearchSource = SearchSource()
     helpers: Helpers = Helpers()
 
     def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:

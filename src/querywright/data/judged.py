@@ -54,7 +54,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCase:
     """A case and the label that people gave it.
 
     Args:
@@ -86,7 +86,7 @@ def read_judged(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     per_question: int | None = None,
-) -> list[Judged]:
+) -> list[JudgedCase]:
     """The judged cases of a file or folder, all of them sound or none.
 
     Args:
@@ -106,7 +106,7 @@ def read_judged(
     corpus: dict[str, Passage] | None = None
     if os.path.isdir(os.path.expanduser(source)):
         corpus = {passage.id: passage for passage in read_passages(source)}
-    found: list[Judged] = []
+    found: list[JudgedCase] = []
     n_rows = 0
     for row in iterate_rows(source, kind="questions", split=None, problems=table.problems):
         n_rows += 1
@@ -119,7 +119,7 @@ def read_judged(
     return sampled([one for one in found if one.case.question.id in kept], per_question)
 
 
-def sampled(judged: Sequence[Judged], per_question: int | None) -> list[Judged]:
+def sampled(judged: Sequence[JudgedCase], per_question: int | None) -> list[JudgedCase]:
     """At most so many cases of each question, in their order.
 
     Those with the smallest SHA-256 of what is shown: the same ones whatever else is there, and without regard to
@@ -128,12 +128,12 @@ def sampled(judged: Sequence[Judged], per_question: int | None) -> list[Judged]:
     check_limit(per_question)
     places: dict[str, list[tuple[str, int]]] = {}
     for place, one in enumerate(judged):
-        places.setdefault(one.case.question.id, []).append((Judged(one.case, "").digest(), place))
+        places.setdefault(one.case.question.id, []).append((JudgedCase(one.case, "").digest(), place))
     chosen = {place for found in places.values() for _, place in sorted(found)[:per_question]}
     return [judged[place] for place in sorted(chosen)]
 
 
-def judged_hash(judged: Iterable[Judged]) -> str:
+def judged_hash(judged: Iterable[JudgedCase]) -> str:
     """SHA-256, as hex, of everything in the cases, whatever their order."""
     return hashlib.sha256("\n".join(sorted(one.digest() for one in judged)).encode()).hexdigest()
 
@@ -158,14 +158,14 @@ def _persons(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _cases(
     record: Record, labels: Mapping[str, str], needs: Collection[str], corpus: Mapping[str, Passage] | None
-) -> list[Judged]:
+) -> list[JudgedCase]:
     question, _ = asked_in(record)
     response = record.required_text("response") if "response" in needs else None
     point = record.required_text("point") if "point" in needs else None
 
-    def case(passages: tuple[Passage, ...], label: Cell, key: str | None = None) -> Judged:
+    def case(passages: tuple[Passage, ...], label: Cell, key: str | None = None) -> JudgedCase:
         (beside, second), (column, arms) = (_beside(record, field, key) for field in ("second_label", "arms"))
-        return Judged(
+        return JudgedCase(
             Case(question, passages, response, point),
             _label(record, *label, labels),
             None if second is None else _label(record, beside, second, labels),

@@ -11,7 +11,7 @@ from querywright.errors import QuerywrightError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.objectives import objectives_of
-from querywright.optimize.results import Arm
+from querywright.optimize.results import Candidate
 from querywright.optimize.search.selection import (
     beats,
     best_of,
@@ -125,7 +125,7 @@ def arm(name, *values, label=None, calls=1):
         Row(f"q{n}", {"decision_useful": useful, "accuracy": right}, label=label, cost=Cost(calls=calls))
         for n, (useful, right) in enumerate(scores)
     )
-    return Arm(name, {}, "as written", Evaluation(name, rows, 0.0))
+    return Candidate(name, {}, "as written", Evaluation(name, rows, 0.0))
 
 
 def best(arms, objective=ACCURACY):
