@@ -31,10 +31,10 @@ from querywright.data import split_questions
 from querywright.data.types import Passage, Question
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.store import open_store
+from querywright.optimize.search.trials import TrialRecord
 from querywright.optimize.study.engine import run_study
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.types import TrialRecord
 from querywright.retrieval.index import build_collection
 
 COLLECTION = "bench"

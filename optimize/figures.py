@@ -20,7 +20,6 @@ from querywright.optimize.significance import ALPHA
 from querywright.optimize.tables import clean, percent
 
 ARM, BASELINE, WIN, LOSS = "#3b82c4", "#8a8f98", "#15805f", "#c2500a"
-COLOURS = ("#3b82c4", "#d1720b", "#15805f", "#a05fb4", "#b8860b", "#c2410c", "#5b7c99", "#7d8f2a")
 
 STAGE_COLOURS: Mapping[Stage, str] = {
     Stage.RIGHT: "#15805f",
@@ -97,11 +96,10 @@ class Plot:
     def dot(
         self, x: float, y: float, said: str, colour: str, *, shape: str = "circle", text: str = "", side: int = 0
     ) -> None:
-        """A point (``circle``, ``diamond`` or ``cross``), what it is and a text above, or -1 left or 1 right of it."""
+        """A point (``circle`` or ``diamond``), what it is and a text above, or -1 left or 1 right of it."""
         a, b = self.x(x), self.y(y)
-        path = {"circle": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0", "diamond": "m-6 0l6-6l6 6l-6 6z"}.get(shape)
-        look = f'fill="{colour}"' if path else f'fill="none" stroke="{colour}" stroke-width="2"'
-        self._parts.append(f'<path d="M{a:.1f} {b:.1f}{path or "m-4-4l8 8m0-8l-8 8"}" {look}>{_title(said)}</path>')
+        path = {"circle": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0", "diamond": "m-6 0l6-6l6 6l-6 6z"}[shape]
+        self._parts.append(f'<path d="M{a:.1f} {b:.1f}{path}" fill="{colour}">{_title(said)}</path>')
         self._text(a + 9 * side, b + (4 if side else -10), text, {-1: "end", 0: "middle", 1: "start"}[side])
 
     def bar(
@@ -117,15 +115,9 @@ class Plot:
             anchor = {-1: "end", 0: "middle", 1: "start"}[side]
             self._text((a + b) / 2 if not side else (a if side < 0 else b) + 5 * side, top + 14, text, anchor, ink=ink)
 
-    def line(
-        self, points: Iterable[tuple[float, float]], colour: str, *, dash: bool = False, steps: bool = False
-    ) -> None:
-        """Points joined by a line, straight or in steps."""
-        at = [(self.x(x), self.y(y)) for x, y in points]
-        path = "".join(
-            f"{'L' if n else 'M'}{x:.1f} {y:.1f}" if not (n and steps) else f"H{x:.1f}V{y:.1f}"
-            for n, (x, y) in enumerate(at)
-        )
+    def line(self, points: Iterable[tuple[float, float]], colour: str, *, dash: bool = False) -> None:
+        """Points joined by a line."""
+        path = "".join(f"{'L' if n else 'M'}{self.x(x):.1f} {self.y(y):.1f}" for n, (x, y) in enumerate(points))
         dashed = ' stroke-dasharray="2 4"' if dash else ""
         self._parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
 
@@ -133,12 +125,6 @@ class Plot:
         """A dotted line over all lines, named above."""
         self.line([(x, self._y[0]), (x, self._y[1])], BASELINE, dash=True)
         self._text(self.x(x), 18 - 14 * above, text, "end" if self.x(x) > WIDTH / 2 else "start")
-
-    def area(self, start: float, end: float) -> None:
-        """A grey area from one x to another, over the whole height."""
-        a, b = self.x(start), self.x(end)
-        size = f'x="{a:.1f}" y="{self.top}" width="{b - a:.1f}" height="{self.height}"'
-        self._parts.append(f'<rect {size} fill="currentColor" opacity=".1"/>')
 
     def svg(self, above: int = 0) -> Markup:
         """The drawing, with so many lines of room above."""

@@ -44,7 +44,7 @@ class _StopError(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OptimizerRun:
     """What an optimizer is given.
 
     Args:
@@ -211,7 +211,7 @@ class _Watch(BaseCallback):
     A prompt that is too long is the fault of the prompt that was tried, which then scores nothing.
     """
 
-    def __init__(self, work: Work, metric: Callable[..., Any]) -> None:
+    def __init__(self, work: OptimizerRun, metric: Callable[..., Any]) -> None:
         self.stopped: Exception | None = None
         self.spent = Ledger()
         self._work, self._metric = work, metric

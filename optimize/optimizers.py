@@ -14,7 +14,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from querywright.errors import InputError, TechniqueError, unknown
 from querywright.metrics.feedback import feedback_metric
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.optimizer_run import OptimizerError, Work, demonstrations, learnt_from
+from querywright.optimize.optimizer_run import OptimizerError, OptimizerRun, demonstrations, learnt_from
 from querywright.optimize.program_state import shaped
 from querywright.programs import RAG, Ensemble
 from querywright.programs.ensemble import MOST_MEMBERS
@@ -55,7 +55,7 @@ class Optimizer:
         late: Whether it is so expensive that only techniques that survive the first phase are given it.
     """
 
-    compile: Callable[[Work], RAG]
+    compile: Callable[[OptimizerRun], RAG]
     bound: Callable[[int, int, Arguments], Bound]
     options: tuple[Knob, ...]
     late: bool = True
@@ -112,10 +112,10 @@ Demonstrations come from runs that reach ``metric_threshold``."""
 
 def _optimizer(
     bound: Callable[[int, int, Arguments], Bound], *options: Knob, late: bool = True
-) -> Callable[[Callable[[Work], RAG]], Callable[[Work], RAG]]:
+) -> Callable[[Callable[[OptimizerRun], RAG]], Callable[[OptimizerRun], RAG]]:
     """Enters an optimizer under its name."""
 
-    def enter(way: Callable[[Work], RAG]) -> Callable[[Work], RAG]:
+    def enter(way: Callable[[OptimizerRun], RAG]) -> Callable[[OptimizerRun], RAG]:
         OPTIMIZERS[way.__name__] = Optimizer(way, bound, options, late)
         return way
 
@@ -133,7 +133,7 @@ def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
 
 
 @_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labelled questions shown", low=1, high=64), late=False)
-def labelled_few_shot(work: Work) -> RAG:
+def labelled_few_shot(work: OptimizerRun) -> RAG:
     """DSPy's ``LabeledFewShot``: training questions as they are labelled. No LM call."""
     optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
     program = work.with_prompts_of(optimizer.compile(work.student(), trainset=work.examples()))
@@ -146,7 +146,7 @@ def labelled_few_shot(work: Work) -> RAG:
 
 
 @_optimizer(_once, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, late=False)
-def bootstrap_few_shot(work: Work) -> RAG:
+def bootstrap_few_shot(work: OptimizerRun) -> RAG:
     """DSPy's ``BootstrapFewShot``."""
     return _bootstrapped(work, int(work.arguments["max_bootstrapped_demos"]))
 
@@ -159,7 +159,7 @@ def bootstrap_few_shot(work: Work) -> RAG:
     _THRESHOLD,
     late=False,
 )
-def knn_few_shot(work: Work) -> RAG:
+def knn_few_shot(work: OptimizerRun) -> RAG:
     """What DSPy's ``KNNFewShot`` does, as a program that can be saved: all traces are kept, the nearest are shown."""
     found = _bootstrapped(work, min(len(work.train), int(work.arguments["pool"])))
     return shaped(found, nearest=int(work.arguments["k"]), members=0)
@@ -172,7 +172,7 @@ def _random_bound(n: int, predictors: int, given: Arguments) -> Bound:
 
 
 @_optimizer(_random_bound, _CANDIDATES, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, _VALIDATION)
-def random_search(work: Work) -> RAG:
+def random_search(work: OptimizerRun) -> RAG:
     """DSPy's ``BootstrapFewShotWithRandomSearch``."""
     return _compiled(work, dspy.BootstrapFewShotWithRandomSearch, work.scores_or_accepts, num_threads=work.threads)
 
@@ -191,7 +191,7 @@ def _optuna_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _THRESHOLD,
     _VALIDATION,
 )
-def bootstrap_optuna(work: Work) -> RAG:
+def bootstrap_optuna(work: OptimizerRun) -> RAG:
     """DSPy's ``BootstrapFewShotWithOptuna``, with a seed, in memory."""
     return _compiled(work, _SeededOptuna, work.scores_or_accepts, num_threads=work.threads, seed=work.number("optuna"))
 
@@ -231,7 +231,7 @@ def _copro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("depth", 2, "times that instructions are proposed", low=1, high=10),
     _TEMPERATURE,
 )
-def copro(work: Work) -> RAG:
+def copro(work: OptimizerRun) -> RAG:
     """DSPy's ``COPRO``: instructions proposed by the LM and scored on all training questions."""
     quietly = {"num_threads": work.threads, "display_progress": False, "display_table": 0}
     return _compiled(work, dspy.COPRO, work.score, eval_kwargs=quietly)
@@ -260,7 +260,7 @@ def _mipro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _THRESHOLD,
     _VALIDATION,
 )
-def mipro(work: Work) -> RAG:
+def mipro(work: OptimizerRun) -> RAG:
     """DSPy's ``MIPROv2``: instructions and demonstrations chosen together; nothing is written to a disk."""
     quietly = {"track_stats": False, "log_dir": None, "num_threads": work.threads}
     asked = {"auto": None, "minibatch": False, "view_data_batch_size": _SUMMED_UP, "seed": work.number("mipro")}
@@ -282,7 +282,7 @@ def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
     Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
 )
-def simba(work: Work) -> RAG:
+def simba(work: OptimizerRun) -> RAG:
     """DSPy's ``SIMBA``: rules and demonstrations from runs of the same question that went better and worse."""
     batch = min(int(work.arguments["bsize"]), len(work.train))
     more: dict[str, Any] = {"bsize": batch, "demo_input_field_maxlen": 20_000, "num_threads": work.threads}
@@ -306,7 +306,7 @@ def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
     _VALIDATION,
 )
-def gepa(work: Work) -> RAG:
+def gepa(work: OptimizerRun) -> RAG:
     """DSPy's ``GEPA``: instructions written from feedback in words; nothing is written to a disk."""
     learn, _ = _choosing(len(work.train), work.arguments)
     batch = min(int(work.arguments["reflection_minibatch_size"]), learn)
@@ -345,7 +345,7 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
     _ROUNDS,
     _THRESHOLD,
 )
-def ensemble(work: Work) -> RAG:
+def ensemble(work: OptimizerRun) -> RAG:
     """What DSPy's ``Ensemble`` does, as a program that can be saved, over programs with different demonstrations."""
     members: dict[str, RAG] = {}
     for place in range(int(work.arguments["size"])):
@@ -360,7 +360,7 @@ def ensemble(work: Work) -> RAG:
     return Ensemble(list(members.values()))
 
 
-def _compiled(work: Work, optimizer: Callable[..., Any], metric: Callable[..., Any], **more: Any) -> RAG:
+def _compiled(work: OptimizerRun, optimizer: Callable[..., Any], metric: Callable[..., Any], **more: Any) -> RAG:
     """The program as one of DSPy's optimizers leaves it that maximises this metric.
 
     The arguments of the work, and ``more`` in place of some, go to ``compile`` where that has them, else to the class.
@@ -375,7 +375,7 @@ def _compiled(work: Work, optimizer: Callable[..., Any], metric: Callable[..., A
     return work.with_prompts_of(tuned)
 
 
-def _bootstrapped(work: Work, size: int) -> RAG:
+def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
     """The program with so many demonstrations that it wrote itself where it succeeded, and one at least."""
     found = _traced(work, size)
     if not _shown(work, found):
@@ -387,7 +387,7 @@ def _bootstrapped(work: Work, size: int) -> RAG:
     return found
 
 
-def _traced(work: Work, size: int, place: int = 0) -> RAG:
+def _traced(work: OptimizerRun, size: int, place: int = 0) -> RAG:
     """The program as ``BootstrapFewShot`` leaves it, over the training questions in the order of a place."""
     with work.watched(work.accepts) as metric:
         optimizer = dspy.BootstrapFewShot(
@@ -400,7 +400,7 @@ def _traced(work: Work, size: int, place: int = 0) -> RAG:
     return work.with_prompts_of(tuned)
 
 
-def _shown(work: Work, program: RAG) -> list[Any]:
+def _shown(work: OptimizerRun, program: RAG) -> list[Any]:
     """The demonstrations of the part that may change, predictor by predictor; empty where there is none at all."""
     found = [predictor.demos for name, predictor in program.named_predictors() if name.startswith(work.prefix)]
     return found if any(found) else []
@@ -417,7 +417,7 @@ def optimizer_named(name: str) -> Optimizer:
     return OPTIMIZERS[name]
 
 
-def run_optimizer(work: Work) -> RAG:
+def run_optimizer(work: OptimizerRun) -> RAG:
     """Tune the prompts of a program, which is not changed, on training questions.
 
     What the optimizer passes over is not passed over here: an outage and a spent budget stop it at once, and so do

@@ -17,33 +17,32 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.splits import data_hash
-from querywright.errors import BudgetError, InputError
+from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.writers import ref_of
 from querywright.optimize.live import stands
-from querywright.optimize.objectives import objectives_of
+from querywright.optimize.search.core import Search, optuna_study
+from querywright.optimize.search.space import late_trials_of
+from querywright.optimize.search.trials import minutes_busy, standing
+from querywright.optimize.search.worker import Worker
 from querywright.optimize.study.finish import finish
+from querywright.optimize.study.opening import open_search
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
-from querywright.optimize.study.resources import Bench, open_bench
-from querywright.optimize.study.space import late_trials_of
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import minutes_busy, standing
+from querywright.optimize.study.status import Snapshot, Spent
 from querywright.optimize.study.storage import (
     JOURNAL_NAME,
     LOCKS_NAME,
-    SQLITE_NAME,
     StudyStorage,
     open_storage,
     plain_failures,
     storage_kind,
 )
-from querywright.optimize.study.trial import SPEC, Worker
-from querywright.optimize.study.types import ARM, Snapshot, Spent, TrialRecord
 from querywright.progress import Progress
 
 SPEC_FILE = "study.yaml"
-BUDGET, DATA, TEST, OUTCOME, SPENT = "budget", "data", "test", "outcome", "spent"
-"""Attributes of the study in its storage, beside that of its specification."""
+SPEC, BUDGET, DATA, TEST, OUTCOME, SPENT = "spec", "budget", "data", "test", "outcome", "spent"
+"""Attributes of the study in its storage."""
 
 ELSEWHERE = "postgresql://"
 """The storage in the file of a study whose database is named on the command line, which is where a password goes."""
@@ -103,8 +102,6 @@ def run_study(
         raise InputError(f"workers must be 1 or more, but got {workers}")
     where = storage_of(spec, storage)
     kind = storage_kind(where)
-    if workers > 1 and kind == "sqlite":
-        raise InputError("an SQLite storage is for one process; leave --workers out, or use the journal")
     kept = spec
     if kind != storage_kind(spec.storage):  # the folder keeps no address but the one in the study's own file
         kept = spec.model_copy(update={"storage": ELSEWHERE if kind == "postgresql" else where})
@@ -115,14 +112,15 @@ def run_study(
         if store.attribute(OUTCOME) is None:
             with _workers_beside(workers - 1, folder, where, home):
                 url = where if kind == "postgresql" else None
-                bench = open_bench(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
-                bench.progress, bench.tell = progress, tell
-                _settle_data(store, bench)
-                worker = Worker(bench, store, secrets.token_hex(2))
-                worker.looked = looked = _looker(worker)
+                search = open_search(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
+                search.progress, search.tell = progress, tell
+                _settle_data(store, search)
+                check = partial(_check_trials, store, spec.trials)
+                worker = Worker(search, optuna_study(spec, store.trials), store, secrets.token_hex(2), check)
+                worker.looked = looked = _looker(worker, store, spec)
                 try:
                     worker.work()
-                    _conclude(worker, folder, command)
+                    _conclude(worker, store, folder, command)
                 finally:
                     looked(force=True)
         return _snapshot_of(spec, store)
@@ -221,8 +219,7 @@ def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -
 
 def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
     """What an open storage knows now."""
-    study = store.study([one.direction for one in objectives_of(spec.objectives)], create=False)
-    trials = tuple(TrialRecord.of(one) for one in study.get_trials(deepcopy=False) if ARM in one.user_attrs)
+    trials = store.records()
     outcome: dict[str, Any] | None = store.attribute(OUTCOME)
     ended = outcome or {"costs": {}, "seconds": 0.0}
     later = [Cost.from_json(cost) for name, cost in ended["costs"].items() if name not in {"search", "prompts"}]
@@ -231,38 +228,46 @@ def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
     return Snapshot(spec, trials, Spent(saved=saved, minutes=minutes, **store.attribute(SPENT, {})), outcome)
 
 
-def _conclude(worker: Worker, folder: Path, command: str) -> None:
+def _check_trials(store: StudyStorage, mine: int) -> None:
+    """End this run if another gave the study more trials: the late trials and the test depend on their number."""
+    trials = store.attribute(SPEC)["trials"]
+    if trials != mine:
+        raise QuerywrightError(
+            f"another run gave this study {trials} trials, and goes on with them; this one knew of {mine}"
+        )
+
+
+def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
     """Choose, meet test, save; done once in a study, by whoever comes first, and again by whoever finds it undone."""
-    store, bench, began = worker.storage, worker.bench, time.time()
+    search, began = worker.search, time.time()
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:
             return
-        worker.see_trials()
-        store.set_attribute(TEST, {"trials": bench.spec.trials})
-        outcome = finish(bench, worker.finished(), folder, command=command)
+        worker.check()
+        store.set_attribute(TEST, {"trials": search.spec.trials})
+        outcome = finish(search, worker.finished(), folder, command=command)
         told = sum(cost["calls"] for cost in outcome["costs"].values())
-        lost = 0 if bench.budget is None else max(0, bench.budget.spent.calls - told)
+        lost = 0 if search.budget is None else max(0, search.budget.spent.calls - told)
         outcome["costs"]["interrupted"] = Cost(calls=lost).to_json()
         store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
 
 
-def _looker(worker: Worker) -> Callable[..., None]:
+def _looker(worker: Worker, store: StudyStorage, spec: StudySpec) -> Callable[..., None]:
     """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
-    bench, store, spec = worker.bench, worker.storage, worker.bench.spec
-    last, most = 0.0, spec.budget.calls
+    search, last, most = worker.search, 0.0, spec.budget.calls
 
     def calls() -> str:
-        made = 0 if bench.budget is None else bench.budget.spent.calls
+        made = 0 if search.budget is None else search.budget.spent.calls
         return f"{made} LM calls{'' if most is None else f' of at most {most}'}"
 
     def look(force: bool = False) -> None:
         nonlocal last
-        spent = bench.budget.spent._asdict() if bench.budget is not None else {}
+        spent = search.budget.spent._asdict() if search.budget is not None else {}
         if spent != store.attribute(SPENT):
             store.set_attribute(SPENT, spent)
-        if bench.progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
-            told = partial(standing, worker.records(), spec, len(bench.splits.dev))
-            stands(bench.progress, told, calls)
+        if search.progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
+            told = partial(standing, worker.records(), search.objectives[0], len(search.splits.dev))
+            stands(search.progress, told, calls)
             last = time.monotonic()
 
     return look
@@ -277,14 +282,14 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
         if kinds[0] != kinds[1]:
             raise InputError(f"the study is kept in the storage {kinds[0]}, not in {kinds[1]}; give it with --storage")
         return
-    ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, SQLITE_NAME, LOCKS_NAME)  # written before the study's file is
+    ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, LOCKS_NAME)  # written before the study's file is
     if folder.exists() and (not folder.is_dir() or not all(one.name.startswith(ours) for one in folder.iterdir())):
         raise InputError(f"{str(folder)!r} is there and holds no study; give another --out")
 
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
     """Note what a storage's study is about, or see that it is this one."""
-    study = store.study([one.direction for one in objectives_of(spec.objectives)])
+    study = optuna_study(spec, store.trials)
     with store.hold("ask"):
         known = store.attribute(SPEC)
         if known is None:
@@ -302,12 +307,12 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
         store.set_attribute(SPEC, {**spec.to_json(), "storage": "journal"})
 
 
-def _settle_data(store: StudyStorage, bench: Bench) -> None:
+def _settle_data(store: StudyStorage, search: Search) -> None:
     """Note what questions and collections a study is about, or see that they are the same."""
-    now = {name: data_hash(part) for name, part in bench.data.items()}
-    now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
-    now |= {f"the writer {name}": str(ref_of(one)) for name, one in bench.writers.items() if one is not None}
-    now |= {f"the judge {one['judge']}": f"{one['digest']} {one['lm_digest']}" for one in bench.judge_facts}
+    now = {name: data_hash(part) for name, part in search.data.items()}
+    now |= {f"the collection, by {engine}": search.retriever(engine).fingerprint for engine in search.space.engines}
+    now |= {f"the writer {name}": str(ref_of(one)) for name, one in search.writers.items() if one is not None}
+    now |= {f"the judge {one['judge']}": f"{one['digest']} {one['lm_digest']}" for one in search.judge_facts}
     with store.hold("ask"):
         before = store.attribute(DATA)
         if before is None:

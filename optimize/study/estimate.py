@@ -18,13 +18,13 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.embedder import Vectors
 from querywright.models.lm import engine_of
 from querywright.models.response_parsing import text_response
-from querywright.optimize.objectives import objectives_of
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.rewriter.episodes import Messages, Turn, first_prompt, run_episodes
+from querywright.optimize.search.outcome import FRONT
+from querywright.optimize.search.space import Space, TechniqueSpace, largest, predictors_of, reads_for
+from querywright.optimize.search.spec import PLAIN
 from querywright.optimize.study.finish import GOLDEN
-from querywright.optimize.study.holdout import FRONT
-from querywright.optimize.study.space import Space, TechniqueSpace, largest, predictors_of, reads_for
-from querywright.optimize.study.spec import PLAIN, StudySpec
+from querywright.optimize.study.spec import StudySpec
 from querywright.programs import RAG, make_program, technique_class
 from querywright.programs.base import MAX_PASSAGES
 from querywright.retrieval.types import Hit
@@ -105,7 +105,7 @@ def _counted(spec: StudySpec, space: Space, splits: Splits, asks: dict[str, int]
     readings = (1 + last) * n_dev if last else 0
     further = (2 * spec.reader_check + (2 + front) * min(GOLDEN, n_dev)) * reader
     counted = {"trials, on dev": space.trials * n_dev * a_trial + readings, "prompts": prompts}
-    judges = {JUDGED[name] for one in objectives_of(spec.objectives) for name in one.metrics if name in JUDGED}
+    judges = {JUDGED[name] for one in spec.aims for name in one.metrics if name in JUDGED}
     if judges:
         shown = int(str(spec.fixed.get("max_passages", MAX_PASSAGES.high)))
         each = sum(shown if "passage" in judge.needs() else 1 for judge in judges)

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from querywright.optimize.study.status import aims, interval
-from querywright.optimize.study.types import Snapshot, TrialRecord
+from querywright.optimize.search.trials import TrialRecord, interval
+from querywright.optimize.study.status import Snapshot
 from querywright.optimize.tables import write_table
 
 _COST = ("calls", "saved", "retries", "failures", "repairs", "input_tokens", "output_tokens", "dollars")
@@ -52,7 +52,7 @@ def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> 
 
 def _of_trial(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
     row = {name: getattr(one, name) for name in _FACTS}
-    for aim in aims(snapshot.spec):
+    for aim in snapshot.spec.aims:
         found = interval(one, aim)
         values = {"value": one.values.get(aim.name, math.nan), "low": found.low, "high": found.high}
         row |= {f"{what}.{aim.name}": value for what, value in values.items()}

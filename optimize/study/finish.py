@@ -14,10 +14,10 @@ from querywright.optimize.evaluate import finite
 from querywright.optimize.program_state import predictor_states
 from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING, by_judges, today
-from querywright.optimize.study.holdout import Tested, meet_test
-from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.search.core import Search
+from querywright.optimize.search.outcome import TestOutcome, run_test
+from querywright.optimize.search.spec import AS_WRITTEN
+from querywright.optimize.search.trials import TrialRecord
 from querywright.programs import RAG
 
 GOLDEN = 3
@@ -40,18 +40,18 @@ _MADE = (
 """What an artifact says of the study that made it."""
 
 
-def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
+def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
     """Hold what dev chose against no rewriting on test, save programs in a study's folder, and say all as plain data.
 
     Started again, it ends the same. The command makes the study again, for the report.
     """
-    began = bench.judged
-    tested = meet_test(bench, trials)
+    began = search.judged
+    tested = run_test(search, trials)
     chosen = tested.chosen
     prompts = sum((one.prompt_spent for one in trials), Cost())
     costs = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts, **tested.costs}
-    if bench.judging:
-        costs["judges"] = sum((one.judged for one in trials), bench.judged - began)
+    if search.judging:
+        costs["judges"] = sum((one.judged for one in trials), search.judged - began)
     outcome: dict[str, Any] = {
         "recommended": tested.recommended,
         "verdict": tested.verdict,
@@ -65,17 +65,17 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
         "failed_on_test": dict(tested.failed),
         "test": [one.to_json(rows=True) for one in tested.rows],
         "comparisons": [one.to_json() for one in tested.comparisons],
-        "judges": bench.judge_facts,
+        "judges": search.judge_facts,
         "costs": {name: cost.to_json() for name, cost in costs.items()},
         "command": command,
-        "seeds": {"study": bench.spec.seed},
-        "questions": [one.to_json() for one in (*bench.splits.dev, *bench.splits.test, *bench.reader_check)],
-        "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in bench.data.items()},
-        "prompts": _prompts(bench, trials, tested),
+        "seeds": {"study": search.spec.seed},
+        "questions": [one.to_json() for one in (*search.splits.dev, *search.splits.test, *search.reader_check)],
+        "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in search.data.items()},
+        "prompts": _prompts(search, trials, tested),
     }
-    before = bench.total
-    _save(bench, tested, outcome, folder)
-    outcome["costs"]["saving"] = bench.spent_since(before).to_json()
+    before = search.total
+    _save(search, tested, outcome, folder)
+    outcome["costs"]["saving"] = search.spent_since(before).to_json()
     return outcome
 
 
@@ -84,15 +84,15 @@ def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
     return {"name": name, "number": record.number, "arm": record.arm.to_json(), "values": values}
 
 
-def _prompts(bench: Bench, trials: Sequence[TrialRecord], tested: Tested) -> dict[str, Any]:
+def _prompts(search: Search, trials: Sequence[TrialRecord], tested: TestOutcome) -> dict[str, Any]:
     """By technique and variant each predictor's prompt before and after, those chosen last for the reader too."""
     found: dict[str, Any] = {}
     for arm in (one.arm for one in trials if one.state in ("complete", "pruned")):
         name = ", ".join(filter(None, [arm.technique, arm.prompt, arm.writer]))
         if arm.prompt != AS_WRITTEN and name not in found:
-            found[name] = _changes(bench.program(replace(arm, prompt=AS_WRITTEN)), bench.program(arm))
+            found[name] = _changes(search.program(replace(arm, prompt=AS_WRITTEN)), search.program(arm))
     if tested.reader_prompts.variant is not None:
-        before = bench.program(tested.arms[tested.recommended], reads=True)
+        before = search.program(tested.arms[tested.recommended], reads=True)
         changes = _changes(before, tested.programs[tested.recommended])
         reading = {name: one for name, one in changes.items() if ".reader." in f".{name}"}
         found[f"reader, {tested.reader_prompts.name}"] = reading
@@ -114,11 +114,11 @@ def _changes(written: RAG, tuned: RAG) -> dict[str, Any]:
     }
 
 
-def _save(bench: Bench, tested: Tested, outcome: dict[str, Any], folder: Path) -> None:
+def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: Path) -> None:
     """One artifact each for what is recommended, for what that was held against, and for the rest of the front."""
-    made = {"study": bench.spec.name, **{key: outcome[key] for key in _MADE}}
+    made = {"study": search.spec.name, **{key: outcome[key] for key in _MADE}}
     made["reader_prompts"] = tested.reader_prompts.name
-    about = f"from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`."
+    about = f"from the study `{search.spec.name}` of {today()} for the LM `{search.lm.model}`."
     for name, arm in tested.arms.items():
         if name.startswith("front"):
             called = name.replace(", trial ", "-")
@@ -135,16 +135,16 @@ def _save(bench: Bench, tested: Tested, outcome: dict[str, Any], folder: Path) -
             sentence=tested.sentence,
             said=(),
             tested=tested.rows,
-            note=by_judges(bench.judge_facts),
+            note=by_judges(search.judge_facts),
             metrics=list(dict.fromkeys(metric for one in tested.rows for metric in one.metrics)),
             sentences=(),
         )
         save_program(
             folder / "artifacts" / called,
             tested.programs[name],
-            lm=bench.lm,
-            asked=bench.splits.dev[:GOLDEN],
-            threads=bench.threads,
+            lm=search.lm,
+            asked=search.splits.dev[:GOLDEN],
+            threads=search.threads,
             made={**made, "arm": arm.to_json(), "name": name},
             card=card,
         )

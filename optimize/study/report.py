@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -22,47 +18,36 @@ from querywright.optimize.comparison import Comparison
 from querywright.optimize.figures import (
     ARM,
     BASELINE,
-    COLOURS,
     Figure,
     Plot,
-    arm_label,
     costs,
     differences,
     means,
     span,
 )
 from querywright.optimize.objectives import Objective
-from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
 from querywright.optimize.results import by_judges
-from querywright.optimize.study.status import (
-    STATES,
-    aims,
+from querywright.optimize.search.trials import (
+    TrialRecord,
     arm_name,
     best,
-    best_rows,
     changed_knobs,
     ended,
     front,
     interval,
+    ranked,
+)
+from querywright.optimize.study.status import (
+    STATES,
+    Snapshot,
+    best_rows,
     of_technique,
     on_test,
-    ranked,
     shown,
     technique_rows,
-    techniques,
     value_text,
 )
-from querywright.optimize.study.types import Snapshot, TrialRecord
-
-MANY = 12
-"""Parameters that are drawn, the greatest first."""
-
-FEWEST = 8
-"""Complete trials below which nothing is said."""
-
-TOP = 5
-"""Trials that are the best ones at the least; the share of them is never below a tenth nor above a half."""
 
 
 def write_report(snapshot: Snapshot, path: str | Path) -> None:
@@ -78,12 +63,11 @@ def write_report(snapshot: Snapshot, path: str | Path) -> None:
 def study_html(snapshot: Snapshot) -> str:
     """The page of a study; the same input gives the same text."""
     spec, trials, outcome = snapshot.spec, snapshot.trials, dict(snapshot.outcome or {})
-    objectives, names = aims(spec), techniques(snapshot)
+    objectives = spec.aims
     aim = objectives[0]
     kept = front(trials, objectives) if len(objectives) > 1 else []
     compared = on_test(snapshot.outcome)
     data = _questions(outcome, compared, objectives)
-    mattered, silent = importance(trials, aim)
     prompts = sum((one.prompt_spent for one in trials), Cost())
     stages = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts}
     judged = sum((one.judged for one in trials), Cost())
@@ -121,8 +105,6 @@ def study_html(snapshot: Snapshot) -> str:
             "costs": [] if compared is None else costs(compared),
             "means": [] if compared is None else means(compared),
             "differences": [] if compared is None else differences(compared),
-            "mattered": _mattered(mattered, aim),
-            "course": [drawn for one in objectives for drawn in _course(trials, one, names)],
         },
         data=data,
         compared=compared,
@@ -135,7 +117,6 @@ def study_html(snapshot: Snapshot) -> str:
         best=best_rows(ranked(trials, aim), objectives),
         front=best_rows([one for one in trials if one.number in kept], objectives, len(kept)),
         scores=[] if compared is None else score_rows(compared),
-        silent=silent,
         techniques=[
             row | _told(sum((one.spent for one in of_technique(trials, row["technique"])), Cost()))
             for row in technique_rows(snapshot, aim)
@@ -151,33 +132,8 @@ def study_html(snapshot: Snapshot) -> str:
             **{name: metadata.version(name) for name in ("optuna", "dspy")},
         },
         spec=json.dumps(spec.to_json(), ensure_ascii=False, indent=2),
-        **{one.__name__: one for one in (arm_name, changes, interval, shown, value_text)},
+        **{one.__name__: one for one in (arm_name, interval, shown, value_text)},
     )
-
-
-WORDS = 3000
-"""Words up to which two texts are compared word by word; longer texts are compared line by line."""
-
-ALIKE = 0.3
-"""Share of equal words below which a text counts as rewritten."""
-
-
-def changes(before: str, after: str) -> list[tuple[str, str]]:
-    """Merge two texts into pieces: ``equal``, ``del`` and ``ins``. A rewritten text stands on lines of its own."""
-    if before == after:
-        return [("equal", after)] if after else []
-    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
-    if max(len(old), len(new)) > WORDS:
-        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    if matcher.ratio() < ALIKE:
-        found = [(kind, text) for kind, text in (("del", before), ("ins", after)) if text]
-        return [found[0], ("equal", "\n"), found[1]] if len(found) == 2 else found
-    found = []
-    for tag, a, b, c, d in matcher.get_opcodes():
-        pieces = [("equal", new[c:d])] if tag == "equal" else [("del", old[a:b]), ("ins", new[c:d])]
-        found += [(kind, "".join(words)) for kind, words in pieces if words]
-    return found
 
 
 def _told(cost: Cost) -> dict[str, str]:
@@ -218,31 +174,6 @@ def _questions(
     return browser(replace(compared, questions=tuple(asked)), metric)
 
 
-def _course(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Figure]:
-    """Value by the number of the trial, the best so far as a line; late trials stand on grey, crosses were pruned."""
-    told = [one for one in ended(trials, "complete", "pruned") if not math.isnan(interval(one, aim).value)]
-    if not told:
-        return []
-    values = {one.number: _scaled(interval(one, aim).value, aim) for one in told}
-    x = (min(values) - 0.5, max(one.number for one in trials) + 0.5)
-    plot = Plot(x, span([*values.values()]), x_title="trial", y_title="mean, %" if aim.metrics else aim.name)
-    if late := [one.number for one in trials if one.late]:
-        plot.area(min(late) - 0.5, max(late) + 0.5)
-    complete = sorted(ranked(trials, aim), key=lambda one: one.number)
-    leaders = [found for place in range(len(complete)) if (found := best(complete[: place + 1], aim)) is not None]
-    line = [(one.number, _scaled(lead.values[aim.name], aim)) for one, lead in zip(complete, leaders, strict=True)]
-    plot.line(line, BASELINE, steps=True)
-    legend = dict(zip((name for name in techniques if of_technique(told, name)), cycle(COLOURS), strict=False))
-    for name, colour in legend.items():
-        for one in of_technique(told, name):
-            shape = "cross" if one.state == "pruned" else "circle"
-            plot.dot(one.number, values[one.number], _said(one, aim), colour, shape=shape)
-    leaps = dict.fromkeys((one.number, value_text(one.values[aim.name], aim)) for one in leaders)
-    alt = f"{len(told)} trials. Best so far: " + "; ".join(f"trial {number} {value}" for number, value in leaps)
-    legend |= {"best so far": BASELINE}
-    return [Figure(f"figure-course-{_slug(aim)}", f"{aim.name} by trial", plot.svg(), alt, legend=legend)]
-
-
 def _fronts(trials: Sequence[TrialRecord], aims: Sequence[Objective]) -> list[Figure]:
     """Each further objective against the first: every complete trial, those of the front named and joined."""
     kept = set(front(trials, aims))
@@ -269,63 +200,6 @@ def _one_front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, 
     legend = {"front": ARM, "other trials": BASELINE}
     title = f"{aim.name} against {other.name}"
     return Figure(f"figure-front-{_slug(other)}", title, plot.svg(), alt, legend=legend)
-
-
-def importance(trials: Sequence[TrialRecord], aim: Objective) -> tuple[dict[str, float], str]:
-    """How much each parameter tells the best complete trials from the others, by PED-ANOVA: shares whose sum is 1, the
-    greatest first. Where nothing can be said there are none, and it is said why.
-
-    Source: Watanabe et al. 2023, arXiv:2304.10255, as Optuna has it.
-    """
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    scored = [(dict(one.params), one.values[aim.name]) for one in ranked(trials, aim)]
-    n = len(scored)
-    if n < FEWEST:
-        return {}, f"complete trials: {n}, and it takes {FEWEST}"
-    names = dict.fromkeys(name for params, _ in scored for name in params)
-    spaces = {name: _distribution([params[name] for params, _ in scored if name in params]) for name in names}
-    searched = {name: space for name, space in spaces.items() if not space.single()}
-    if not searched:
-        return {}, "no parameter has two values"
-    share = min(0.5, max(0.1, TOP / n))
-    if scored[math.ceil(share * n) - 1][1] == scored[-1][1]:  # the best share holds all trials
-        return {}, "the best trials cannot be told from the others"
-    with quiet_optuna(), warnings.catch_warnings():
-        # That values with a single trial are not told well is said in the report, of all of it.
-        warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
-        study = optuna.create_study(direction=aim.direction)
-        for params, value in scored:
-            kept = {name: one for name, one in params.items() if name in searched}
-            own = {name: searched[name] for name in kept}
-            study.add_trial(optuna.trial.create_trial(value=value, params=kept, distributions=own))
-        evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
-        found = get_param_importances(study, evaluator=evaluator, params=list(searched))
-    by_size = sorted(found.items(), key=lambda one: (-one[1], one[0]))
-    return {name: round(float(value), 6) for name, value in by_size}, ""
-
-
-def _distribution(values: Sequence[Any]) -> Any:
-    """The space that these values span."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    kinds = {type(value) for value in values}
-    if kinds <= {int, float}:
-        return (IntDistribution if kinds == {int} else FloatDistribution)(min(values), max(values))
-    return CategoricalDistribution(sorted(dict.fromkeys(values), key=lambda value: (str(type(value)), str(value))))
-
-
-def _mattered(shares: Mapping[str, float], aim: Objective) -> list[Figure]:
-    """The shares of the parameters as bars."""
-    if not shares:
-        return []
-    drawn = dict(list(shares.items())[:MANY])
-    plot, said = Plot((0, 112), labels=[arm_label(None, name) for name in drawn], x_title="share, %"), []
-    for line, (name, share) in enumerate(drawn.items()):
-        said.append(f"{name}: {100 * share:.1f} %")
-        plot.bar(0, 100 * share, line, said[-1], ARM, text=f"{100 * share:.0f}", side=1)
-    return [Figure(f"figure-mattered-{_slug(aim)}", "What mattered", plot.svg(), "; ".join(said))]
 
 
 def _said(record: TrialRecord, aim: Objective) -> str:

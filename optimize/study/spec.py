@@ -1,74 +1,17 @@
-"""What a study is asked for: one YAML file, or the same as a dict, checked before anything is spent."""
+"""What a study is asked for: a search, and the names and addresses of all that it opens."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PlainSerializer,
-    PlainValidator,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
-from querywright.errors import InputError, unknown
-from querywright.metrics.dspy_metrics import metric_named
+from querywright.errors import InputError
 from querywright.models.circuit_breaker import LONGEST, Limits
 from querywright.models.postgres import SCHEMES
-from querywright.optimize.objectives import objective_named
-from querywright.optimize.optimizers import OPTIMIZERS
-from querywright.optimize.results import AS_WRITTEN as AS_WRITTEN
-from querywright.programs import READERS, TECHNIQUES, technique_class
-from querywright.retrieval.engines import ENGINES
-
-PLAIN = "plain"
-BUDGET = 5
-"""Passages that every arm may show its reader, where the study does not say."""
-
-
-def _checked(check: Callable[[Any], Any]) -> Any:
-    """A validator out of a function that raises an ``InputError``."""
-
-    def checked(value: Any) -> Any:
-        try:
-            check(value)
-        except InputError as error:
-            raise ValueError(str(error)) from None
-        return value
-
-    return AfterValidator(checked)
-
-
-def _one_of(what: str, names: Collection[str]) -> Any:
-    """A validator of names."""
-
-    def check(name: str) -> None:
-        if name not in names:
-            raise InputError(unknown(what, name, names))
-
-    return _checked(check)
-
-
-def _once(values: Any) -> Any:
-    twice = [one for place, one in enumerate(values or ()) if one in values[:place]]
-    if twice:
-        raise ValueError(f"must hold each value once, but {twice[0]!r} stands there twice")
-    return values
-
-
-def _searching(name: str) -> str:
-    if technique_class(name).SEARCHES == "0":
-        raise ValueError("finds no passages, so there is nothing to search; leave it out")
-    return name
+from querywright.optimize.search.spec import Json, SearchSpec, StrictModel, checked, once
 
 
 def _public(address: str) -> str:
@@ -89,174 +32,18 @@ def check_storage(storage: str) -> str:
         InputError: It is something else.
     """
     scheme, address, _ = storage.partition("://")
-    if storage in {"journal", "sqlite"} or (address and scheme in SCHEMES):
+    if storage == "journal" or (address and scheme in SCHEMES):
         return storage
     # Only a plain word is repeated: anything else may be an address, mistyped, with a password.
     word = scheme.replace("+", "").isalnum()
     got = f"begins with {scheme}://" if address and word else f"is {storage!r}" if storage.isalnum() else "is neither"
     raise InputError(
-        "must be journal, sqlite (a file in the study's folder) or an address that begins with postgresql:// (its "
-        f"driver is psycopg), but {got}"
+        "must be journal (a file in the study's folder) or an address that begins with postgresql:// (its driver is "
+        f"psycopg), but {got}"
     )
 
 
-def _finite(value: Any) -> Any:
-    json.dumps(value, allow_nan=False)  # a ValueError where JSON has no such number
-    return value
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-_Number = Annotated[int | float, Field(union_mode="left_to_right")]
-_Json = Annotated[JsonValue, AfterValidator(_finite)]
-
-
-class KnobRange(_Strict):
-    """Values of a number that are searched, both ends included.
-
-    Args:
-        low: Smallest value.
-        high: Largest value.
-        step: Distance between values; None for the knob's own.
-        log: Whether small values are looked at more closely. Default False.
-    """
-
-    low: _Number
-    high: _Number
-    step: _Number | None = None
-    log: bool = False
-
-
-def _values(asked: Any) -> Any:
-    if isinstance(asked, Mapping):
-        return KnobRange.model_validate(asked, strict=True)
-    if isinstance(asked, (KnobRange, int, float, str, bool)):
-        return asked
-    if not isinstance(asked, list) or not all(isinstance(one, (int, float, str, bool)) for one in asked):
-        raise ValueError(f"must be a value, a list of values or a range (low, high), but got {asked!r}")
-    if not asked:
-        raise ValueError("must be a list of one value or more, but got []")
-    return _once(asked)
-
-
-KnobSpace = Annotated[
-    KnobRange | list[Any] | int | float | str | bool,
-    PlainValidator(_values),
-    PlainSerializer(lambda asked: asked.model_dump() if isinstance(asked, KnobRange) else asked),
-]
-"""A range, a list of values to choose from, or one value that is fixed."""
-
-
-class PromptSpec(_Strict):
-    """A way to prompts: an optimizer with its arguments, or instructions written by hand.
-
-    Args:
-        optimizer: A name in ``OPTIMIZERS``, or None where only ``instructions`` are given.
-        arguments: Passed to the optimizer.
-        instructions: Instructions by the predictor's name (``technique.write_queries``), set before the optimizer.
-        part: Predictors that are tuned: the technique's, the reader's, or both.
-        late: Whether only arms that survive the first phase are given it. None: as the optimizer says, the
-            expensive ones being late.
-        metric: What runs are scored by while it is made. Default the first objective.
-        last: Whether it is left out of the trials, and tried at their end on the program that dev chose: it is kept
-            where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
-    """
-
-    optimizer: Annotated[str, _one_of("optimizer", OPTIMIZERS)] | None = None
-    arguments: dict[str, _Json] = Field(default_factory=dict)
-    instructions: dict[str, Annotated[str, Field(pattern=r"\S")]] = Field(default_factory=dict)
-    part: Literal["technique", "reader", "all"] = "technique"
-    late: bool | None = None
-    metric: Annotated[str, _checked(metric_named)] | None = None
-    last: bool = False
-
-    @property
-    def is_late(self) -> bool:
-        """Whether only late trials have it."""
-        return OPTIMIZERS[self.optimizer].late if self.late is None and self.optimizer else bool(self.late)
-
-    @property
-    def parts(self) -> set[str]:
-        """The parts that are tuned: ``technique``, ``reader``, or both."""
-        return {"technique", "reader"} if self.part == "all" else {self.part}
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> PromptSpec:
-        if problems := list(self._problems()):
-            raise ValueError("; ".join(problems))
-        return self
-
-    def _problems(self) -> Iterator[str]:
-        if self.optimizer is None:
-            if not self.instructions:
-                yield "names neither an optimizer nor instructions; give one of them"
-            if self.arguments:
-                yield "arguments are for an optimizer, but none is named"
-        else:
-            try:
-                OPTIMIZERS[self.optimizer].check(self.arguments)
-            except InputError as error:
-                yield f"arguments: {error}"
-        if not self.last:
-            return
-        # What is tried on the reader of every arm has to suit the reader of every arm.
-        if self.part != "reader":
-            yield "last tunes the reader alone; say part: reader"
-        if self.late:
-            yield "last is tried after the late trials as well; leave late out"
-        if self.optimizer in {"knn_few_shot", "ensemble"}:
-            yield f"last: {self.optimizer} makes a program of another shape; take another optimizer"
-        for name in self.instructions:
-            if not name.startswith("reader."):
-                yield f"instructions.{name} is no predictor of the reader, and the prompt is for last"
-
-
-_Engine = Annotated[str, _one_of("engine", ENGINES)]
-_Engines = Annotated[list[_Engine], Field(min_length=1), AfterValidator(_once)]
-
-
-class TechniqueSpec(_Strict):
-    """What of a technique is searched.
-
-    Args:
-        engines: Engines of the collection to choose from. Default the technique's own, else dense.
-        knobs: By name. A knob that is not named is searched over its own range, as ``compile`` does, unless
-            ``search`` is ``named``.
-        search: ``all``: every knob that its declaration lets a study search; ``named``: only those in ``knobs``.
-        prompts: Names out of the study's ``prompts`` to choose from besides "as written". None: all of them.
-    """
-
-    engines: _Engines | None = None
-    knobs: dict[str, KnobSpace] = Field(default_factory=dict)
-    search: Literal["all", "named"] = "all"
-    prompts: list[str] | None = None
-
-
-class SamplerSpec(_Strict):
-    """What proposes trials.
-
-    Args:
-        name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``gp`` or ``cmaes``, which are Optuna's samplers.
-        arguments: Passed to it; its seed is the study's, mixed with the number of the trial.
-    """
-
-    name: str = "tpe"
-    arguments: dict[str, _Json] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _can_be_made(self) -> SamplerSpec:
-        from querywright.optimize.study.sampling import make_sampler
-
-        try:
-            make_sampler(self.name, self.arguments, 0)
-        except InputError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-
-class WriterSpec(_Strict):
+class WriterSpec(StrictModel):
     """An LM that writes for techniques, or the folder of a trained rewriter; its name alone says as much."""
 
     lm: str
@@ -274,39 +61,18 @@ class WriterSpec(_Strict):
         return Path(self.lm).name if self.lm.startswith(("/", ".", "~", "gguf:", "rewriter:")) else self.lm
 
 
-class BudgetSpec(_Strict):
-    """Where a study stops, counted over all workers and resumed runs. None: no limit.
+class StudySpec(SearchSpec):
+    """A search and what it opens: questions, collection and LMs by name, and where its trials are kept.
+
+    Paths are relative to the working directory; no key is ever part of it.
 
     Args:
-        calls: Attempts at LM calls that are sent.
-        tokens: Input and output tokens of calls made.
-        dollars: Estimated US dollars of calls made.
-        minutes: Minutes in which at least one worker ran; looked at before each trial and a few times within it, and
-            after the last one the test is met.
-    """
-
-    calls: int | None = Field(default=None, ge=0)
-    tokens: int | None = Field(default=None, ge=0)
-    dollars: float | None = Field(default=None, ge=0)
-    minutes: float | None = Field(default=None, gt=0)
-
-
-_Technique = Annotated[str, _one_of("technique", TECHNIQUES), AfterValidator(_searching)]
-_Objective = Annotated[str, _checked(objective_named)]
-_PromptName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
-
-
-class StudySpec(_Strict):
-    """A study. Paths are relative to the working directory; no key is ever part of it.
-
-    Args:
-        name: Letters, digits, ``-``, ``_`` and ``.``; also the name in the storage.
         questions: ``sample``, a file or folder, or ``hf:NAME``, as everywhere.
         collection: The collection that is searched, or the place of one of Chroma (``FOLDER#NAME``).
         where: Search passages with this metadata alone, such as ``{topic: heart}`` (Chroma's filters). None: all.
         labels: File of labels of passages, which become evidence. None: the questions' own evidence.
         columns: Other names of columns of the questions.
-        limit: Only so many questions. None: all.
+        limit: Number of questions that are read. None: all.
         split: Which part of a public set. None: its usual one.
         sizes: Questions in train, dev and test. None: 30, 30 and 40 per cent.
         reader_check: Further questions, out of those that ``sizes`` leaves over, which closed book and oracle evidence
@@ -321,39 +87,17 @@ class StudySpec(_Strict):
         judge_api_base: Address of its server.
         judge_api_key_env: Environment variable that holds its key.
         embedder: Name of the embedder.
-        reader: A reader's name, ``auto`` or ``none``.
-        objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
-        techniques: By name; ``plain``, which is no rewriting, is always among them.
-        prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``. An optimizer under two names
-            is run twice, each time with a seed of its own.
-        fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
-            it is not given; with ``fixed: {}`` there is none, and techniques may search it.
-        trials: Trials in all, the late ones included.
-        each_prompt: Whether each prompt that is not late is tried once with the technique's numbers as written, before
-            the sampler proposes. Default False.
-        late_trials: How many of them are late: techniques that survived, with the expensive prompts as well.
-            Default a quarter, where there are late prompts.
-        survivors: Techniques that go on to the late trials. Default 2.
-        seed: Of the split, the prompts and the search.
-        sampler: What proposes trials.
-        pruner: ``paired`` stops a trial that paired tests show to be worse; ``none`` runs all to the end.
-        budget: Where it stops.
-        storage: ``journal`` (a file in the study's folder), ``sqlite`` (the same, one process), or a URL of
-            PostgreSQL, which may be left out here and given with ``--storage``.
-        threads: Questions, and calls of an LM elsewhere, under way at a time in each worker. None: 4, and as many as
-            its server takes.
-        max_failures: Share of a trial's questions that may fail.
+        storage: ``journal`` (a file in the study's folder), or a URL of PostgreSQL, which may be left out here and
+            given with ``--storage``.
         max_unreadable: Share of the LMs' answers that may be unreadable in a trial, 0 to less than 1. None: 0.3.
-        timeout: Seconds of an attempt at an LM elsewhere, to the end of its answer. None: 60.
+        timeout: Seconds of an attempt at a remote LM, to the end of its answer. None: 60.
         max_tokens: Tokens of a remote LM's answer at most, thinking included. None: 1000, or 16000 for OpenAI's
             reasoning models.
-        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     questions: str
     collection: str
-    where: dict[str, _Json] | None = None
+    where: dict[str, Json] | None = None
     labels: str | None = None
     columns: dict[str, str] = Field(default_factory=dict)
     limit: int | None = Field(default=None, ge=1)
@@ -363,57 +107,16 @@ class StudySpec(_Strict):
     lm: str = "embedded"
     api_base: Annotated[str, AfterValidator(_public)] | None = None
     api_key_env: str | None = None
-    writers: Annotated[list[WriterSpec], AfterValidator(_once)] = Field(default_factory=list)
-    judges: Annotated[list[str], AfterValidator(_once)] = []
+    writers: Annotated[list[WriterSpec], AfterValidator(once)] = Field(default_factory=list)
+    judges: Annotated[list[str], AfterValidator(once)] = Field(default_factory=list)
     judge_lm: str | None = None
     judge_api_base: Annotated[str, AfterValidator(_public)] | None = None
     judge_api_key_env: str | None = None
     embedder: str = "embedded"
-    reader: Annotated[str, _one_of("reader", ("auto", *READERS, "none"))] = "auto"
-    objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(_once)] = ["decision_useful"]
-    techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
-    prompts: dict[_PromptName, PromptSpec] = Field(default_factory=dict)
-    fixed: dict[str, _Json] = {"max_passages": BUDGET}
-    trials: int = Field(default=50, ge=1)
-    each_prompt: bool = False
-    late_trials: int | None = Field(default=None, ge=0)
-    survivors: int = Field(default=2, ge=1)
-    seed: int = 0
-    sampler: SamplerSpec = Field(default_factory=SamplerSpec)
-    pruner: Literal["paired", "none"] = "paired"
-    budget: BudgetSpec = Field(default_factory=BudgetSpec)
-    storage: Annotated[str, AfterValidator(_public), _checked(check_storage)] = "journal"
-    threads: int | None = Field(default=None, ge=1)
-    max_failures: float = Field(default=0.05, ge=0, le=1)
+    storage: Annotated[str, AfterValidator(_public), checked(check_storage)] = "journal"
     max_unreadable: float | None = Field(default=None, ge=0, lt=1)
     timeout: float | None = Field(default=None, gt=0, le=LONGEST)
     max_tokens: int | None = Field(default=None, ge=1)
-    deadline: float | None = Field(default=None, gt=0)
-
-    @field_validator("techniques")
-    @classmethod
-    def _no_rewriting_first(cls, named: dict[str, TechniqueSpec]) -> dict[str, TechniqueSpec]:
-        """Where the study does not name it, it is the single arm as written."""
-        return {PLAIN: named.get(PLAIN, TechniqueSpec(search="named")), **named}
-
-    @field_validator("fixed")
-    @classmethod
-    def _with_a_budget(cls, fixed: dict[str, Any]) -> dict[str, Any]:
-        return {"max_passages": BUDGET, **fixed} if fixed else fixed
-
-    @property
-    def reads(self) -> bool:
-        """Whether some objective takes a reader."""
-        return any(objective_named(name).reads for name in self.objectives)
-
-    @property
-    def last_prompts(self) -> list[str]:
-        """The prompt variants that are tried at the end, on the reader of what dev chose."""
-        return [key for key, prompt in self.prompts.items() if prompt.last]
-
-    def prompt_of(self, variant: str) -> PromptSpec | None:
-        """The prompt of a variant; None for prompts as written."""
-        return None if variant == AS_WRITTEN else self.prompts[variant]
 
     @property
     def limits(self) -> Limits:
@@ -421,6 +124,7 @@ class StudySpec(_Strict):
         given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
         return Limits.where(**given, at_once=self.threads)
 
-    def to_json(self) -> dict[str, Any]:
-        """The specification as plain data, defaults filled in."""
-        return self.model_dump(mode="json")
+    @property
+    def writer_names(self) -> tuple[str, ...]:
+        """The names of the writers."""
+        return tuple(one.name for one in self.writers)

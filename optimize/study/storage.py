@@ -1,14 +1,11 @@
-"""Where the trials of a study are kept: Optuna's journal, SQLite or PostgreSQL storage, or memory; and its locks."""
+"""Where the trials of a study are kept: Optuna's journal or PostgreSQL storage; and the locks of its workers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sqlite3
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,23 +15,20 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.files import append_line, locked
 from querywright.models.postgres import server_options, unreachable
 from querywright.optimize.quiet import quiet_optuna
+from querywright.optimize.search.trials import ARM, TrialRecord
+from querywright.optimize.search.worker import Locks
 from querywright.optimize.study.spec import check_storage
 
-JOURNAL_NAME, SQLITE_NAME, LOCKS_NAME = "journal.log", "study.sqlite", "locks"
+JOURNAL_NAME, LOCKS_NAME = "journal.log", "locks"
 LOCK_SECONDS = 60.0
 """How long a worker waits for another that writes to the journal."""
 
-LOOK_SECONDS = 0.1
-"""Between two looks at whether a lock is free."""
 
-Take = Callable[[str], ExitStack | None]
-"""Takes the lock of a name, which is released by its ``with`` block; None where another worker has it."""
-
-
-class StudyStorage(ExitStack):
+class StudyStorage(ExitStack, Locks):
     """The trials, attributes and locks of a study, closed by its ``with`` block.
 
-    ``take`` gives a lock, which ends with the process that has it.
+    Args:
+        name: The study's.
     """
 
     trials: Any
@@ -43,23 +37,20 @@ class StudyStorage(ExitStack):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.take: Take = lambda lock: ExitStack()
+        self.lock: Callable[[str], ExitStack | None]
 
-    def study(self, directions: Sequence[str], sampler: Any = None, *, create: bool = True) -> Any:
-        """Optuna's study of these directions, by default made where it is not there.
+    def take(self, name: str) -> ExitStack | None:
+        """Take the lock of a name, which ends with the process that has it; None if another worker has it."""
+        return self.lock(name)
+
+    def records(self) -> tuple[TrialRecord, ...]:
+        """Return the records of all trials whose arm is settled.
 
         Raises:
-            InputError: It is not there and not to be made.
+            InputError: There is no such study.
         """
-        import optuna
-
-        begun: Any = list(directions)
-        if not create:
-            self._id()
-        with quiet_optuna():
-            return optuna.create_study(
-                storage=self.trials, study_name=self.name, directions=begun, sampler=sampler, load_if_exists=True
-            )
+        every = self.trials.get_all_trials(self._id(), deepcopy=False)
+        return tuple(TrialRecord.of(one) for one in every if ARM in one.user_attrs)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """A value that was kept with the study, or the default.
@@ -73,14 +64,6 @@ class StudyStorage(ExitStack):
         """Keep a JSON value with the study; it raises what ``attribute`` raises."""
         self.trials.set_study_user_attr(self._id(), name, value)
 
-    @contextmanager
-    def hold(self, name: str) -> Iterator[None]:
-        """Hold the lock of a name, after waiting for it."""
-        while (held := self.take(name)) is None:
-            time.sleep(LOOK_SECONDS)
-        with held:
-            yield
-
     def _id(self) -> int:
         try:
             return int(self.trials.get_study_id_from_name(self.name))
@@ -92,13 +75,13 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     """Open the storage of a study of this name, whose folder is made where it is not there.
 
     Args:
-        text: ``journal`` (a file in the folder, for any number of processes of a host), ``sqlite`` (the same, for one
-            process), or ``postgresql://user:password@host/database`` (for any number of hosts).
+        text: ``journal`` (a file in the folder, for any number of processes of a host), or
+            ``postgresql://user:password@host/database`` (for any number of hosts).
         folder: The study's.
         name: The study's.
 
     Raises:
-        InputError: There is no such storage, its driver is missing, or it is another process's.
+        InputError: There is no such storage, or its driver is missing.
         QuerywrightError: It cannot be reached or written.
     """
     kind, opened = storage_kind(text), StudyStorage(name)
@@ -107,11 +90,9 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
         with plain_failures():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / LOCKS_NAME).mkdir(mode=0o700, exist_ok=True)
-            opened.take = partial(_file_lock, folder / LOCKS_NAME)
+            opened.lock = partial(_file_lock, folder / LOCKS_NAME)
             if kind == "postgresql":
                 _open_postgres(opened, server_options(text))
-            elif kind == "sqlite":
-                _open_sqlite(opened, folder / SQLITE_NAME)
             else:
                 opened.trials = _journal(folder / JOURNAL_NAME)
     except BaseException as error:
@@ -124,18 +105,8 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     return opened
 
 
-def memory_storage(name: str) -> StudyStorage:
-    """A storage that ends with this process, for one worker: what was answered is kept by the LM's store."""
-    from optuna.storages import InMemoryStorage
-
-    opened = StudyStorage(name)
-    opened.enter_context(quiet_optuna())
-    opened.trials = InMemoryStorage()
-    return opened
-
-
 def storage_kind(text: str) -> str:
-    """``journal``, ``sqlite`` or ``postgresql``, of what ``open_storage`` is given.
+    """``journal`` or ``postgresql``, of what ``open_storage`` is given.
 
     Raises:
         InputError: There is no such storage; no more of an address than its scheme is shown.
@@ -151,15 +122,11 @@ def plain_failures() -> Iterator[None]:
 
     try:
         yield
-    except (SQLAlchemyError, StorageInternalError, UnicodeDecodeError) as error:
+    except (SQLAlchemyError, StorageInternalError) as error:
         cause: BaseException = error
         while isinstance(cause.__cause__, Exception):
             cause = cause.__cause__
-        failure = unreachable(cause)
-        if isinstance(cause, sqlite3.Error | UnicodeDecodeError):
-            said = f"{SQLITE_NAME} of the study cannot be used ({cause}); make room or make it writable, and run again"
-            failure = QuerywrightError(said)
-        raise failure from None  # the driver's error names host and user
+        raise unreachable(cause) from None  # the driver's error names host and user
     except (ValueError, LookupError) as error:  # of a row that is damaged, as Optuna or its database reads it
         last = traceback.extract_tb(error.__traceback__)[1:]
         if not any({"optuna", "sqlalchemy"} & set(Path(one.filename).parts) for one in last):
@@ -204,29 +171,15 @@ def _journal(path: Path) -> Any:
         return JournalStorage(Journal(str(path)))
 
 
-def _open_sqlite(opened: StudyStorage, path: Path) -> None:
-    from sqlalchemy import URL
-
-    held = opened.take("sqlite")
-    if held is None:
-        raise InputError(
-            "the study's storage is sqlite, which serves one process, and another process has it open; wait until that "
-            "ends, or begin the study with --storage journal, which any number of processes share"
-        )
-    opened.push(held)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    url = URL.create("sqlite", database=str(path)).render_as_string().replace("{", "{{").replace("}", "}}")
-    _open_tables(opened, url, {"connect_args": {"timeout": 30}, "hide_parameters": True})
-
-
 def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
+    from optuna.storages import RDBStorage, get_storage
     from sqlalchemy import NullPool, create_engine, text
 
     alone = {key: value for key, value in options.items() if key in {"connect_args", "hide_parameters"}}
     sessions = create_engine("postgresql+psycopg://", poolclass=NullPool, isolation_level="AUTOCOMMIT", **alone)
 
     def take(lock: str) -> ExitStack | None:
-        """An advisory lock of a session of its own, which the server gives back when the session ends."""
+        """An advisory lock of its session, which the server gives back when the session ends."""
         digest = hashlib.sha256(f"{opened.name}\0{lock}".encode()).digest()
         key = int.from_bytes(digest[:8], "big", signed=True)
         held = ExitStack()
@@ -236,22 +189,15 @@ def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
         held.close()
         return None
 
-    opened.take = take
+    opened.lock = take
     with opened.hold("tables"):  # one worker makes them: PostgreSQL lets two try, and fails one of them
-        _open_tables(opened, "postgresql+psycopg://", options)
-
-
-def _open_tables(opened: StudyStorage, url: str, options: dict[str, Any]) -> None:
-    """Optuna's storage in a database, its tables made where they are not there."""
-    from optuna.storages import RDBStorage, get_storage
-
-    # Its own check of the version would leave connections open.
-    storage = RDBStorage(url, engine_kwargs=options, skip_compatibility_check=True)
+        # Optuna's own check of the version would leave connections open.
+        storage = RDBStorage("postgresql+psycopg://", engine_kwargs=options, skip_compatibility_check=True)
     opened.callback(storage.engine.dispose)
     if storage.get_current_version() != storage.get_head_version():
         raise InputError(
-            "the tables of this storage were made by another version of Optuna; go on with that version, or name "
-            "another storage"
+            "the tables of this storage were made by another version of Optuna; use that version, or name another "
+            "storage"
         )
     opened.trials = get_storage(storage)
 

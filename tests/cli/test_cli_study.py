@@ -10,7 +10,7 @@ import pytest
 
 from querywright.cli.study import _resumable, show_status, show_study, study_json
 from querywright.errors import BudgetError
-from querywright.optimize.study.status import standing
+from querywright.optimize.search.trials import standing
 
 HERE = Path(__file__)
 made = runpy.run_path(str(HERE.parents[1] / "optimize" / "study" / "made_study.py"))
@@ -88,7 +88,6 @@ def test_status_on_the_terminal(capsys):
         "made: not finished; 19 of 24 trials ended (1 pruned, 1 failed), 1 under way",
         "front of decision_useful, lm_calls",
         "best so far 87.5 [69, 96] (trial 3, multi_query@hybrid)",
-        "about 5 min left",
         "budget: 420 of 1000 calls",
     ):
         assert said in printed, said
@@ -96,7 +95,7 @@ def test_status_on_the_terminal(capsys):
 
 def test_trials_of_all_workers_stand_as_arms():
     snapshot = made_snapshot(trials=made_trials(24))
-    metric, arms = standing(snapshot.trials, snapshot.spec, 18)
+    metric, arms = standing(snapshot.trials, snapshot.spec.aims[0], 18)
     assert metric == "decision_useful"
     assert {arm["state"] for arm in arms} == {"done", "pruned", "failed", "running"}
     assert arms[3] == {"name": "trial 3, multi_query@hybrid", "state": "done", "done": 24, "total": 18} | {

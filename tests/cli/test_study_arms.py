@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from querywright.optimize.study import trial as module
+from querywright.optimize.search import worker as module
 
 
 def test_how_a_trial_stands_is_told_while_it_runs(ok, study_file, tmp_path, monkeypatch):

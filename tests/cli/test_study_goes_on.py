@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
+from querywright.optimize.search.worker import Worker
 from querywright.optimize.study import engine
-from querywright.optimize.study.trial import Worker
 
 N = 14
 CUTS = (0, 1, 2, 5, 9, 10, 11)
@@ -100,16 +100,6 @@ def test_a_worker_that_is_killed_changes_nothing_of_what_is_found(
     same(out, whole)
     assert studies.outcome(out)["arms"] == studies.outcome(whole)["arms"]
     assert studies.asked_twice(server.requests) <= 2  # under way when the worker was killed: one a thread
-
-
-def test_sqlite_is_for_one_process(cli, study_file, studies, server, tmp_path):
-    out = tmp_path / "out"
-    refused = cli("study", "run", study_file(storage="sqlite"), "--out", out, "--workers", "2")
-    assert refused.status == 2
-    assert "SQLite storage is for one process" in refused.err
-    assert (out.exists(), server.requests) == (False, [])
-    assert cli("study", "run", study_file(storage="sqlite", trials=4), "--out", out).status == 0
-    assert len(studies.table(out)) == 4
 
 
 @pytest.mark.slow

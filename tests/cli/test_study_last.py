@@ -31,7 +31,7 @@ def stubborn(server):
 
 def trained_on(study_file, changes):
     """The questions of train, as the study splits them."""
-    from querywright.optimize.study.data import data_of
+    from querywright.optimize.study.opening import data_of
     from querywright.optimize.study.reading import read_spec
 
     file = study_file(**changes)

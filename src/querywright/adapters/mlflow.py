@@ -24,10 +24,10 @@ from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import CompileResult
+from querywright.optimize.search.trials import ended
 from querywright.optimize.study.export import export
 from querywright.optimize.study.report import write_report
-from querywright.optimize.study.status import ended, on_test
-from querywright.optimize.study.types import Snapshot
+from querywright.optimize.study.status import Snapshot, on_test
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 try:

@@ -43,8 +43,8 @@ class RewriteOptions:
 
     def settings(self, technique: str, search: opt.SearchOptions, run: opt.Threads, **training: Any) -> TrainSettings:
         """Return the settings of a training or a collection, checked."""
+        from querywright.arms import knob_values
         from querywright.metrics.dspy_metrics import metric_named
-        from querywright.named import knob_values
         from querywright.optimize.rewriter.settings import TrainSettings
         from querywright.optimize.rewriter.train import DEEPEST
         from querywright.programs import technique_class

@@ -21,7 +21,7 @@ from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.study.spec import StudySpec
-    from querywright.optimize.study.types import Snapshot
+    from querywright.optimize.study.status import Snapshot
 
 REPORT = "report.html"
 DETAILS = (
@@ -96,9 +96,8 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
     Args:
         file: The study: a YAML file.
     """
-    from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.estimate import estimate
-    from querywright.optimize.study.resources import open_writers
+    from querywright.optimize.study.opening import checked_study, open_writers
 
     checked = checked_study(file, output.home, tell=note)
     spec = checked.spec
@@ -145,8 +144,8 @@ def run_command(
         file: The study: a YAML file.
         save_to: Where the study is kept, and taken up again.
     """
-    from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.engine import run_study
+    from querywright.optimize.study.opening import checked_study
 
     spec = checked_study(file, output.home, tell=note).spec
     _note_unlearnt(spec)
@@ -288,21 +287,14 @@ def _note_unlearnt(spec: StudySpec) -> None:
 
 def _best(snapshot: Snapshot) -> str:
     """The best trial so far, with its interval."""
-    from querywright.optimize.study.status import aims, arm_name, best, interval, shown
+    from querywright.optimize.search.trials import arm_name, best, interval
+    from querywright.optimize.study.status import shown
 
-    aim = aims(snapshot.spec)[0]
+    aim = snapshot.spec.aims[0]
     found = best(snapshot.trials, aim)
     if found is None:
         return ""
     return f"best so far {shown(interval(found, aim), aim)} (trial {found.number}, {arm_name(found.arm)})"
-
-
-def _left(found: Mapping[str, Any]) -> str:
-    """How long it will take; "" where that is not known or nothing is left."""
-    minutes = found["minutes_left"]
-    if minutes is None or not found["trials"]["left"]:
-        return ""
-    return f"about {minutes / 60:.1f} h left" if minutes >= 90 else f"about {max(1, round(minutes))} min left"
 
 
 def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
@@ -317,10 +309,11 @@ def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
 
 def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool = False) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
-    from querywright.optimize.study.status import aims, best_rows, comparisons_of, evaluations, ranked
+    from querywright.optimize.search.trials import ranked
+    from querywright.optimize.study.status import best_rows, comparisons_of, evaluations
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
-    objectives, outcome = aims(snapshot.spec), snapshot.outcome or {}
+    objectives, outcome = snapshot.spec.aims, snapshot.outcome or {}
 
     def shown() -> None:
         rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
@@ -356,9 +349,9 @@ def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
 
 def show_status(snapshot: Snapshot) -> None:
     """Print how far a study is."""
-    from querywright.optimize.study.status import aims, best_rows, status, technique_rows
+    from querywright.optimize.study.status import best_rows, status, technique_rows
 
-    found, objectives = status(snapshot), aims(snapshot.spec)
+    found, objectives = status(snapshot), snapshot.spec.aims
     trials = found["trials"]
     ended = trials["complete"] + trials["pruned"] + trials["failed"]
     word = "finished" if found["finished"] else "not finished"
@@ -373,7 +366,7 @@ def show_status(snapshot: Snapshot) -> None:
         show_table(f"front of {', '.join(found['objectives'])}", rows)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
-    for line in (_best(snapshot), _left(found), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
+    for line in (_best(snapshot), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
         if line:
             say(line)
 

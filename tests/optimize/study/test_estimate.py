@@ -7,9 +7,9 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
 from querywright.models.lm import resolve_lm
-from querywright.optimize.study.data import checked_study, data_of
+from querywright.optimize.search.space import build_space
 from querywright.optimize.study.estimate import estimate
-from querywright.optimize.study.space import build_space
+from querywright.optimize.study.opening import checked_study, data_of
 
 PASSAGES = [Passage(f"p{number}", "word " * 100, f"Title {number}") for number in range(5)]
 ONLY = {"search": "named"}

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from querywright.errors import InputError
 from querywright.models.circuit_breaker import Limits
+from querywright.optimize.search.spec import KnobRange
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
-from querywright.optimize.study.spec import KnobRange, StudySpec
+from querywright.optimize.study.spec import StudySpec
 
 GOOD = """
 name: mine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import sqlite3
 import traceback
 
 import optuna
@@ -16,28 +15,30 @@ from querywright.optimize.study.engine import _workers_beside
 from querywright.optimize.study.storage import open_storage, plain_failures
 
 
+def study_in(storage):
+    return optuna.create_study(
+        storage=storage.trials, study_name=storage.name, direction="maximize", load_if_exists=True
+    )
+
+
 def test_a_study_is_there_when_it_is_opened_again_and_is_not_made_by_looking(open_study):
     first = open_study()
-    for look in (
-        lambda: first.study(["maximize"], create=False),
-        lambda: first.attribute("a"),
-        lambda: first.set_attribute("a", 1),
-    ):
+    for look in (first.records, lambda: first.attribute("a"), lambda: first.set_attribute("a", 1)):
         with pytest.raises(InputError, match=r"no study 's' in this storage; run it first"):
             look()
-    study = first.study(["maximize"])
+    study = study_in(first)
     done, left = study.ask(), study.ask()
     study.tell(done, 0.25)
     technique = left.suggest_categorical("technique", ["a", "b"])
     first.set_attribute("facts", {"dev": [1, 2]})
     again = open_study()
-    other = again.study(["maximize"], create=False)
+    other = study_in(again)
     trial = optuna.trial.Trial(other, other.trials[1]._trial_id)  # of a worker that died
     assert trial.suggest_categorical("technique", ["a", "b"]) == technique
     other.tell(trial, 1.0)
     assert [(one.number, one.value) for one in study.trials] == [(0, 0.25), (1, 1.0)]
     assert (again.attribute("facts"), again.attribute("other", 7)) == ({"dev": [1, 2]}, 7)
-    assert open_study("other").study(["minimize"]).trials == []
+    assert study_in(open_study("other")).trials == []
 
 
 def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_said(tmp_path):
@@ -45,40 +46,17 @@ def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_sai
         return open_storage("journal", tmp_path, "s")
 
     with opened() as storage:
-        storage.study(["maximize"]).ask()
+        study_in(storage).ask()
     journal = tmp_path / "journal.log"
     with journal.open("ab") as file:
         file.write(b'{"op_code": 4, "worker')
     with opened() as storage:
-        storage.study(["maximize"]).ask()
-        assert [one.number for one in storage.study(["maximize"]).trials] == [0, 1]
+        study_in(storage).ask()
+        assert [one.number for one in study_in(storage).trials] == [0, 1]
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], b"no record\n", *lines[1:]]))
     with pytest.raises(InputError, match=r"a record of journal.log cannot be read"):
         opened()
-
-
-def test_sqlite_is_for_one_process_and_a_second_is_told_what_to_do(tmp_path):
-    folder = tmp_path / "a {b} %41 ?c=d #e"
-    with open_storage("sqlite", folder, "s") as storage:
-        storage.study(["maximize"]).ask()
-        with pytest.raises(InputError, match=r"serves one process.*--storage journal"):
-            open_storage("sqlite", folder, "s")
-    with open_storage("sqlite", folder, "s") as storage:
-        assert len(storage.study(["maximize"]).trials) == 1
-
-
-def test_a_damaged_sqlite_file_and_tables_of_another_version_are_refused(tmp_path):
-    with open_storage("sqlite", tmp_path, "s"):
-        pass
-    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'v99'")
-    connection.close()
-    with pytest.raises(InputError, match="another version of Optuna"):
-        open_storage("sqlite", tmp_path, "s")
-    (tmp_path / "study.sqlite").write_bytes(b"no database" * 100)
-    with pytest.raises(QuerywrightError, match=r"study\.sqlite of the study cannot be used"):
-        open_storage("sqlite", tmp_path, "s")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +64,7 @@ def test_a_damaged_sqlite_file_and_tables_of_another_version_are_refused(tmp_pat
     [
         ("mysql://u:canary@h/d", "begins with mysql://"),
         ("postgresql+psycopg2://u:canary@h/d", r"driver is psycopg\), but begins with postgresql\+psycopg2"),
-        ("sqlite:///study.db", "must be journal, sqlite"),
+        ("sqlite:///study.db", "must be journal "),
         ("u:canary@h://d", "is neither"),
         ("jurnal", "is 'jurnal'"),
         ("postgresql://u:canary@h:port/d", "the URL of the PostgreSQL"),
@@ -113,14 +91,14 @@ def test_a_server_that_is_not_there_is_not_waited_for_and_not_named(tmp_path, ca
 
 def test_a_database_that_fails_is_said_in_plain_words(postgres, tmp_path):
     url = postgres.url_of("postgres:hunter2-secret").replace("postgresql:", "postgresql+psycopg:")
-    for given, said in ((url, "the PostgreSQL storage cannot be used"), ("sqlite://", "study.sqlite of the study")):
-        engine = sqlalchemy.create_engine(given, hide_parameters=True)
-        with pytest.raises(QuerywrightError, match=said) as caught, plain_failures(), engine.connect() as connection:
-            connection.execute(sqlalchemy.text("SELECT * FROM nothing_there"))
-        engine.dispose()
-        shown = "".join(traceback.format_exception(caught.value))
-        assert "hunter2" not in shown
-        assert "127.0.0.1" not in shown
+    engine = sqlalchemy.create_engine(url, hide_parameters=True)
+    said = "the PostgreSQL storage cannot be used"
+    with pytest.raises(QuerywrightError, match=said) as caught, plain_failures(), engine.connect() as connection:
+        connection.execute(sqlalchemy.text("SELECT * FROM nothing_there"))
+    engine.dispose()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in shown
+    assert "127.0.0.1" not in shown
     locked = f"postgres://locked:canary@127.0.0.1:{postgres.port}/postgres"
     with pytest.raises(QuerywrightError, match="refuses the user or the password") as caught:
         open_storage(locked, tmp_path, "s")
@@ -137,14 +115,14 @@ def test_a_worker_that_ends_early_is_told_of_with_its_last_words(tmp_path, caplo
 
 def test_a_damaged_last_record_of_a_journal_is_refused_in_words_once_another_follows(tmp_path):
     with open_storage("journal", tmp_path, "s") as opened:
-        opened.study(["maximize"]).ask()
+        study_in(opened).ask()
     journal = tmp_path / "journal.log"
     journal.write_bytes(journal.read_bytes()[:-3] + b"?}\n")
 
     def used():
         with open_storage("journal", tmp_path, "s") as opened:
-            opened.study(["maximize"]).ask()
-            opened.study(["maximize"]).get_trials()
+            study_in(opened).ask()
+            study_in(opened).get_trials()
 
     with pytest.raises(InputError, match=r"a record of journal\.log cannot be read"):
         used()

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from querywright.optimize.search.trials import ArmConfig
 from querywright.optimize.study.report import study_html, write_report
 from querywright.optimize.study.status import on_test
-from querywright.optimize.study.types import ArmConfig
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))
 made_snapshot, made_trial, made_spec = made["made_snapshot"], made["made_trial"], made["made_spec"]
 made_outcome, EVIL, ARMS = made["made_outcome"], made["EVIL"], made["ARMS"]
 TWO = ["decision_useful", "lm_calls"]
 PARTS = [
-    "Outcome", "Best on dev", "The front", "Test", "What mattered", "Techniques", "The course of the search",
-    "What it cost and saved", "Wins and losses, question by question", "Prompts, before and after", "To run it again",
+    "Outcome", "Best on dev", "The front", "Test", "Techniques", "Trials", "What it cost and saved",
+    "Wins and losses, question by question", "Prompts, before and after", "To run it again",
 ]  # fmt: skip
 
 
@@ -36,8 +36,8 @@ def test_a_finished_study_has_every_part(finished):
         *(("Test", one["sentence"]) for one in made_outcome()["comparisons"]),
         ("Test", "closed book"),
         ("What it cost and saved", "98000 tokens; 0.0125 US dollars"),
-        ("The course of the search", "worse than trial 2 after 8 questions"),
-        ("The course of the search", "the same arm as trial 9"),
+        ("Trials", "worse than trial 2 after 8 questions"),
+        ("Trials", "the same arm as trial 9"),
         ("Prompts, before and after", "multi_query, boot.2 (recommended)"),
         ("Prompts, before and after", "Demonstrations: 0 before, 1 after."),
         ("To run it again", "querywright study run study.yaml --out made --workers 2"),
@@ -48,11 +48,7 @@ def test_a_finished_study_has_every_part(finished):
 
 def test_the_figures_are_those_of_the_trials(finished):
     kinds = {name.split("-")[1] for name in finished.figures}
-    assert kinds == {"front", "cost", "mean", "difference", "mattered", "course"}
-    said = [one for one in finished.drawn("figure-course-decision_useful") if one.startswith("trial ")]
-    numbers = {int(re.match(r"trial (\d+), ", one)[1]) for one in said if "," in one}
-    assert numbers == set(range(20)) - {made["FAILED"], made["RUNNING"]}
-    assert sum("pruned after" in one for one in said) == 1
+    assert kinds == {"front", "cost", "mean", "difference"}
     spent = next(rows for rows in finished.tables if rows[0][0] == "stage")
     assert [row[:3] for row in spent[1:]] == [["search", "300", "150"], ["test", "120", "30"]]
     front = finished.drawn("figure-front-lm_calls")
@@ -61,7 +57,7 @@ def test_the_figures_are_those_of_the_trials(finished):
 
 def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished, read_page):
     finished.check()
-    for part in (PARTS[6], PARTS[9]):
+    for part in (PARTS[5], PARTS[8]):
         assert EVIL in finished.parts[part]
     assert finished.questions()[1]["q"] == EVIL
     arm, params = ArmConfig("hyde", EVIL, {EVIL: EVIL}, EVIL, EVIL), {"technique": "hyde", f"hyde.{EVIL}": EVIL}
@@ -72,26 +68,14 @@ def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished, read_p
     page.check()
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("Write a passage.", "Write a short passage."),
-        ("", "Write."),
-        ("Write one line.\nThen stop.", "Write one line.\n\nThen go on, and on."),
-        (f"Say {EVIL} now.", f"Say {EVIL} later."),
-        ("Answer as it is asked.", EVIL),
-    ],
-)
-def test_both_texts_of_a_prompt_can_be_read_from_their_difference(read_page, before, after):
+def test_a_prompt_is_shown_before_and_after(read_page):
+    before, after = f"Say {EVIL} now.", f"Say {EVIL} later."
     change = {"before": before, "after": after, "demos_before": 0, "demos_after": 1, "demos": [{EVIL: [EVIL, 1]}, 7]}
     best = {"arm": {"technique": "hyde", "prompt": EVIL}}
     outcome = {**made_outcome(), "prompts": {"one": {}, f"hyde, {EVIL}": {EVIL: change}}, "best": best}
     source = study_html(made_snapshot(outcome=outcome))
     read_page(source).check()
-    found = re.search(r'<p class="diff">(.*?)</p>', source, re.DOTALL)[1]
-    sides = [re.sub(f"<{gone}>.*?</{gone}>", "", found, flags=re.DOTALL) for gone in ("ins", "del")]
-    assert [unescape(re.sub(r"</?(?:ins|del)>", "", one)).strip() for one in sides] == [before, after]
-    assert set(re.findall(r"<[^>]*>", found)) <= {"<ins>", "</ins>", "<del>", "</del>"}
+    assert [unescape(one) for one in re.findall(r"<(?:del|ins)>(.*?)</", source)] == [before, after]
     assert source.index("(recommended)") < source.index("<summary>one</summary>")
 
 

@@ -6,8 +6,8 @@ from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.comparison import closed_book
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.program_state import ProgramState, state_of
-from querywright.optimize.study.prompts import make_variant, with_reader_prompts, with_variant
-from querywright.optimize.study.spec import PromptSpec
+from querywright.optimize.search.prompts import make_variant, with_reader_prompts, with_variant
+from querywright.optimize.search.spec import PromptSpec
 from querywright.programs import Ensemble, make_reader
 
 QUERIES = "technique.write_queries"

@@ -1,4 +1,4 @@
-"""What dev decides: which of two arms is better, when a trial may end early, the best arm and how lucky it was."""
+"""Decisions on dev: which of two arms is better, when a trial may end early, the best arm and how lucky it was."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.objectives import Objective
-from querywright.optimize.study.spec import PLAIN
-from querywright.optimize.study.status import best, ended, front, points
-from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.search.spec import PLAIN
+from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
 
 FEWEST = 6
 """Questions without which no exact test can show anything at the level of 5 per cent, even if all were won."""
@@ -32,7 +31,7 @@ T = TypeVar("T", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Selection:
     """What dev decides.
 
     Args:
@@ -52,7 +51,7 @@ class Chosen:
     too_few: str = ""
 
 
-def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Chosen:
+def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Selection:
     """The best arm by the first objective, one of quality, out of the front where there are several.
 
     Raises:
@@ -83,7 +82,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
                 "test can show a difference"
             )
             winner = plain
-    return Chosen(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few)
+    return Selection(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few)
 
 
 def best_of(arms: Sequence[T], objective: Objective) -> T:

@@ -1,16 +1,21 @@
-"""An arm, a trial and the state of a study, and how Optuna's storage keeps them."""
+"""Arms and trials: how Optuna's storage keeps them, which are best, and how they are called."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
-from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
+from querywright.optimize.live import live_arm
+from querywright.optimize.objectives import Objective
+from querywright.optimize.search.spec import AS_WRITTEN, PLAIN
+from querywright.programs import TECHNIQUES
 from querywright.programs.hyperparameters import Value
 from querywright.progress import LiveArm
 
@@ -158,34 +163,90 @@ class TrialRecord:
         return replace(record, **{**data, **costs})
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What a study spent, over all workers and resumed runs: LM calls sent and saved, tokens, dollars, busy minutes."""
-
-    calls: int = 0
-    saved: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
-    minutes: float = 0.0
+def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> dict[int, tuple[float, ...]]:
+    """The values of the complete trials that have all of them, by number; larger is better."""
+    found = {
+        one.number: tuple(aim.sign * one.values.get(aim.name, math.nan) for aim in objectives)
+        for one in sorted(ended(trials, "complete"), key=lambda one: one.number)
+    }
+    return {number: point for number, point in found.items() if not any(map(math.isnan, point))}
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a storage knows of a study at one moment.
+def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
+    """The complete trials that no other one beats, as good in every objective and better in one, by number.
 
-    Args:
-        spec: The study.
-        trials: By number.
-        spent: Over all workers and runs.
-        outcome: All that was found, once test was met and programs are saved; None before.
+    Of trials with the same values the first alone.
     """
+    first = {point: number for number, point in reversed(points(trials, objectives).items())}
+    return sorted(
+        number
+        for point, number in first.items()
+        if not any(other != point and all(a >= b for a, b in zip(other, point, strict=True)) for other in first)
+    )
 
-    spec: StudySpec
-    trials: tuple[TrialRecord, ...] = ()
-    spent: Spent = Spent()
-    outcome: Mapping[str, Any] | None = None
 
-    @property
-    def finished(self) -> bool:
-        """Whether test was met and programs are saved."""
-        return self.outcome is not None
+def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
+    """The complete trials with a value, the best first, of equals the first."""
+    values = points(trials, [aim])
+    scored = [one for one in trials if one.number in values]
+    return sorted(scored, key=lambda one: (-values[one.number][0], one.number))
+
+
+def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:
+    """The complete trial with the best value; the first of equals; None where none has one."""
+    return next(iter(ranked(trials, aim)), None)
+
+
+def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
+    """The trials that are in one of these states; without any, all that are not running."""
+    return [one for one in trials if one.state in (states or ("complete", "pruned", "failed"))]
+
+
+def interval(record: TrialRecord, aim: Objective) -> Mean:
+    """A trial's value with its interval, from its questions; a cost has none.
+
+    A question counts where every metric of the objective could be scored.
+    """
+    value, rows = record.values.get(aim.name, math.nan), record.dev.rows
+    if not rows or not aim.metrics:
+        return Mean(value, math.nan, math.nan, len(rows), 0)
+    scored = aim.scores(record.dev)
+    found = mean_with_interval([scored.get(row.id, math.nan) for row in rows])
+    return found if math.isnan(value) else replace(found, value=value)
+
+
+def minutes_busy(trials: Sequence[TrialRecord]) -> float:
+    """Minutes in which at least one of these trials was under way."""
+    spans = sorted((one.began, one.ended) for one in trials if one.began is not None and one.ended is not None)
+    seconds, until = 0.0, -math.inf
+    for began, over in spans:
+        seconds += max(0.0, over - max(began, until))
+        until = max(until, over)
+    return seconds / 60
+
+
+def arm_name(arm: ArmConfig) -> str:
+    """An arm without its knobs, such as ``hyde@dense, prompts boot.2, reader short_answer``."""
+    name = f"{arm.technique}@{arm.engine}"
+    if arm.prompt != AS_WRITTEN:
+        name += f", prompts {arm.prompt}"
+    name += "" if arm.writer is None else f", writer {arm.writer}"
+    return name if arm.reader is None else f"{name}, reader {arm.reader}"
+
+
+def changed_knobs(arm: ArmConfig) -> str:
+    """The knobs that are not at their technique's defaults; ``-`` where all are."""
+    defaults = {knob.name: knob.default for knob in TECHNIQUES[arm.technique].KNOBS}
+    return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
+
+
+def standing(trials: Sequence[TrialRecord], aim: Objective, total: int) -> tuple[str, list[LiveArm]]:
+    """Return the name of the objective, and the trials as arms under way; ``total`` is the number of dev questions."""
+
+    def live(one: TrialRecord) -> LiveArm:
+        name = f"{one.name}, {arm_name(replace(one.arm, reader=None))}"
+        state = "done" if one.state == "complete" else one.state
+        told = one.met or live_arm(name, state, [*aim.scores(one.dev).values()], total, len(one.dev.rows))
+        return {**told, "name": name}
+
+    return aim.name, [live(one) for one in trials if one.same_as is None]

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.optimize.optimizer_run import Work
+from querywright.optimize.optimizer_run import OptimizerRun
 from querywright.optimize.optimizers import run_optimizer
 from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
-from querywright.optimize.study.sampling import seed_of
-from querywright.optimize.study.spec import PromptSpec
+from querywright.optimize.search.sampling import seed_of
+from querywright.optimize.search.spec import PromptSpec
 from querywright.programs import RAG
 
 Variant = ProgramState
@@ -29,7 +29,7 @@ def make_variant(
 ) -> Variant:
     """Make a prompt variant of a program, which is not changed: by hand, by an optimizer, or by both in this order.
 
-    Its seed follows from the study's and its name; ``settings`` are ``metric``, ``lm`` and the rest of a ``Work``.
+    Its seed follows from the study's and its name; ``settings`` are those of an ``OptimizerRun``.
 
     Raises:
         InputError: A name or value is wrong, or there is nothing to tune.
@@ -39,7 +39,7 @@ def make_variant(
     if spec.optimizer is not None:
         asked: dict[str, Any] = {"arguments": spec.arguments, "part": spec.part, **settings}
         own = seed_of(f"{seed}:{variant_name}") >> 1
-        changed = run_optimizer(Work(spec.optimizer, changed, train, seed=own, **asked))
+        changed = run_optimizer(OptimizerRun(spec.optimizer, changed, train, seed=own, **asked))
     tuned = set() if spec.optimizer is None else spec.parts
     state = state_of(changed)
     said = {

@@ -14,7 +14,7 @@ from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.optimizer_run import OptimizerError, Work
+from querywright.optimize.optimizer_run import OptimizerError, OptimizerRun
 from querywright.optimize.optimizers import OPTIMIZERS, run_optimizer
 from querywright.optimize.program_state import ProgramState, program_from, state_of
 from querywright.programs import Ensemble
@@ -43,7 +43,7 @@ def run(world, make_lm, writing):
         program = program or world.program(reader=None if part == "technique" else "multiple_choice")
         settings = {"arguments": SMALL.get(name, {}), "lm": lm or make_lm(engine or writing()), **given}
         train = world.questions[:6] if train is None else train
-        return run_optimizer(Work(name, program, train, metric=metric, part=part, **settings))
+        return run_optimizer(OptimizerRun(name, program, train, metric=metric, part=part, **settings))
 
     return of
 

@@ -1,4 +1,4 @@
-"""The test of a study: what dev chose is held against no rewriting once, and a verdict follows."""
+"""The test of a search: what dev chose is compared with the baseline once, and a verdict follows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import NO_REWRITING, Candidate, PairedComparison, by_judges
+from querywright.optimize.search.core import Search
+from querywright.optimize.search.prompts import Variant, with_reader_prompts
+from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
+from querywright.optimize.search.spec import AS_WRITTEN
+from querywright.optimize.search.trials import ArmConfig, TrialRecord
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
-from querywright.optimize.study.prompts import Variant, with_reader_prompts
-from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.select import Chosen, beats, best_of, choose, paired
-from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG, Ensemble, make_reader
 
 FRONT = 4
-"""Programs of the front that meet test and are saved, besides the best one, at most."""
+"""Programs of the front, besides the best one, that are evaluated on test and saved, at most."""
 
 DEFAULT_METRICS = ("decision_useful", "accuracy")
 """Metrics that are compared besides those of the objective."""
@@ -34,10 +34,10 @@ class ReaderPrompts:
     """The reader's prompts that were chosen last.
 
     Args:
-        name: The variant; ``as written`` where none was better, or none was tried.
+        name: The variant; ``as written`` if none was better, or none was tried.
         variant: Its prompts; None for those as written.
-        tried: Accuracy on dev by variant, ``as written`` among them; empty where none was tried.
-        failed: Variants with which too many questions failed, and what they said.
+        tried: Accuracy on dev by variant, ``as written`` among them; empty if none was tried.
+        failed: Variants with which too many questions failed, and their messages.
         nothing: Variants that could not be made, and why.
     """
 
@@ -48,32 +48,35 @@ class ReaderPrompts:
     nothing: dict[str, str] = field(default_factory=dict)
 
     def put_into(self, program: RAG) -> RAG:
-        """The program with the reader's prompts that were chosen."""
+        """Return the program with the reader's prompts that were chosen."""
         return program if self.variant is None else with_reader_prompts(program, self.variant)
 
     def to_json(self) -> dict[str, Any]:
-        """The choice as a JSON object."""
+        """Return the choice as a JSON object."""
         made = None if self.variant is None else self.variant.model_dump(mode="json")
         return {**asdict(replace(self, variant=None)), "variant": made}
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
-    """What came of the test.
+class TestOutcome:
+    """The results on test.
 
     Args:
         chosen: What dev decided.
-        arms: What met it, by name: no rewriting, the best arm, the same technique as written, the front.
+        arms: The arms that were evaluated, by name: the baseline, the best arm, its technique as written, the front.
         programs: Their programs, with the reader's prompts that were chosen last.
-        best: Name of the best arm other than no rewriting; empty where there is none.
+        best: Name of the best arm other than the baseline; empty if there is none.
         recommended: Name of the arm that dev chose.
         rows: Results of every program, those that check the reader last.
-        comparisons: The planned ones, and what came of them, as a word (``verdict``) and as a sentence with figures.
+        comparisons: The planned comparisons.
+        verdict: Their result in a word,
+        sentence: and as a sentence with figures.
+        reader_prompts: The reader's prompts that were chosen last.
         costs: Cost by stage.
-        failed: Programs on which too many questions of the test failed, and what they said. They have no row.
+        failed: Programs on which too many questions of test failed, and their messages. They have no row.
     """
 
-    chosen: Chosen
+    chosen: Selection
     arms: Mapping[str, ArmConfig]
     programs: Mapping[str, RAG]
     best: str
@@ -87,25 +90,25 @@ class Tested:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
-    """Choose the best arm and the reader's prompts on dev, then let every program of the final table meet test, once.
+def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
+    """Choose the best arm and the reader's prompts on dev, then evaluate the programs of the final table on test, once.
 
-    All arms read alike: with the prompts that were chosen last, or as the reader is written. What they do is seen in
-    one more row, the recommended program with its reader as written. Closed book and oracle evidence check the reader,
-    and meet the questions of the reader check besides. What the verdict does not rest on may fail: it is named and has
-    no row.
+    All arms share a reader: with the prompts that were chosen last, or as written. One more row, the recommended
+    program with its reader as written, shows what these prompts do. Closed book and oracle evidence check the reader,
+    and also answer the questions of the reader check. A program that the verdict does not depend on may fail: it is
+    named and has no row.
 
     Raises:
-        TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
-        QuerywrightError: No rewriting has no result, the LM is out of reach, or the budget is spent.
+        TooManyFailuresError: The baseline or the arm that dev chose failed on too many questions.
+        QuerywrightError: The baseline has no result, the LM is out of reach, or the budget is spent.
     """
-    chosen = choose(trials, bench.objectives, len(bench.splits.test))
-    start = bench.total
-    prompts = _reader_prompts(bench, chosen.winner.arm)
-    costs = {"reader": bench.spent_since(start)}
-    arms, best = _final_arms(bench, chosen, {one.arm.key for one in trials if one.state == "failed"})
+    chosen = choose(trials, search.objectives, len(search.splits.test))
+    start = search.total
+    prompts = _reader_prompts(search, chosen.winner.arm)
+    costs = {"reader": search.spent_since(start)}
+    arms, best = _final_arms(search, chosen, {one.arm.key for one in trials if one.state == "failed"})
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
-    written = {name: bench.program(arm, reads=True) for name, arm in arms.items()}
+    written = {name: search.program(arm, reads=True) for name, arm in arms.items()}
     programs = {name: prompts.put_into(program) for name, program in written.items()}
     as_read = {} if prompts.variant is None else {f"{recommended}, reader as written": written[recommended]}
     failed: dict[str, str] = {}
@@ -115,18 +118,18 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
             raise error
         failed[name] = str(error)[:500]
 
-    references = {name: prompts.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
-    start = bench.total
-    rows = bench.evaluated_all({**programs, **as_read}, bench.splits.test, out)
-    tested, middle = bench.spent_since(start), bench.total
-    rows |= bench.evaluated_all(references, [*bench.splits.test, *bench.reader_check], out)
-    costs |= {"reader check": bench.spent_since(middle), "test": tested}
-    comparisons = _planned(rows, bench.objectives[0], arms, best, recommended)
-    verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
+    references = {name: prompts.put_into(one) for name, one in _references(search, arms[NO_REWRITING]).items()}
+    start = search.total
+    rows = search.evaluate_all({**programs, **as_read}, search.splits.test, out)
+    tested, middle = search.spent_since(start), search.total
+    rows |= search.evaluate_all(references, [*search.splits.test, *search.reader_check], out)
+    costs |= {"reader check": search.spent_since(middle), "test": tested}
+    comparisons = _planned(rows, search.objectives[0], arms, best, recommended)
+    verdict, sentence = verdict_of(chosen, search.objectives[0], comparisons, best)
     sentence += by_judges(
-        [one for one in bench.judge_facts if one["judge"] in bench.judges_of(bench.objectives[0].metrics)]
+        [one for one in search.judge_facts if one["judge"] in search.judges_of(search.objectives[0].metrics)]
     )
-    return Tested(
+    return TestOutcome(
         chosen=chosen,
         arms={name: arm for name, arm in arms.items() if name in rows},
         programs={name: program for name, program in programs.items() if name in rows},
@@ -142,16 +145,16 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
     )
 
 
-def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
+def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
     """Choose the reader's prompts by whether dev is read more accurately with them.
 
-    Where too many questions fail with the reader as written it is out, and the best of the others is chosen.
+    If too many questions fail with the reader as written, it is out, and the best of the others is chosen.
     """
     chosen, accuracy = ReaderPrompts(), objective_named("accuracy")
-    if not bench.spec.last_prompts or arm.reader is None:
+    if not search.spec.last_prompts or arm.reader is None:
         return chosen
-    program = bench.program(arm, reads=True)
-    single = bench.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
+    program = search.program(arm, reads=True)
+    single = search.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
     variants: dict[str, Variant | None] = {AS_WRITTEN: None}
 
     def met(programs: Mapping[str, RAG]) -> dict[str, Evaluation]:
@@ -160,18 +163,18 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
         def out(arm: str, error: TooManyFailuresError) -> None:
             chosen.failed[called[arm]] = str(error)[:500]
 
-        found = bench.evaluated_all({arm: programs[name] for arm, name in called.items()}, bench.splits.dev, out)
+        found = search.evaluate_all({arm: programs[name] for arm, name in called.items()}, search.splits.dev, out)
         return {called[arm]: one for arm, one in found.items()}
 
     found = met({AS_WRITTEN: program})
     if any(math.isnan(accuracy.value(one)) for one in found.values()):
         return ReaderPrompts()
     tried: dict[str, RAG] = {}
-    for name in bench.spec.last_prompts:
-        prompt = bench.spec.prompt_of(name)
+    for name in search.spec.last_prompts:
+        prompt = search.spec.prompt_of(name)
         assert prompt is not None
         try:
-            variant = bench.compiled(prompt, f"reader, {name}", single)
+            variant = search.compile_prompts(prompt, f"reader, {name}", single)
         except OptimizerError as error:
             chosen.nothing[name] = str(error)[:500]
         except TooManyFailuresError as error:
@@ -192,21 +195,21 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
     return chosen
 
 
-def _final_arms(bench: Bench, chosen: Chosen, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
-    """The programs that meet test, by name, and the name of the best: no rewriting, the best, it as written, the front.
+def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
+    """Return the arms for test by name (baseline, best, its technique as written, front), and the name of the best.
 
-    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique.
+    No arm is evaluated twice: if the best one is the technique as written, it is the only row of that technique.
     """
     arms, called = {NO_REWRITING: chosen.plain.arm}, ""
     if chosen.best is not None:
         best = chosen.best.arm
         called = f"{best.technique} compiled"
         arms[called] = best
-        written = replace(bench.space.as_written(best.technique), writer=best.writer)
+        written = replace(search.space.as_written(best.technique), writer=best.writer)
         if written.key not in {*failed, *(arm.key for arm in arms.values())}:
             arms[f"{best.technique} as written"] = written
     known = {arm.key for arm in arms.values()}
-    kept = chosen.front if len(bench.objectives) > 1 else ()
+    kept = chosen.front if len(search.objectives) > 1 else ()
     front = [(f"front, {one.name}", one.arm) for one in kept if one.arm.key not in known]
     return {**arms, **dict(front[:FRONT])}, called
 
@@ -216,9 +219,9 @@ def _planned(
 ) -> list[PairedComparison]:
     """The planned comparisons, whichever way they fall.
 
-    Those of the arms are Holm-corrected together: the best one against no rewriting and against itself as written, the
-    front against no rewriting, and what the reader's prompts did. Oracle evidence against closed book is a check of the
-    reader and no claim about a technique, so it is a family of its own and corrects nothing else.
+    Those of the arms are Holm-corrected together: the best one against the baseline and against its technique as
+    written, the front against the baseline, and the effect of the reader's prompts. Oracle evidence against closed book
+    checks the reader and claims nothing about a technique, so it is a separate family and corrects nothing else.
     """
     pairs = [(best, NO_REWRITING), (best, f"{best.removesuffix(' compiled')} as written")]
     pairs += [(name, NO_REWRITING) for name in arms if name.startswith("front, ")]
@@ -236,11 +239,11 @@ def _planned(
 
 
 def verdict_of(
-    chosen: Chosen, objective: Objective, comparisons: Sequence[PairedComparison], best: str
+    chosen: Selection, objective: Objective, comparisons: Sequence[PairedComparison], best: str
 ) -> tuple[Verdict, str]:
-    """What came of a study whose best arm is called so, as a word and as one plain sentence with figures.
+    """Return the result of a search as a word, and as one plain sentence with figures; ``best`` names the best arm.
 
-    A gain is a significant lead over no rewriting on test in a metric of the objective; with two metrics a loss in one
+    A gain is a significant lead over the baseline on test in a metric of the objective; with two metrics a loss in one
     of them is a loss.
     """
     if chosen.best is None:
@@ -261,12 +264,12 @@ def verdict_of(
     return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})
 
 
-def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:
-    """Closed book and oracle evidence, where there is a reader."""
+def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:
+    """Return closed book and oracle evidence if there is a reader."""
     if plain.reader is None:
         return {}
-    asked = [*bench.splits.test, *bench.reader_check]
+    asked = [*search.splits.test, *search.reader_check]
     budget = {"max_passages": plain.knobs["max_passages"]}
-    oracle = oracle_evidence(bench.retriever("dense"), asked, make_reader(plain.reader), budget)
+    oracle = oracle_evidence(search.retriever("dense"), asked, make_reader(plain.reader), budget)
     found = {CLOSED_BOOK: closed_book(make_reader(plain.reader))}
     return found if oracle is None else {**found, ORACLE: oracle}

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from querywright.errors import BudgetError, DataError, QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.hints import ceiling, hints, repeats
-from querywright.optimize.live import live_arm
+from querywright.optimize.live import live_arm, stands
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.sampling import make_sampler
-from querywright.optimize.study.select import surviving, worse_than
-from querywright.optimize.study.status import minutes_busy
-from querywright.optimize.study.storage import StudyStorage
-from querywright.optimize.study.types import ARM, MET, RESULT, ArmConfig, TrialRecord
-
-SPEC = "spec"
-"""The attribute of a study that holds what it was begun with."""
+from querywright.optimize.quiet import quiet_optuna
+from querywright.optimize.search.core import Search, optuna_study
+from querywright.optimize.search.selection import surviving, worse_than
+from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, minutes_busy, standing
 
 BLOCKS = 5
 """Times that a trial is looked at before it has met all questions."""
@@ -36,6 +32,9 @@ LOOKS = 100
 LOOK_SECONDS = 1.0
 """Between two reports, at least."""
 
+LOCK_SECONDS = 0.1
+"""Between two looks at whether a lock is free."""
+
 IDLE_SECONDS = 0.2
 """Between two looks of a worker that has nothing to do."""
 
@@ -43,27 +42,45 @@ MOST_FAILED = 5
 """Failed trials, more than the others, that end a study: something is wrong with all of them."""
 
 
+class Locks:
+    """The locks of a search that one worker runs, which nobody else takes."""
+
+    def take(self, name: str) -> contextlib.ExitStack | None:
+        """Take the lock of a name, which its ``with`` block releases; None if another worker has it."""
+        return contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Hold the lock of a name, after waiting for it."""
+        while (held := self.take(name)) is None:
+            time.sleep(LOCK_SECONDS)
+        with held:
+            yield
+
+
 @dataclass(slots=True)
 class Worker:
-    """Runs the trials of a study, beside any number of others.
+    """Runs the trials of a search, alone or next to others that share Optuna's storage and the locks.
 
     A trial that is run twice, because its first worker was killed, finds all that was answered, and the same.
-    ``looked`` is called after each trial, now and then within it, and while there is nothing to do.
+
+    Args:
+        search: What is searched.
+        study: Optuna's study of the search.
+        locks: Locks that all its workers share.
+        name: Of the worker.
+        check: Called before a trial is taken; it may end this run.
+        looked: Called after each trial, now and then within it, and while there is nothing to do.
     """
 
-    bench: Bench
-    storage: StudyStorage
+    search: Search
+    study: Any
+    locks: Locks = field(default_factory=Locks)
     name: str = "1"
+    check: Callable[[], None] = lambda: None
     looked: Callable[[], None] = lambda: None
-    study: Any = field(init=False)
     _ended: dict[int, TrialRecord] = field(default_factory=dict)
     _last: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Open Optuna's study."""
-        spec = self.bench.spec
-        sampler = make_sampler(spec.sampler.name, spec.sampler.arguments, spec.seed)
-        self.study = self.storage.study([objective.direction for objective in self.bench.objectives], sampler)
 
     def work(self) -> None:
         """Try arms until every trial has ended, this worker's and the others'; after an error it goes on when resumed.
@@ -73,11 +90,11 @@ class Worker:
             TooManyFailuresError: No rewriting failed.
             QuerywrightError: Most trials fail, another run gave the study more trials, or the LM is out of reach.
         """
-        spec, splits = self.bench.spec, self.bench.splits
-        aims = [metric for one in self.bench.objectives for metric in one.metrics]
+        spec, splits = self.search.spec, self.search.splits
+        aims = [metric for one in self.search.objectives for metric in one.metrics]
         asked = min(len(splits.dev), len(splits.test))
         for line in () if self.finished() else (*repeats(splits), *hints(splits.dev, aims, asked=asked)):
-            self.bench.tell(line)
+            self.search.tell(line)
         while True:
             ended = self.finished()
             if len(ended) < spec.trials:
@@ -100,9 +117,9 @@ class Worker:
 
     def _tell(self, what: str, done: int) -> None:
         """So many questions of a trial are done, beside those of all trials that ended."""
-        if self.bench.progress is not None:
-            total = len(self.bench.splits.dev)
-            self.bench.progress(what, len(self._ended) * total + done, self.bench.spec.trials * total)
+        if self.search.progress is not None:
+            total = len(self.search.splits.dev)
+            self.search.progress(what, len(self._ended) * total + done, self.search.spec.trials * total)
 
     def finished(self) -> list[TrialRecord]:
         """The records of all trials that ended, each read once."""
@@ -117,28 +134,19 @@ class Worker:
         found = [*self.finished(), *(TrialRecord.of(one) for one in under_way if ARM in one.user_attrs)]
         return sorted(found, key=lambda one: one.number)
 
-    def see_trials(self) -> None:
-        """End this run when another was given more trials: who is late and what is tested follows from their number."""
-        mine = self.bench.spec.trials
-        trials = self.storage.attribute(SPEC, {}).get("trials", mine)
-        if trials != mine:
-            raise QuerywrightError(
-                f"another run gave this study {trials} trials, and goes on with them; this one knew of {mine}"
-            )
-
     def run(self, trial: Any) -> TrialRecord:
         """Try what a trial proposes, which is running and this worker's, and keep what came of it."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        bench, number, finished = self.bench, trial.number, self.finished()
-        began, before, judged = time.time(), bench.total, bench.judged
-        late = bench.space.is_late(number)
+        search, number, finished = self.search, trial.number, self.finished()
+        began, before, judged = time.time(), search.total, search.judged
+        late = search.space.is_late(number)
         survivors: list[str] = []
         if late:
             early = [one for one in finished if not one.late]
-            survivors = surviving(early, bench.objectives[0], bench.spec.survivors) or list(bench.space.chosen)
-        arm = bench.space.suggest(trial, number, survivors)
+            survivors = surviving(early, search.objectives[0], search.spec.survivors) or list(search.space.chosen)
+        arm = search.space.suggest(trial, number, survivors)
         trial.set_user_attr(ARM, arm.to_json())
         record = TrialRecord(number, "running", arm, late=late, began=began, worker=self.name)
         same = next((one for one in finished if one.arm == arm), None)
@@ -154,25 +162,25 @@ class Worker:
                 if self._is_baseline(arm):
                     raise  # so it is tried again when the study goes on
                 record = replace(record, state="failed", message=str(error)[:500])
-        record = replace(record, ended=time.time(), spent=bench.spent_since(before), judged=bench.judged - judged)
+        record = replace(record, ended=time.time(), spent=search.spent_since(before), judged=search.judged - judged)
         complete = record.state == "complete"
-        values = [record.values[objective.name] for objective in bench.objectives] if complete else None
+        values = [record.values[objective.name] for objective in search.objectives] if complete else None
         # Optuna forgets failed trials and would propose them again; pruned ones it counts among the worst.
         state = TrialState.COMPLETE if complete else TrialState.PRUNED
         with contextlib.suppress(UpdateFinishedTrialError):  # another took it up, and came to the same
             trial.set_user_attr(RESULT, record.to_text())
             self.study.tell(trial, values, state=state, skip_if_finished=True)
-        if complete and not finished and self._is_baseline(arm) and (line := ceiling(record.dev, bench.objectives[0])):
-            bench.tell(line)
+        if complete and not finished and self._is_baseline(arm) and (line := ceiling(record.dev, search.objectives[0])):
+            search.tell(line)
         return record
 
     def _is_baseline(self, arm: ArmConfig) -> bool:
         """Whether every arm is held against it."""
-        return arm.is_plain and arm.knobs == self.bench.space.as_written(arm.technique).knobs
+        return arm.is_plain and arm.knobs == self.search.space.as_written(arm.technique).knobs
 
     def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
         """End this run when its time is over; a trial that has begun goes on when the study is resumed."""
-        most = self.bench.spec.budget.minutes
+        most = self.search.spec.budget.minutes
         if most is not None and minutes_busy(trials) >= most:
             raise BudgetError(
                 f"the study's budget of {most:g} minutes is spent; what was answered so far is kept. Raise "
@@ -183,15 +191,15 @@ class Worker:
         """A trial and its lock, of a worker that died or a new one; None while others are at work at all there are."""
         import optuna
 
-        space, most = self.bench.space, self.bench.spec.trials
-        with self.storage.hold("ask"):
-            self.see_trials()
+        space, most = self.search.space, self.search.spec.trials
+        with self.locks.hold("ask"):
+            self.check()
             trials = self.study.get_trials(deepcopy=False)
             under_way = [one for one in trials if one.state == optuna.trial.TrialState.RUNNING]
             for one in under_way:
-                lock = self.storage.take(f"trial-{one.number}")
+                lock = self.locks.take(f"trial-{one.number}")
                 if lock is not None:
-                    if not self.storage.trials.get_trial(one._trial_id).state.is_finished():
+                    if not self.study._storage.get_trial(one._trial_id).state.is_finished():
                         return optuna.trial.Trial(self.study, one._trial_id), lock
                     lock.close()  # its worker ended it since
             number = len(trials)
@@ -199,7 +207,7 @@ class Worker:
             if number >= most or (space.is_late(number) and unfinished):
                 return None  # who survives is known when the first phase has ended
             trial = self.study.ask()
-            lock = self.storage.take(f"trial-{trial.number}")
+            lock = self.locks.take(f"trial-{trial.number}")
             assert lock is not None
             return trial, lock
 
@@ -207,24 +215,24 @@ class Worker:
         """Report how a trial stands with these results."""
         from optuna.exceptions import UpdateFinishedTrialError
 
-        done, total, now = len(rows), len(self.bench.splits.dev), time.monotonic()
-        self._tell(f"{record.name} of {self.bench.spec.trials}, {record.arm.technique}", done)
+        done, total, now = len(rows), len(self.search.splits.dev), time.monotonic()
+        self._tell(f"{record.name} of {self.search.spec.trials}, {record.arm.technique}", done)
         if done % max(1, total // LOOKS) or now - self._last < LOOK_SECONDS:
             return
         self._last = now
-        scores = self.bench.objectives[0].scores(Evaluation(record.name, tuple(rows), 0.0))
+        scores = self.search.objectives[0].scores(Evaluation(record.name, tuple(rows), 0.0))
         with contextlib.suppress(UpdateFinishedTrialError):  # another took it up
             trial.set_user_attr(MET, live_arm(record.name, "running", [*scores.values()], total, done))
         self.looked()
 
     def _tried(self, record: TrialRecord, arm: ArmConfig, finished: Sequence[TrialRecord], trial: Any) -> TrialRecord:
-        bench, before = self.bench, self.bench.total
-        program = bench.program(arm)
-        record = replace(record, prompt_spent=bench.spent_since(before))
-        rivals = [one for one in finished if one.state == "complete"] if bench.spec.pruner == "paired" else []
-        questions, name = bench.splits.dev, record.name
-        failures = Failures(name, len(questions), bench.spec.max_failures)
-        looked_at = rivals or bench.spec.budget.minutes is not None
+        search, before = self.search, self.search.total
+        program = search.program(arm)
+        record = replace(record, prompt_spent=search.spent_since(before))
+        rivals = [one for one in finished if one.state == "complete"] if search.spec.pruner == "paired" else []
+        questions, name = search.splits.dev, record.name
+        failures = Failures(name, len(questions), search.spec.max_failures)
+        looked_at = rivals or search.spec.budget.minutes is not None
         size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if looked_at else max(1, len(questions))
         dev, rows = Evaluation(name, (), 0.0), list[Row]()
 
@@ -235,13 +243,13 @@ class Worker:
         for start in range(0, len(questions), size):
             self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
-            met = bench.evaluated(program, block, name, failures=failures, progress=None, met=told)
+            met = search.evaluate(program, block, name, failures=failures, progress=None, met=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)
-            better = worse_than(dev, rivals, bench.objectives) if len(dev.rows) < len(questions) else None
+            better = worse_than(dev, rivals, search.objectives) if len(dev.rows) < len(questions) else None
             if better is not None:
                 message = f"worse than trial {better.number} on {len(dev.rows)} questions"
                 return replace(record, state="pruned", dev=dev, message=message)
-        values = {objective.name: objective.value(dev) for objective in bench.objectives}
+        values = {objective.name: objective.value(dev) for objective in search.objectives}
         if any(value != value for value in values.values()):
             why = " because nobody labelled what it found" if any(row.unjudged for row in dev.rows) else ""
             message = f"no question could be scored{why}"
@@ -249,3 +257,17 @@ class Worker:
                 raise DataError([f"{name}: {message}, so nothing can be held against it; label what it finds"])
             return replace(record, state="failed", dev=dev, message=message)
         return replace(record, state="complete", dev=dev, values=values)
+
+
+def run_search(search: Search) -> Worker:
+    """Run all trials of a search in memory; return the worker that ran them, with its records and Optuna's study.
+
+    Raises:
+        QuerywrightError: As ``Worker.work``.
+    """
+    worker = Worker(search, optuna_study(search.spec))
+    aim, total = search.objectives[0], len(search.splits.dev)
+    with quiet_optuna():
+        worker.looked = lambda: stands(search.progress, partial(standing, worker.records(), aim, total))
+        worker.work()
+    return worker

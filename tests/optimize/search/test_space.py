@@ -4,9 +4,9 @@ import optuna
 import pytest
 
 from querywright.errors import InputError
-from querywright.optimize.study.sampling import make_sampler
-from querywright.optimize.study.space import build_space
-from querywright.optimize.study.types import ArmConfig
+from querywright.optimize.search.sampling import make_sampler
+from querywright.optimize.search.space import build_space
+from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import TECHNIQUES, technique_class
 from querywright.programs.hyperparameters import Knob
 

@@ -11,8 +11,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from querywright.errors import InputError, TechniqueError
 from querywright.metrics.dspy_metrics import needs
-from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, StudySpec
-from querywright.optimize.study.types import ArmConfig
+from querywright.optimize.search.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, SearchSpec
+from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
 from querywright.programs.base import GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
@@ -214,8 +214,19 @@ class Space:
         return ArmConfig(name, engine, values, prompt, self.reader, writer)
 
 
-def build_space(spec: StudySpec, reader: str | None, searched: Mapping[str, Sequence[Knob]] | None = None) -> Space:
-    """The arms of a study, with the reader that ``reader_for`` settles, and knobs as a retriever narrows them.
+def build_space(
+    spec: SearchSpec,
+    reader: str | None,
+    searched: Mapping[str, Sequence[Knob]] | None = None,
+    writers: Sequence[str] = (),
+) -> Space:
+    """Return the arms of a search.
+
+    Args:
+        spec: What is searched.
+        reader: The reader that ``reader_for`` settles; None if no reader runs.
+        searched: Knobs of techniques, as a retriever narrows them.
+        writers: Names of the LMs that may write for techniques; none for the LM that reads.
 
     Raises:
         InputError: A value is not allowed.
@@ -231,19 +242,19 @@ def build_space(spec: StudySpec, reader: str | None, searched: Mapping[str, Sequ
         given = _given(spec, name, knobs, domains)
         acting = tuple(knob for key, knob in knobs.items() if key in domains and _can_act(knob, domains, given))
         domains = {knob.name: domains[knob.name] for knob in acting}
-        writers = tuple(one.name for one in spec.writers) if technique_class(name).LM_STAGES else ()
+        own = tuple(writers) if technique_class(name).LM_STAGES else ()
         variants = variants_of(spec, name)
-        found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants, writers))
+        found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants, own))
     return Space(tuple(found), reader, spec.trials, late_trials_of(spec), spec.each_prompt)
 
 
-def engines_of(spec: StudySpec, name: str) -> tuple[str, ...]:
+def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
     """The engines of a technique; no rewriting always has dense."""
     named = spec.techniques[name].engines or [technique_class(name).ENGINE or "dense"]
     return tuple(dict.fromkeys(["dense", *named] if name == PLAIN else named))
 
 
-def late_trials_of(spec: StudySpec) -> int:
+def late_trials_of(spec: SearchSpec) -> int:
     """How many trials are late."""
     if spec.late_trials is not None:
         return spec.late_trials
@@ -304,7 +315,7 @@ def own_step(low: float, *others: float) -> float | None:
     return _STEP if all((other - low) % _STEP == 0 for other in others) else None
 
 
-def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def variants_of(spec: SearchSpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The prompt variants of a technique: those of early trials, "as written" first, and those of late ones alone."""
     named = spec.techniques[name].prompts
     early: list[str] = [AS_WRITTEN]
@@ -321,7 +332,7 @@ def reads_for(prompt: PromptSpec) -> bool:
     return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
 
 
-def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
+def lacking(spec: SearchSpec, name: str, prompt: PromptSpec) -> str | None:
     """Why a prompt is none for a technique; None where there is something to tune, and what it instructs is there."""
     known = predictors_of(spec, name)
     absent = [key for key in prompt.instructions if key not in known]
@@ -334,7 +345,7 @@ def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
     return None
 
 
-def predictors_of(spec: StudySpec, name: str) -> list[str]:
+def predictors_of(spec: SearchSpec, name: str) -> list[str]:
     """The predictors of a technique's programs by name, such as ``technique.write_queries`` and ``reader.predict``."""
     reader = "short_answer" if spec.reader == "auto" else spec.reader  # every reader has the same predictors
     asked = {**spec.fixed, **spec.techniques[name].knobs} if name in spec.techniques else {}
@@ -343,7 +354,7 @@ def predictors_of(spec: StudySpec, name: str) -> list[str]:
     return [key for key, _ in program.named_predictors()]
 
 
-def _given(spec: StudySpec, name: str, knobs: Mapping[str, Knob], domains: Mapping[str, Domain]) -> dict[str, Value]:
+def _given(spec: SearchSpec, name: str, knobs: Mapping[str, Knob], domains: Mapping[str, Domain]) -> dict[str, Value]:
     """The value of every knob where nothing is chosen."""
     values: dict[str, Any] = {key: value for key, value in spec.fixed.items() if key in knobs}
     asked = spec.techniques[name].knobs

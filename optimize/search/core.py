@@ -1,45 +1,40 @@
-"""What a worker has open: questions, LM, budget and retrievers; and the programs and prompts of arms."""
+"""A search: its questions, LM and retrievers, all open, and the programs and prompts of its arms."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import dspy
 
 from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
-from querywright.errors import InputError
-from querywright.home import home as working_folder
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
 from querywright.metrics.judge import JudgedMetric
 from querywright.models.budget import Budget
-from querywright.models.lm import engine_of, lm_digest, resolve_lm, with_key, writer_beside
-from querywright.models.rewriters import rewriter_of
-from querywright.models.store import Store, open_store
-from querywright.models.usage import Cost, Ledger
-from querywright.optimize.artifacts.writers import keep_rewriter
+from querywright.models.lm import engine_of, lm_digest
+from querywright.models.store import Store
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, evaluate_all, metric_value
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.judge_files import SavedJudge, resolve_judge
+from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.judging import judged_metrics
-from querywright.optimize.objectives import Objective, objectives_of
+from querywright.optimize.objectives import Objective
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
-from querywright.optimize.study.data import data_of
-from querywright.optimize.study.prompts import Variant, make_variant, with_variant
-from querywright.optimize.study.space import Space, build_space, reads_for
-from querywright.optimize.study.spec import PromptSpec, StudySpec
-from querywright.optimize.study.types import ArmConfig
+from querywright.optimize.quiet import quiet_optuna
+from querywright.optimize.search.prompts import Variant, make_variant, with_variant
+from querywright.optimize.search.sampling import make_sampler
+from querywright.optimize.search.space import Space, build_space, reads_for
+from querywright.optimize.search.spec import PromptSpec, SearchSpec
+from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import RAG, make_program, technique_class
-from querywright.retrieval.engines import LEXICAL, open_retriever
+from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
@@ -48,41 +43,55 @@ PROMPTS = "prompts"
 
 
 @dataclass
-class Bench:
-    """All that a trial needs. What was answered is kept in the store, or not at all.
+class Search:
+    """All that trials need, open. Answers are kept in the store, or not at all.
 
     Args:
+        spec: What is searched, and how much is tried.
+        splits: The questions: prompts are made on train, arms are tried on dev, what dev chose is evaluated on test.
+        reader: Name of the reader, as ``reader_for`` settles it; None if no reader runs.
+        lm: What techniques and readers ask.
+        open_retriever: Opens the retriever of an engine's name; each is opened once.
         store: Where answers and compiled prompts are kept; None to keep none.
-        local: Where vectors and rankings are kept, which cost no call; None to keep none.
-        home: The working folder; None where all retrievers are open.
-        reader_check: Further questions, met by closed book and oracle evidence alone.
+        local: Where rankings are kept, which cost no call; None to keep none.
+        reader_check: Further questions, which only closed book and oracle evidence answer.
         reranker: Scores passages, for techniques that rerank. None: the technique's own way.
-        writers: What techniques ask in place of the LM, and readers do not, by the names in the study; None is the LM.
-        judges: Judges that stand in the place of those of their name.
-        judge_lm: What judges are asked of; its calls are in the same ledger. None: the LM.
-        retrievers: Open retrievers by engine.
-        budget: What all calls are paid from; None where nothing limits them here.
+        writers: LMs to choose from, by name, that techniques ask instead of ``lm``; an LM that is None is ``lm``.
+        knobs: Knobs of techniques, as a retriever narrows them, by technique.
+        judges: Saved judges, which replace the built-in ones of the same name.
+        judge_lm: What judges ask; its calls are in the same ledger. None: ``lm``.
+        budget: What all calls are paid from; None for no limit.
         progress: Called as work proceeds.
         tell: Called with what makes a result mean nothing.
     """
 
-    spec: StudySpec
+    spec: SearchSpec
     splits: Splits
-    space: Space
+    reader: str | None
     lm: dspy.LM
+    open_retriever: Callable[[str], Any]
     store: Store | None = None
     local: Store | None = None
-    home: Path | None = None
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
-    writers: dict[str | None, dspy.LM | None] = field(default_factory=dict)
+    writers: Mapping[str, dspy.LM | None] = field(default_factory=dict)
+    knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     judges: Sequence[SavedJudge] = ()
     judge_lm: dspy.LM | None = None
-    retrievers: dict[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     progress: Progress | None = None
     tell: Callable[[str], object] = field(default=lambda _: None)
+    space: Space = field(init=False)
+    _retrievers: dict[str, ReplayRetriever] = field(default_factory=dict)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Build the space of arms."""
+        self.change(self.spec)
+
+    def change(self, spec: SearchSpec) -> None:
+        """Search something else, with all that is open and made."""
+        self.spec, self.space = spec, build_space(spec, self.reader, self.knobs, [*self.writers])
 
     @property
     def threads(self) -> int:
@@ -91,8 +100,8 @@ class Bench:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """The objectives of the study."""
-        return objectives_of(self.spec.objectives)
+        """The objectives, the one that decides first."""
+        return self.spec.aims
 
     @property
     def metrics(self) -> dict[str, Metric]:
@@ -151,44 +160,43 @@ class Bench:
         further = {"reader_check": self.reader_check} if self.reader_check else {}
         return {**self.splits._asdict(), **further}
 
-    def retriever(self, engine: str) -> Any:
-        """The retriever of an engine; what it found once it finds again without a search."""
-        if engine not in self.retrievers:
-            from querywright.models.embedder import resolve_embedder
-
-            embedder = None if engine in LEXICAL else resolve_embedder(self.spec.embedder, store=self.local)
-            given: Any = {"engine": engine, "embedder": embedder, "home": self.home, "where": self.spec.where}
-            inner = open_retriever(self.spec.collection, **given)
-            self.retrievers[engine] = ReplayRetriever(inner, store=self.local, deepest=self.space.deepest(engine))
-        return self.retrievers[engine]
+    def retriever(self, engine: str) -> ReplayRetriever:
+        """Return the retriever of an engine, which repeats known results without a search."""
+        if engine not in self._retrievers:
+            inner, deepest = self.open_retriever(engine), self.space.deepest(engine)
+            self._retrievers[engine] = ReplayRetriever(inner, store=self.local, deepest=deepest)
+        return self._retrievers[engine]
 
     def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
-        """The program of an arm, by default with its reader where objectives need one; it raises as ``compiled``."""
+        """Return the program of an arm, by default with its reader if objectives need one.
+
+        It raises as ``compile_prompts``.
+        """
         reader = arm.reader if (self.spec.reads if reads is None else reads) else None
         made = make_program(
             arm.technique,
             self.retriever(arm.engine),
             reader=reader,
             reranker=self.reranker if technique_class(arm.technique).USES_RERANKER else None,
-            writer_lm=self.writers.get(arm.writer),
+            writer_lm=None if arm.writer is None else self.writers[arm.writer],
             **arm.knobs,
         )
         variant = self.variant(arm)
         return made if variant is None else with_variant(made, variant)
 
     def variant(self, arm: ArmConfig) -> Variant | None:
-        """The prompts of an arm, compiled once; None as written. It raises what ``compiled`` raises."""
+        """The prompts of an arm, compiled once; None as written. It raises what ``compile_prompts`` raises."""
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
         written = replace(self.space.as_written(arm.technique), writer=arm.writer)
         program = self.program(written, reads=self.spec.reads or reads_for(prompt))
-        return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
+        return self.compile_prompts(prompt, f"{arm.technique}, {arm.prompt}", program)
 
-    def compiled(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
-        """Prompts for a program that are compiled on train, once: they are kept in the store by all that they rest on.
+    def compile_prompts(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
+        """Compile prompts for a program on train, once: the store keeps them by all that they depend on.
 
-        A variant has a seed of its own, by what it is called.
+        The seed of a variant follows from its name.
 
         Raises:
             OptimizerError: They came to nothing, now or before.
@@ -237,11 +245,11 @@ class Bench:
             raise made
         return made
 
-    def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
+    def evaluate(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
         """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""
         return evaluate(program, questions, name=name, **{**self._given, **options})
 
-    def evaluated_all(
+    def evaluate_all(
         self,
         programs: Mapping[str, RAG],
         questions: Sequence[Question],
@@ -256,7 +264,7 @@ class Bench:
         return {"lm": self.lm, "threads": self.threads, "deadline": self.spec.deadline, **own}
 
     def spent_since(self, before: Cost) -> Cost:
-        """What was spent since ``total`` was ``before``."""
+        """Return what was spent since ``total`` was ``before``."""
         return self.total - before
 
     def _metric(self, prompt: PromptSpec) -> Metric:
@@ -272,55 +280,18 @@ class Bench:
         return self.objectives[0].metrics if prompt.metric is None else [prompt.metric]
 
 
-def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budget: str | None = None) -> Bench:
-    """Open all that the trials of a study need.
+def optuna_study(spec: SearchSpec, storage: Any = None) -> Any:
+    """Return Optuna's study of a search, made if the storage has none of its name.
 
-    PostgreSQL, if its address is given, keeps answers and the budget for several hosts, else the working folder does.
-    The budget's name is that of the count which all workers and runs of the study share; without one there is no limit.
-
-    Raises:
-        InputError: The variable that holds the LM's key is empty, or something that is named cannot be used.
+    Args:
+        spec: What is searched.
+        storage: Optuna's storage. None: memory.
     """
-    folder = working_folder(home)
-    os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())  # libraries of ours write to the same folder
-    local = open_store(folder)
-    store = local if url is None else open_store(url=url)
-    limits = spec.budget.model_dump(include={"calls", "tokens", "dollars"})
-    remedy = "Raise the budget in the study's file and run it again, or resume it with a larger one"
-    purse = None if budget is None else Budget(store, budget, **limits, remedy=remedy)
-    common: dict[str, Any] = {"store": store, "ledger": Ledger(), "budget": purse, "limits": spec.limits}
-    lm = resolve_lm(spec.lm, api_base=spec.api_base, api_key=_key(spec.api_key_env), **common)
-    judge_lm = None
-    if spec.judge_lm is not None:
-        judge_lm = resolve_lm(
-            spec.judge_lm, api_base=spec.judge_api_base, api_key=_key(spec.judge_api_key_env), **common
+    import optuna
+
+    sampler = make_sampler(spec.sampler.name, spec.sampler.arguments, spec.seed)
+    directions: Any = [aim.direction for aim in spec.aims]
+    with quiet_optuna():
+        return optuna.create_study(
+            storage=storage, study_name=spec.name, directions=directions, sampler=sampler, load_if_exists=True
         )
-    for one in filter(None, (lm, judge_lm)):
-        with_key(one)
-    writers = open_writers(spec, lm)
-    for rewriter in filter(None, map(rewriter_of, writers.values())):
-        keep_rewriter(rewriter.path, home)  # a copy, for the programs that are saved
-    splits, reader, further = data_of(spec)
-    given: dict[str, Any] = {"store": store, "local": local, "home": folder, "budget": purse, "judge_lm": judge_lm}
-    given["judges"] = [*map(resolve_judge, spec.judges)]
-    return Bench(spec, splits, build_space(spec, reader), lm, reader_check=further, writers=writers, **given)
-
-
-def open_writers(spec: StudySpec, lm: dspy.LM) -> dict[str | None, dspy.LM | None]:
-    """The LMs that write in a study, by name, beside the one that reads, which None stands for."""
-    found: dict[str | None, dspy.LM | None] = {}
-    for one in spec.writers:
-        named: Any = one.lm
-        if one.api_base or one.api_key_env:
-            key = _key(one.api_key_env)
-            named = resolve_lm(one.lm, api_base=one.api_base, api_key=key, limits=spec.limits)
-        found[one.name] = writer_beside(lm, named)
-    return found
-
-
-def _key(variable: str | None) -> str | None:
-    """The key that a variable holds; None where none is named."""
-    key = None if variable is None else os.environ.get(variable)
-    if variable is not None and not key:
-        raise InputError(f"the variable {variable!r} holds no key; set it, or name another one in the study's file")
-    return key

@@ -12,7 +12,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.objectives import objectives_of
 from querywright.optimize.results import Candidate
-from querywright.optimize.study.select import (
+from querywright.optimize.search.selection import (
     beats,
     best_of,
     choose,
@@ -21,7 +21,7 @@ from querywright.optimize.study.select import (
     winners_curse,
     worse_than,
 )
-from querywright.optimize.study.types import ArmConfig, TrialRecord
+from querywright.optimize.search.trials import ArmConfig, TrialRecord
 
 USEFUL = objectives_of(["decision_useful"])
 USEFUL_AND_CALLS = objectives_of(["decision_useful", "lm_calls"])

@@ -1,0 +1,214 @@
+"""Checks of a search before anything is spent: all that is wrong with it at once, each with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from querywright.errors import InputError, unknown
+from querywright.metrics.dspy_metrics import needs
+from querywright.optimize.search.space import (
+    domain_for,
+    engines_of,
+    knobs_of,
+    lacking,
+    late_trials_of,
+    nearest,
+    predictors_of,
+    variants_of,
+)
+from querywright.optimize.search.spec import (
+    PLAIN,
+    BudgetSpec,
+    KnobRange,
+    PromptSpec,
+    SamplerSpec,
+    SearchSpec,
+    TechniqueSpec,
+)
+from querywright.programs import technique_class
+from querywright.programs.hyperparameters import Knob
+
+_LONGEST = 120
+"""Characters of a value that a message shows."""
+
+_MODELS: Mapping[str, type[BaseModel]] = {
+    "techniques.*.knobs.*": KnobRange,
+    "techniques.*": TechniqueSpec,
+    "prompts.*": PromptSpec,
+    "sampler": SamplerSpec,
+    "budget": BudgetSpec,
+}
+
+Spec = TypeVar("Spec", bound=SearchSpec)
+
+
+def read_search(
+    model: type[Spec], data: Mapping[str, Any], name: str, more: Callable[[Spec], Iterator[str]] = lambda _: iter(())
+) -> Spec:
+    """Return a search from plain data, checked whole.
+
+    Args:
+        model: ``SearchSpec``, or a class that adds to it.
+        data: The data.
+        name: How errors call it.
+        more: Further problems of a search whose parts are sound.
+
+    Raises:
+        InputError: With every problem on a line of its own: where it is, what is there, and what is allowed. Problems
+            that only a search with sound parts can show are reported when its parts are sound.
+    """
+    spec = None
+    try:
+        spec = model.model_validate(dict(data))
+        problems = [*_misfits(spec), *more(spec)] or list(_of_trials(spec))
+    except ValidationError as error:
+        problems = _problems(error, data, model)
+    if problems or spec is None:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise InputError(f"{name} has {count}; nothing was begun:\n" + "\n".join(f"- {one}" for one in problems))
+    return spec
+
+
+def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseModel]) -> list[str]:
+    """A line for each place that is to blame."""
+    found: dict[str, str] = {}
+    for one in error.errors(include_url=False, include_context=False):
+        kind, said = one["type"], one["msg"][0].lower() + one["msg"][1:]
+        missing = [str(one["loc"][-1])] if kind == "missing" else []
+        where = ".".join([*_steps(one["loc"], data), *missing])
+        if kind == "extra_forbidden":
+            parent, _, name = where.rpartition(".")
+            model = next((model for form, model in _MODELS.items() if fnmatchcase(parent, form)), whole)
+            said = unknown("key", name, model.model_fields)
+        elif missing:
+            said = "is missing; give it"
+        elif kind != "value_error":
+            said = f"{said}, but got {shortened(one['input'])}"
+        found[where] = f"{where}: {said.removeprefix('value error, ')}"
+    return list(found.values())
+
+
+def _steps(loc: tuple[str | int, ...], data: Any) -> Iterator[str]:
+    """The path of an error without the names of the types that were tried."""
+    place: Any = data
+    for step in loc:
+        try:
+            place = place[step]
+        except (LookupError, TypeError):
+            continue
+        yield str(step)
+
+
+def shortened(value: Any) -> str:
+    """Return a value as JSON that is short enough for a message."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _misfits(spec: SearchSpec) -> Iterator[str]:
+    """What does not fit together in a study whose parts are sound, each with where it stands."""
+    declared = {name: knobs_of(name) for name in spec.techniques}
+    yield from _of_fixed(spec, declared)
+    yield from _of_prompts(spec)
+    for place, objective in enumerate(spec.aims):
+        if spec.reader == "none" and any("reader" in needs(metric) for metric in objective.metrics):
+            yield f"objectives.{place}: {objective.name} needs a reader, but reader is none"
+        if place == 0 and not objective.metrics:
+            yield f"objectives.0: the first decides and must be one of quality, but got {objective.name!r}"
+    if len(spec.objectives) > 1 and spec.sampler.name == "cmaes":
+        yield "sampler.name: cmaes has one objective; take tpe or nsga2"
+    for name, knobs in declared.items():
+        yield from _of_technique(spec, name, knobs)
+
+
+def _of_fixed(spec: SearchSpec, declared: Mapping[str, Mapping[str, Knob]]) -> Iterator[str]:
+    for key, value in spec.fixed.items():
+        having = {name: knobs[key] for name, knobs in declared.items() if key in knobs}
+        if not having:
+            every = dict.fromkeys(key for knobs in declared.values() for key in knobs)
+            yield f"fixed.{key}: {unknown('knob of these techniques', key, every)}"
+        try:
+            for name, knob in having.items():
+                if knob.check(value) != knob.default and name == PLAIN and key != "max_passages":
+                    yield f"fixed.{key}: no rewriting ({key}={knob.default}) is always an arm; leave it out"
+        except InputError as error:
+            yield f"fixed.{key}: {error}"
+
+
+def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> Iterator[str]:
+    asked, technique, engines = spec.techniques[name], technique_class(name), engines_of(spec, name)
+    for engine in asked.engines or ():
+        if technique.ENGINE is not None and engine != technique.ENGINE:
+            rule = f"{technique.ENGINE}, the only one that {name} searches with"
+        elif technique.ENGINE is None and technique.NEEDS_VECTORS and engine != "dense":
+            rule = f"dense, for {name} searches with vectors of its own"
+        else:
+            continue
+        yield f"techniques.{name}.engines: must be {rule}, but got {engine!r}"
+    for key, value in asked.knobs.items():
+        where = f"techniques.{name}.knobs.{key}"
+        if key not in declared:
+            yield f"{where}: {unknown(f'knob of {name}', key, declared)}"
+            continue
+        if key in spec.fixed:
+            more = "; for another budget write fixed: {}" if key == "max_passages" else ""
+            yield f"{where}: stands under fixed as well ({spec.fixed[key]!r}); give it in one place{more}"
+        default = declared[key].default
+        try:
+            domain = domain_for(declared[key], value)
+            if name == PLAIN and key != "max_passages" and nearest(domain, default) != default:
+                yield f"{where}: no rewriting ({key}={default}) is always an arm; add that value"
+        except InputError as error:
+            yield f"{where}: {error}"
+    gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
+    lexical = [engine for engine in engines if engine not in {"dense", "questions"}]
+    if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
+        yield (
+            f"techniques.{name}.knobs.gate: looks at cosine similarities, which {', '.join(lexical)} does not give; "
+            "take dense alone, or gate: off"
+        )
+    for key in asked.prompts or ():
+        where, prompt = f"techniques.{name}.prompts", spec.prompts.get(key)
+        if prompt is None:
+            yield f"{where}: {unknown('prompt', key, spec.prompts)}"
+        elif prompt.last:
+            yield f"{where}: {key!r} is tried at the end, whatever the technique; leave it out here"
+        elif (reason := lacking(spec, name, prompt)) is not None:
+            yield f"{where}: {key!r} cannot be made for it: {reason}"
+
+
+def _of_prompts(spec: SearchSpec) -> Iterator[str]:
+    known = list(dict.fromkeys(key for name in spec.techniques for key in predictors_of(spec, name)))
+    for key, prompt in spec.prompts.items():
+        at = f"prompts.{key}"
+        bad = [one for one in prompt.instructions if one not in known]
+        yield from (f"{at}.instructions.{one}: {unknown('predictor', one, known)}" for one in bad)
+        if prompt.part == "reader" and not prompt.last and not spec.reads:
+            yield f"{at}.part: tunes the reader, but no objective reads; add accuracy, or say last: true"
+        if prompt.metric is not None and spec.reader == "none" and "reader" in needs(prompt.metric):
+            yield f"{at}.metric: {prompt.metric} needs a reader, but reader is none"
+        if prompt.last and spec.reader == "none":
+            yield f"{at}.last: tunes the reader, but reader is none"
+        reasons = [lacking(spec, name, prompt) for name in spec.techniques]
+        if not bad and all(reasons):
+            yield f"{at}: can be made for none of the techniques: {reasons[-1]}"
+
+
+def _of_trials(spec: SearchSpec) -> Iterator[str]:
+    """Whether the trials suffice, where all else is sound."""
+    count, late = len(spec.techniques), late_trials_of(spec)
+    if spec.each_prompt:
+        count += sum(len(variants_of(spec, name)[0]) - 1 for name in spec.techniques)
+    if late >= spec.trials:
+        yield f"late_trials: must be fewer than trials ({spec.trials}), but got {late}"
+    elif spec.trials - late < count:
+        first = "techniques and prompts" if spec.each_prompt else "techniques"
+        yield (
+            f"trials: must be {count + late} or more, for {count} {first} are tried as written first, no rewriting "
+            f"among them, and {late} trials are late, but got {spec.trials}"
+        )
