@@ -32,7 +32,7 @@ from querywright.optimize.study.spec import StudySpec
 from querywright.programs import technique_class
 from querywright.programs.readers import reader_for
 from querywright.retrieval.checks import Tell, tell_passages
-from querywright.retrieval.engines import LEXICAL, open_retriever, passages_in
+from querywright.retrieval.engines import LEXICAL, open_retriever, passages_in, passing_in
 from querywright.retrieval.filters import check_passes
 
 SAMPLE = 200
