@@ -38,12 +38,12 @@ from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import Comparison, check_settings, read_settings
-from querywright.optimize.compile import compile_program
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import CompileResult, CompileSettings, by_judges
+from querywright.optimize.search.compile import compile_program
 from querywright.optimize.study.opening import further_questions
 from querywright.optimize.tables import pool_notes
 from querywright.programs import technique_class

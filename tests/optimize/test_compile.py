@@ -13,11 +13,11 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.usage import Cost
-from querywright.optimize.compile import compile_program
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import objective_named
 from querywright.optimize.program_state import state_of
 from querywright.optimize.results import CompileSettings
+from querywright.optimize.search.compile import compile_program
 
 QUICK = CompileSettings(trials=6, demo_sizes=(1,), threads=2)
 TOO_LONG = LMPromptTooLongError(5000, 4096, 100)

@@ -17,8 +17,8 @@ from querywright.metrics.statistics import paired_exact_test
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.save import card, save_compiled
-from querywright.optimize.compile import compile_program
 from querywright.optimize.results import CompileSettings
+from querywright.optimize.search.compile import compile_program
 from querywright.optimize.significance import verdict_on
 from querywright.programs import TECHNIQUES
 

@@ -22,9 +22,9 @@ from querywright.models.engine import LMEngine
 from querywright.models.lm import engine_of
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
-from querywright.optimize.compile import compile_program
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.results import NO_REWRITING, CompileSettings
+from querywright.optimize.search.compile import compile_program
 from querywright.retrieval.types import Hit
 
 JUDGED = CompileSettings("judged_useful", trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)

@@ -8,8 +8,8 @@ import dspy
 
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.optimize.artifacts.save import save_compiled
-from querywright.optimize.compile import compile_program
 from querywright.optimize.results import CompileSettings
+from querywright.optimize.search.compile import compile_program
 
 QUICK = CompileSettings(trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
 MARK = "rewriter:mine@0123456789ab"

@@ -235,7 +235,7 @@ def test_a_service_that_refuses_a_key_is_told_with_the_remedy_in_the_message(art
 
 FORBIDDEN = (
     "optuna", "pandas", "plotly", "torch", "datasets", "sqlalchemy", "scipy", "sklearn", "chromadb", "litellm",
-    "sentence_transformers", "xllamacpp", "querywright.optimize.compile", "querywright.optimize.evaluate",
+    "sentence_transformers", "xllamacpp", "querywright.optimize.search.compile", "querywright.optimize.evaluate",
     "querywright.optimize.study", "querywright.metrics",
 )  # fmt: skip
 IMPORT = "import querywright\nquerywright.load\n"
