@@ -6,7 +6,7 @@ from typing import Any
 
 import griffe
 
-BASES = frozenset({"NamedTuple", "BaseModel", "BaseRetriever", "_Strict"})
+BASES = frozenset({"NamedTuple", "BaseModel", "BaseRetriever", "StrictModel", "SearchSpec"})
 
 
 class RootFolders(griffe.Extension):
