@@ -8,6 +8,9 @@ import os
 import pickle
 import shutil
 import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -159,6 +162,28 @@ def test_damage_is_refused_and_named(own_books, opened_in, damage, message):
     with pytest.raises(CollectionError, match=message) as caught:
         opened_in(own_books)
     assert "querywright index" in str(caught.value)
+
+
+KILLED = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size = 1")  # changed pages reach the file before the end of the transaction
+database.execute("BEGIN IMMEDIATE")
+database.execute("CREATE TABLE unfinished (text)")
+database.executemany("INSERT INTO unfinished VALUES (?)", [("x" * 1000,)] * 2000)
+os._exit(0)
+"""
+
+
+def test_an_index_that_a_killed_process_was_writing_to_is_as_before(own_books, opened_in, hashed):
+    before = opened_in(own_books).search(["query 1"], 5)
+    (database,) = (own_books / "collections" / "books").rglob("chroma.sqlite3")
+    subprocess.run([sys.executable, "-c", KILLED, database], check=True)
+    assert database.with_name("chroma.sqlite3-journal").stat().st_size > 0
+    after = opened_in(own_books)
+    assert ids_and_scores(after.search(["query 1"], 5)[0]) == ids_and_scores(before[0])
+    with closing(sqlite3.connect(database)) as opened:
+        assert opened.execute("SELECT name FROM sqlite_master WHERE name = 'unfinished'").fetchall() == []
 
 
 def test_readers_keep_their_generation_while_a_new_one_is_published(own_books, opened_in, build):

@@ -230,7 +230,8 @@ def _digests(place: Path, names: Iterable[str]) -> dict[str, str]:
     """
     found = file_digests(place, names)
     for name in [one for one in found if one.endswith(DATABASE)]:
-        mode, digest = "mode=ro" if os.access(place / FOLDER, os.W_OK) else "immutable=1", hashlib.sha256()
+        # A process that was killed while it opened the index leaves a journal, and rolling it back is a write.
+        mode, digest = "mode=rw" if os.access(place / FOLDER, os.W_OK) else "immutable=1", hashlib.sha256()
         try:
             with closing(sqlite3.connect(f"{(place / name).absolute().as_uri()}?{mode}", uri=True)) as database:
                 database.text_factory = bytes
