@@ -14,7 +14,7 @@ import pytest
 import querywright as qw
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.study.engine import snapshot
-from querywright.programs import TECHNIQUES, Knob, Predict, Technique
+from querywright.programs import TECHNIQUES, Knob, Predict, Technique, register_technique, technique_class
 from querywright.programs.base import MAX_PASSAGES, TOP_K
 from querywright.retrieval.types import Query
 
@@ -147,6 +147,12 @@ def test_retrievers_by_engine_are_searched(index, lm, questions):
     both = {"dense": index, "bm25": lambda query, k: [one["text"] for one in PASSAGES][:k]}
     found = qw.study(["query2doc"], questions, retriever=both, lm=lm, trials=4, sizes=SIZES, prompts={})
     assert found.search.space["query2doc"].engines == ("dense", "bm25")
+
+
+def test_a_class_that_is_defined_again_replaces_the_earlier_one():
+    again = type("Keywords", (Keywords,), {"__qualname__": Keywords.__qualname__, "__module__": Keywords.__module__})
+    assert [register_technique(one) for one in (Keywords, again)] == ["keywords"] * 2
+    assert technique_class("keywords") is again
 
 
 class Renamed(Keywords):
