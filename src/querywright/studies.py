@@ -366,6 +366,8 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
             name = register_technique(one)
         if name in found:
             raise InputError(f"the technique {name!r} is given twice; give it once")
+        if not isinstance(asked, Mapping):
+            raise InputError(f"techniques.{name} must be a mapping of knobs to their values, but got {asked!r:.80}")
         data = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
         data["knobs"] = {**own, **{key: _values(value) for key, value in data.get("knobs", {}).items()}}
         found[name] = data
