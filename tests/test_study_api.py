@@ -126,6 +126,8 @@ def test_the_whole_way(search, questions, lm, shop):
     found.save("artifacts/best")
     loaded = qw.load("artifacts/best", lm=lm, retriever=shop)
     assert found.save("artifacts/best").digest == loaded.manifest.digest
+    with pytest.raises(QuerywrightError, match="'runner-up' holds another artifact; give another folder"):
+        found.save(found.folder / "artifacts" / "runner-up")
     row = QUESTIONS[0]
     answers = [one(row["question"], options=row["options"]) for one in (found.recommended, loaded)]
     assert answers[0].queries[0].text.startswith("shelf")

@@ -17,9 +17,9 @@ import pandas
 
 from querywright.api import LM, _judges, _keep_writer, _parts, _split, _warn, _workspace
 from querywright.arms import ArmDefaults
-from querywright.errors import ArtifactError, InputError, TechniqueError, unknown
+from querywright.errors import InputError, TechniqueError, unknown
 from querywright.opening import of_mixed, open_experiment
-from querywright.optimize.artifacts.files import ArtifactManifest, read_artifact
+from querywright.optimize.artifacts.files import ArtifactManifest, copy_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.comparison import Comparison
@@ -144,22 +144,7 @@ class Study:
         Raises:
             ArtifactError: The folder holds something else.
         """
-        path, mine = Path(path), read_artifact(self._artifact)
-        if path.exists() and any(path.iterdir()):
-            try:
-                there = read_artifact(path).manifest.digest
-            except ArtifactError:
-                there = None
-            if there == mine.manifest.digest:
-                return mine.manifest
-            if not replace or not (path / "manifest.json").is_file():
-                raise ArtifactError(
-                    f"{path.resolve().name!r} holds something else; give another folder, or replace an artifact there: "
-                    "replace=True"
-                )
-            shutil.rmtree(path)
-        shutil.copytree(self._artifact, path, dirs_exist_ok=True)
-        return mine.manifest
+        return copy_artifact(self._artifact, path, replace=replace)
 
     def __repr__(self) -> str:
         spec = self.snapshot.spec
