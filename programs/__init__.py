@@ -67,7 +67,9 @@ TECHNIQUES: dict[str, type[Technique]] = {
         Filter,
     )
 }
-"""The only list of techniques: the command line, the README's table and the contract tests read it."""
+"""The only list of techniques: the command line, the README's table and the contract tests read it.
+
+``register_technique`` adds a user's technique."""
 
 
 def technique_class(name: str) -> type[Technique]:
@@ -79,6 +81,29 @@ def technique_class(name: str) -> type[Technique]:
     if name not in TECHNIQUES:
         raise TechniqueError(unknown("technique", name, TECHNIQUES))
     return TECHNIQUES[name]
+
+
+def register_technique(technique: Any) -> str:
+    """Make a technique known by its ``NAME``, as the built-in ones are, in this process; return the name.
+
+    Commands, saved artifacts and searches name techniques. A class that was defined again replaces the earlier one.
+
+    Args:
+        technique: The class, a subclass of ``Technique``.
+
+    Raises:
+        TechniqueError: It is not a subclass of ``Technique``, or its name belongs to another technique.
+    """
+    if not (isinstance(technique, type) and issubclass(technique, Technique)):
+        raise TechniqueError(f"a technique is a subclass of querywright.programs.Technique, but got {technique!r:.80}")
+    name = getattr(technique, "NAME", None)
+    if not isinstance(name, str):
+        raise TechniqueError(f"{technique.__name__} has no NAME; give it one")
+    known = TECHNIQUES.get(name, technique)
+    if (known.__module__, known.__qualname__) != (technique.__module__, technique.__qualname__):
+        raise TechniqueError(f"the name {name!r} belongs to {known.__name__}; give {technique.__name__} another NAME")
+    TECHNIQUES[name] = technique
+    return name
 
 
 def make_program(
@@ -165,6 +190,7 @@ __all__ = [
     "make_program",
     "make_reader",
     "parallel",
+    "register_technique",
     "technique_class",
     "use_writer",
 ]

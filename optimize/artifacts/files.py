@@ -193,10 +193,32 @@ def write_artifact(
         files["manifest.json"] = manifest.to_bytes()
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"the program cannot be saved as JSON: {error}") from error
-    target = Path(path).resolve()
+    _put(Path(path).resolve(), files)
+    return manifest
+
+
+def copy_artifact(source: str | Path, path: str | Path, *, replace: bool = False) -> ArtifactManifest:
+    """Copy an artifact to a folder, whole or not at all.
+
+    Args:
+        source: The artifact's folder.
+        path: The folder of the copy.
+        replace: Whether another artifact there is replaced. Default False.
+
+    Raises:
+        ArtifactError: The artifact is damaged, or the folder holds something else or cannot be written.
+    """
+    manifest, target = read_artifact(source).manifest, Path(path).resolve()
+    if not replace and (target / "manifest.json").exists() and read_artifact(target).manifest.digest != manifest.digest:
+        raise ArtifactError(f"{target.name!r} holds another artifact; give another folder, or replace it: replace=True")
+    _put(target, {file.name: file.read_bytes() for file in Path(source).iterdir()})
+    return manifest
+
+
+def _put(target: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of an artifact; an older one at the same place is replaced whole or not at all."""
     with writing(f"the artifact {target.name!r}", "nothing at that place was changed"):
         replace_folder(target, lambda folder: write_all(folder, files), check=_check_replaceable)
-    return manifest
 
 
 def _check_replaceable(target: Path) -> None:

@@ -73,6 +73,7 @@ def run_study(
     home: Path | None = None,
     storage: str | None = None,
     command: str = "",
+    opened: Search | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], object] = _logger.warning,
 ) -> Snapshot:
@@ -89,6 +90,7 @@ def run_study(
         home: The working folder.
         storage: Instead of the one in ``spec``, which is where a password has no place.
         command: What makes the study again, for the report.
+        opened: The search, open, for a study that was given objects. Default: it is opened by the names in ``spec``.
         progress: Called after each question, and every second or so while others are at work.
         tell: Called with what makes a result mean nothing. Default: a warning of the log.
 
@@ -109,10 +111,12 @@ def run_study(
     with open_storage(where, folder, spec.name) as store:
         _settle_spec(store, spec)
         write_spec(kept, folder / SPEC_FILE)  # last, so that what is refused changes nothing
+        if opened is not None:
+            _settle_data(store, opened)  # objects have no names that a file could compare
         if store.attribute(OUTCOME) is None:
             with _workers_beside(workers - 1, folder, where, home):
                 url = where if kind == "postgresql" else None
-                search = open_search(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
+                search = opened or open_search(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
                 search.progress, search.tell = progress, tell
                 _settle_data(store, search)
                 check = partial(_check_trials, store, spec.trials)
@@ -255,14 +259,20 @@ def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -
 def _looker(worker: Worker, store: StudyStorage, spec: StudySpec) -> Callable[..., None]:
     """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
     search, last, most = worker.search, 0.0, spec.budget.calls
+    earlier, start = store.attribute(SPENT, {}), search.total + search.judged
+
+    def made() -> dict[str, Any]:
+        if search.budget is not None:
+            return search.budget.spent._asdict()
+        cost = search.total + search.judged - start  # of this run, which no other worker shares
+        return {name: earlier.get(name, 0) + getattr(cost, name) for name in ("calls", "tokens", "dollars")}
 
     def calls() -> str:
-        made = 0 if search.budget is None else search.budget.spent.calls
-        return f"{made} LM calls{'' if most is None else f' of at most {most}'}"
+        return f"{made()['calls']} LM calls{'' if most is None else f' of at most {most}'}"
 
     def look(force: bool = False) -> None:
         nonlocal last
-        spent = search.budget.spent._asdict() if search.budget is not None else {}
+        spent = made()
         if spent != store.attribute(SPENT):
             store.set_attribute(SPENT, spent)
         if search.progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):

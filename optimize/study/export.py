@@ -36,8 +36,15 @@ def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> 
     Raises:
         InputError: The suffix is another one, or the folder is not there.
     """
+    rows = trial_rows(snapshot, questions=questions)
+    write_table(Path(path), rows)
+    return len(rows)
+
+
+def trial_rows(snapshot: Snapshot, *, questions: bool = False) -> list[dict[str, Any]]:
+    """Return the rows that ``export`` writes."""
     made = _of_questions if questions else _of_trial
-    rows = [
+    return [
         {
             **{name: getattr(one, name) for name in ("number", "state")},
             **{name: getattr(one.arm, name) for name in ("technique", "engine", "prompt", "reader", "writer")},
@@ -46,8 +53,6 @@ def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> 
         for one in snapshot.trials
         for row in made(snapshot, one)
     ]
-    write_table(Path(path), rows)
-    return len(rows)
 
 
 def _of_trial(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:

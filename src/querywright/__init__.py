@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
+    from querywright.studies import Study, study
     from querywright.workspace import Workspace
 
 _HOMES = {
@@ -76,6 +77,7 @@ _HOMES = {
     ),
     "retrieval.chroma": ("ChromaRetriever",),
     "retrieval.index": ("build_collection",),
+    "studies": ("Study", "study"),
     "workspace": ("Workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -84,9 +86,9 @@ __all__ = [
     "HCQR", "QARAG", "QBRAG", "RAG", "ChromaRetriever", "ClosedBook", "Compilation", "CompileSettings",
     "ContrastiveHypotheses", "CorpusSteeredExpansion", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT", "Label",
     "LoadedProgram", "MultiQuery", "Passage", "PlainRetrieval", "Query2Doc", "Question", "RAGFusion", "Rerank",
-    "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits", "StepBackRetrieval", "Workspace", "build_collection",
-    "compare", "compile", "evaluate", "label", "load", "load_sample", "make_program", "read_documents", "read_passages",
-    "read_questions", "resolve_embedder", "resolve_lm", "split_questions",
+    "RewriteRetrieveRead", "RewriteRetrieveSelect", "Splits", "StepBackRetrieval", "Study", "Workspace",
+    "build_collection", "compare", "compile", "evaluate", "label", "load", "load_sample", "make_program",
+    "read_documents", "read_passages", "read_questions", "resolve_embedder", "resolve_lm", "split_questions", "study",
 ]  # fmt: skip
 
 

@@ -394,9 +394,7 @@ def compile(
     if not isinstance(technique, str):
         raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
     technique_class(technique)
-    named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
-    judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
-    parts = _parts(questions)
+    judges, parts = _judges(judge), _parts(questions)
     with shown(progress, "opening retriever and models") as update:
         place = _workspace(lm, home, settings.threads)
         place.check_key()
@@ -409,11 +407,7 @@ def compile(
             ),
         )  # fmt: skip
         asked, read_by, index = experiment.questions, experiment.reader, experiment.retriever
-        if parts is None:
-            splits = split_questions(asked, seed=settings.seed, sizes=sizes)
-        else:
-            left = iter(asked)
-            splits = Splits(*([next(left) for _ in part] for part in parts))
+        splits = _split(asked, parts, settings.seed, sizes)
         if "auto" in settings.objectives:
             auto = _auto(splits, judges, judge_lm is not None, tell)
             settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
@@ -425,10 +419,7 @@ def compile(
             reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
         (program,), (arm,) = experiment.programs.values(), experiment.arms.values()
         writer, ranker, values = program.technique.writer_lm, experiment.reranker, arm.knobs
-        rewriter = rewriter_of(writer)
-        # Its folder is what runs, for its base may lie beside it; the copy is for the program that is saved.
-        if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
-            tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
+        _keep_writer(writer, place, tell)
         asks = None if judge_lm is None else place.another_lm(judge_lm)
         given = given_to(
             splits, settings, index, technique=technique, reader=read_by, lm=place.lm.model, knobs=values,
@@ -463,6 +454,28 @@ def _parts(questions: Any) -> list[list[Question]] | None:
     return [read_questions(questions[name]) for name in ("train", dev, "test")]
 
 
+def _split(
+    asked: Sequence[Question], parts: Sequence[Sequence[Question]] | None, seed: int, sizes: tuple[int, int, int] | None
+) -> Splits:
+    """Return the questions that were read as train, dev and test: in the parts that were given, else by their ids."""
+    if parts is None:
+        return split_questions(asked, seed=seed, sizes=sizes)
+    left = iter(asked)
+    return Splits(*([next(left) for _ in part] for part in parts))
+
+
+def _judges(given: str | Path | SavedJudge | Sequence[str | Path | SavedJudge]) -> list[SavedJudge]:
+    named = [given] if isinstance(given, str | Path | SavedJudge) else given
+    return [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
+
+
+def _keep_writer(writer: dspy.LM | None, place: Workspace, tell: Tell) -> None:
+    """Copy a rewriter to the workspace, for the program that is saved; what runs is its own folder, near its base."""
+    rewriter = rewriter_of(writer)
+    if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
+        tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
+
+
 def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:
     """The objective where none is named: what a judge says where one is given, else what people labelled."""
     if judges or asks:
@@ -488,6 +501,6 @@ def _warn(text: str) -> None:
     """Warn at the line outside this package that called it."""
     frame: FrameType | None = sys._getframe()
     depth = 0
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("querywright."):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("querywright.", "contextlib")):
         frame, depth = frame.f_back, depth + 1
     warnings.warn(text, stacklevel=depth + 1)
