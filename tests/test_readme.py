@@ -50,7 +50,7 @@ def test_its_table_is_that_of_the_command_line():
 
 def test_its_rows_are_those_of_the_results():
     shown = re.search(r"<!-- result -->\n(.*?)<!-- /result -->", README, re.DOTALL)
-    results = (ROOT / "docs" / "results" / "exam-questions.md").read_text(encoding="utf-8")
+    results = (ROOT / "docs" / "results" / "handbook.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in shown.group(1).splitlines()[6:] if line.startswith("| ")]
     assert len(rows) >= 5
     for row in rows:
