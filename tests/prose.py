@@ -5,6 +5,7 @@ Run: python tests/prose.py [FILE ...]
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("*.md", "docs/**/*.md", "docs/llms.txt", "artifacts/README.md")
-CODE: tuple[str, ...] = ()
+CODE = ("src/querywright/cli/*.py",)
 
 RULES = {
     r"no rewriting": "the baseline",
@@ -49,13 +50,26 @@ def findings(text: str) -> Iterator[tuple[int, str, str]]:
             yield text.count("\n", 0, match.start()) + 1, " ".join(match[0].split()), replacement
 
 
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each text of a file with its first line: docstrings and messages of Python, or the whole page."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+        yield from ((node.lineno, node.value) for node in nodes if isinstance(node.value, str))
+    else:
+        yield 1, text
+
+
 def main(names: list[str]) -> int:
     """Print each finding as ``FILE:LINE: "phrase": write replacement``, and return 1 if there is one."""
     paths = [Path(name) for name in names] or sorted(path for one in (*PAGES, *CODE) for path in ROOT.glob(one))
-    found = [(path, *one) for path in paths for one in sorted(findings(path.read_text(encoding="utf-8")))]
-    for path, line, phrase, replacement in found:
-        print(f'{path}:{line}: "{phrase}": write {replacement}')
-    return int(bool(found))
+    found = 0
+    for path in paths:
+        for first, text in texts(path):
+            for line, phrase, replacement in sorted(findings(text)):
+                print(f'{path}:{first + line - 1}: "{phrase}": write {replacement}')
+                found = 1
+    return found
 
 
 if __name__ == "__main__":

@@ -17,3 +17,11 @@ def test_a_bad_line_is_reported_and_a_good_one_passes(tmp_path, capsys):
     assert capsys.readouterr().out == ""
     assert CHECK([str(bad), str(good)]) == 1
     assert capsys.readouterr().out == f'{bad}:3: "held against": write compared with\n'
+
+
+def test_in_python_only_texts_are_checked(tmp_path, capsys):
+    module = tmp_path / "module.py"
+    module.write_text('beside = 1\n\n\ndef run():\n    """Run.\n\n    Beside it, wait.\n    """\n', encoding="utf-8")
+
+    assert CHECK([str(module)]) == 1
+    assert capsys.readouterr().out == f'{module}:7: "Beside": write next to\n'
