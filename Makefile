@@ -81,6 +81,8 @@ PACKAGE := build/package/querywright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=build/package $(BIN)/lint-imports
+	$(BIN)/python tests/prose.py
+	$(BIN)/typos --force-exclude *.md docs/*.md docs/*/*.md docs/llms.txt artifacts/README.md
 
 .mypy: .package
 	$(BIN)/mypy -p querywright

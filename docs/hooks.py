@@ -45,7 +45,7 @@ def knobs() -> str:
         own = [knob for knob in row["knobs"] if (knob["name"], knob["default"]) not in of_all]
         parts += [_knob_table(own)]
     shared = [{"name": one.name, "default": one.default, "range": one.range, "help": one.help} for one in SHARED_KNOBS]
-    parts += ["## Knobs of all", "Every technique with LM stages has these as well.", _knob_table(shared)]
+    parts += ["## Shared knobs", "Every technique with LM stages has these as well.", _knob_table(shared)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -85,11 +85,11 @@ def notebook() -> str:
 
 
 APPLICATIONS: dict[str, tuple[str, ...]] = {
-    "What load gives": (
+    "Results of a loaded program": (
         "optimize.artifacts.loaded.Event",
         "optimize.artifacts.loaded.BatchAnswer",
     ),
-    "Artifacts in other hands": ("optimize.artifacts.verify.verify",),
+    "Verification": ("optimize.artifacts.verify.verify",),
     "Serving": ("serving.settings.ServeSettings", "serving.server.serve", "serving.app.make_app"),
     "Other frameworks": (
         "adapters.dspy.as_module",

@@ -56,7 +56,7 @@ def table_rows(evaluations: Sequence[Evaluation], *, brief: bool = False, timed:
     if brief:
         counts = len({len(one.rows) for one in evaluations}) > 1
         left_out = {"LM calls made", "seconds", *(() if counts else ("n",)), *(() if timed else ("p50 / p95 s",))}
-        called = {"LM calls / question": "calls a question"}
+        called = {"LM calls / question": "calls per question"}
         rows = table_rows(evaluations)
         return [{called.get(name, name): text for name, text in row.items() if name not in left_out} for row in rows]
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))

@@ -18,7 +18,7 @@ from querywright.programs import TECHNIQUES, Knob, Predict, Technique, register_
 from querywright.programs.base import MAX_PASSAGES, TOP_K
 from querywright.retrieval.types import Query
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*too few to show", "ignore:no rewriting has .* 100 on dev")
+pytestmark = pytest.mark.filterwarnings("ignore:.*too few to show", "ignore:the baseline has .* 100 on dev")
 TINY = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))
 PASSAGES = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TINY["TOPICS"].items()]
 QUESTIONS = TINY["question_rows"](6)
@@ -116,7 +116,7 @@ def test_the_whole_way(search, questions, lm, shop):
     assert found.verdict == "gain"
     assert found.sentence in found._repr_html_()
     assert repr(found).startswith("Study('study', 8 trials, gain: ")
-    assert found.compared.baseline == "no rewriting"
+    assert found.compared.baseline == "baseline"
 
     assert isinstance(found.optuna, optuna.Study)
     assert [one.number for one in found.optuna.best_trials]

@@ -104,7 +104,7 @@ def test_no_failure_of_a_service_is_scored(attack, times, remote, share):
         scored = row.scores["accuracy"]
         held = scored == 1.0 if row.failure is None else (row.failure, scored == scored) == ("lm", False)
         attack.tried("a failure of the service is never scored", held, row)
-        attack.tried("an answer is of its own question", row.answer in (None, f"right {row.id[1:]}"), row)
+        attack.tried("an answer belongs to its question", row.answer in (None, f"right {row.id[1:]}"), row)
     kept = open_store().count("lm")
     attack.tried("no failure is kept", kept <= times(200), kept)
 
@@ -179,7 +179,7 @@ def test_a_server_that_lies_about_tokens_gives_no_budget_back(attack, remote, us
     spent, total = budget.spent, engine_of(lm).ledger.total
     held = spent.calls == 1 and spent.tokens >= 0 and min(total.input_tokens, total.output_tokens) >= 0
     attack.tried("a lie about tokens lowers no count", held, (usage, spent, total))
-    attack.tried("a lie about tokens is no bug", failed is None or isinstance(failed, LMError), failed)
+    attack.tried("a lie about tokens is not a bug", failed is None or isinstance(failed, LMError), failed)
 
 
 def test_a_name_that_is_looked_up_for_ever_ends_an_attempt_in_time(attack, remote, monkeypatch):

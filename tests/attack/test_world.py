@@ -34,7 +34,7 @@ page = runpy.run_path(str(ROOT / "tests" / "serving" / "test_page.py"))["page"]
 OPTIMIZE = runpy.run_path(str(ROOT / "tests" / "optimize" / "conftest.py"))
 globals().update({name: OPTIMIZE[name] for name in ("make_lm", "make_engine", "make_world")})
 
-FULL = "on a full or read-only disk a command ends in words, and goes on once there is room"
+FULL = "on a full or read-only disk a command ends with a message, and resumes once there is room"
 CLOCK = "a clock that jumps changes neither scores nor spends a budget"
 SEED = "the same seed gives the same artifact, whatever the threads"
 LEVEL = "memory, threads and files stay level over a long run"

@@ -70,7 +70,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
         ["compile", "plain", "--data", questions, "--out", "x"],
         ["judge", "label", "plain", "--data", questions, "--out", "x.jsonl"],
     ):
-        assert "name what is searched: --collection NAME, or --retriever MODULE:FUNCTION" in wrong(*command)
+        assert "name a collection or a retriever: --collection NAME, or --retriever MODULE:FUNCTION" in wrong(*command)
 
 
 def test_a_study_of_a_chroma_of_ones_own(ok, shelf, study_file, tmp_path):
@@ -107,11 +107,11 @@ def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages
     assert ([one["id"] for one in shown["first"]], shown["passages"]) == (["p-cuff", "p-feet"], 6)
     assert "(known: other, tiny)" in wrong("collections", "show", "none")
     assert "there is no collection 'none'" in wrong("collections", "delete", "none", "--yes")
-    assert "nobody can be asked here whether tiny is to go; say so: --yes" in wrong("collections", "delete", "tiny")
+    assert "tiny is deleted only with --yes if there is no terminal to ask on" in wrong("collections", "delete", "tiny")
     stdin = type("Terminal", (), {"isatty": lambda self: True, "readline": lambda self: self.said})()
     monkeypatch.setattr(collections.sys, "stdin", stdin)
     stdin.said = "n\n"
-    assert "tiny stays as it is" in wrong("collections", "delete", "tiny")
+    assert "tiny is not deleted" in wrong("collections", "delete", "tiny")
     stdin.said = "y\n"
     assert "6 passages are deleted" in cli("collections", "delete", "tiny").err
     assert ok("collections", "delete", "other", "--yes", "--json").data == {"deleted": "other"}

@@ -69,7 +69,7 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
         assert numbers[place] == sum(numbers) > 0
     flat = " ".join(done.out.split())
     for said in (
-        "47 judgements of 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
+        "47 judgments of 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
         "judge usefulness_without_answer by openai/scripted: kappa 1.00 [1.00, 1.00], agreement 100 %",
         "against people on 12 questions (n = 47; 1 unreadable)",
     ):  # fmt: skip

@@ -218,7 +218,7 @@ def test_ctrl_c_ends_with_130_and_the_next_run_goes_on(ok, questions, server):
     go.set()
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "stopped; what was answered so far is kept: the same command goes on from there"
+    assert err.splitlines()[-1] == "stopped; finished answers are cached: run the same command again to resume"
     before = len(server.requests)
     (arm,) = ok(*command[3:]).data["arms"]
     assert arm["n"] == 10

@@ -21,8 +21,8 @@ def test_it_is_compiled_from_the_recording_and_asks_the_embedded_model_at_the_en
     tables = out.split("test, the same 40 questions")[1]
     rows = {line.split()[0]: line.split() for line in tables.splitlines() if line[:1].isalpha() and "[" in line}
     assert float(rows["rrs"][1]) > float(rows["rrr"][1]) > float(rows["plain"][1])
-    assert "asked of embedded:SmolLM2-135M-Instruct now" in out
-    assert "next, your own data:\n  querywright index mine passages.jsonl\n" in out
+    assert "answered by embedded:SmolLM2-135M-Instruct now" in out
+    assert "next, your data:\n  querywright index mine passages.jsonl\n" in out
     assert load("artifacts/shown", verify=True).manifest.lm == PACKAGED
 
 

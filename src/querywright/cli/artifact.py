@@ -20,7 +20,7 @@ from querywright.cli.show import emit, one_line, progress, say, show_facts, show
 ArtifactFolder = Annotated[Path, Parameter(help="The folder that querywright compile wrote.")]
 
 DIFFERS = 2
-"""Exit status of a check that did not go well: what was given is not what it should be."""
+"""Exit status of a failed check."""
 
 FACTS = {
     "technique": "technique", "reader": "reader", "lm": "LM", "collection": "collection", "engine": "engine",
@@ -117,7 +117,7 @@ def _show_checks(checks: Sequence[Any]) -> None:
 
 
 def _value(value: Any) -> str:
-    """A value of a manifest, JSON where it is no text."""
+    """Return a value of a manifest as text: a text unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -47,10 +47,10 @@ def ask(
         question: The question.
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
-        technique: Or a technique as it is written.
+        technique: Ask an untuned technique instead of an artifact.
         history: A turn of the conversation before the question, the earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
-        trace: Show what was asked and searched, step by step.
+        trace: Show the LM calls and searches of each step.
         prompts: Show the prompt and the answer of each LM call as they were.
     """
     from querywright.models.transcript import Transcript
@@ -160,7 +160,7 @@ def _show(found: Any, trace: bool, asked: Sequence[Exchange]) -> None:
 
 
 def _show_steps(steps: Iterable[Record]) -> None:
-    """What was asked and searched, one number a stage; steps side by side share it."""
+    """Return the LM calls and searches with the number of their stage; parallel steps share a number."""
     for step in steps:
         say(f"{step.stage}. {step.kind}: {step.name}" + (f" ({step.lm})" if step.lm else ""), style="dim")
         for line in _told(step):

@@ -26,12 +26,12 @@ def check_file(target: Path, option: str, *, parents: bool = False) -> None:
         raise InputError(f"there is no folder {os.fspath(target.parent)!r} for {option} {target.name}; make it first")
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{target.name!r} cannot be written; give another file with {option}")
-    if os.path.isfile(target) or not os.path.exists(target):  # a device or a pipe has no room of its own
+    if os.path.isfile(target) or not os.path.exists(target):  # a device or a pipe has no disk
         check_place(target, option)
 
 
 def check_place(target: Path, option: str) -> None:
-    """Raise when nothing can be written beside a file or folder, or in the nearest folder above that is there."""
+    """Raise if the nearest existing folder above a file or folder is not writable."""
     folder = next(one for one in target.absolute().parents if os.path.exists(one))
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InputError(

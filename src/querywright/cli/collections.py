@@ -19,12 +19,12 @@ collections_app = opt.make_app("collections", "List, show and delete collections
 
 @collections_app.command(name="list")
 def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output()) -> None:
-    """List the collections of the working folder, or of a Chroma of your own.
+    """List the collections of the workspace, or of your Chroma.
 
     Example: querywright collections list
 
     Args:
-        place: Another working folder, or a Chroma of your own: FOLDER or http://HOST:PORT.
+        place: Another workspace, or your Chroma: FOLDER or http://HOST:PORT.
     """
     from querywright.retrieval.addresses import collections_at
     from querywright.retrieval.collection import list_collections
@@ -33,7 +33,7 @@ def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output
     if place is not None and ("://" in place or (home / "chroma.sqlite3").is_file()):
         rows: list[dict[str, Any]] = [{"collection": name, "passages": n} for name, n in collections_at(place).items()]
     elif not home.is_dir():
-        raise InputError(f"there is no folder {place!r}; name a working folder, or that of a Chroma of your own")
+        raise InputError(f"there is no folder {place!r}; name the folder of a workspace or of your Chroma")
     else:
         rows = [_facts(name, home) for name in list_collections(home)]
 
@@ -54,8 +54,8 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
     Example: querywright collections show mine
 
     Args:
-        collection: Its name, or a Chroma of your own: FOLDER#NAME or http://HOST:PORT#NAME.
-        passages: How many of its passages are shown.
+        collection: Its name, or a collection of your Chroma: FOLDER#NAME or http://HOST:PORT#NAME.
+        passages: Number of passages to show.
     """
     from querywright.retrieval.addresses import is_address, open_collection
     from querywright.retrieval.chroma import passages_of
@@ -110,10 +110,10 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
         raise no_collection(collection, output.folder)
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"nobody can be asked here whether {collection} is to go; say so: --yes")
+            raise InputError(f"{collection} is deleted only with --yes if there is no terminal to ask on")
         note(f"{collection}: {_facts(collection, output.folder)['passages']} passages are deleted. Yes? [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise InputError(f"{collection} stays as it is")
+            raise InputError(f"{collection} is not deleted")
     delete_collection(collection, output.folder)
     emit(output.as_json, {"deleted": collection}, lambda: say(f"{collection} is deleted"))
 

@@ -1,4 +1,4 @@
-"""``querywright compile``: tune a technique on labelled questions and save what won."""
+"""``querywright compile``: tune a technique on labeled questions and save the winner."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def compile_command(
 
     Args:
         technique: A name that querywright techniques lists.
-        save_to: Where the artifact is written. The same command again goes on; another program there is refused.
-        replace: Unless this says that it goes.
+        save_to: Folder of the artifact. The same command again resumes; a folder with another program is refused.
+        replace: Replace a program that is already in the folder.
         sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
-            auto: judged_useful where --judge-lm is given, or that of --judge, else decision_useful where evidence is
-            labelled, else accuracy. Repeatable, costs (lm_calls, tokens, seconds) too: the first decides.
+            auto: judged_useful if --judge-lm is given, or the metric of --judge; else decision_useful if evidence is
+            labeled, else accuracy. Repeatable, costs (lm_calls, tokens, seconds) too: the first decides.
         teleprompter: What makes the prompts; an unknown name lists all.
         argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
@@ -92,7 +92,7 @@ def compile_command(
 def compile_and_show(
     technique: str, questions: Any, save_to: Path, output: opt.Results, *, replace: bool, **given: Any
 ) -> Workspace:
-    """Compile, save, show and log; what was found is also shown when it could not be saved. Gives where it was done."""
+    """Compile, save, show and log, and return the workspace. Show the results even if saving fails."""
     from querywright.api import compile as compiled
 
     logged = tracking(output.log)

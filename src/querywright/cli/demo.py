@@ -32,9 +32,9 @@ NEXT = (
     "querywright compare plain hcqr --data q.jsonl --collection mine --out results",
     "querywright compile hcqr --data q.jsonl --collection mine --out artifacts/mine",
 )
-"""The main job with data of one's own; --lm names a large LM."""
+"""Commands for the user's data; --lm names a large LM."""
 SHORT = 12
-"""Questions of the part that is asked of the embedded model."""
+"""Number of questions that the embedded model answers."""
 
 
 def demo(
@@ -82,7 +82,7 @@ def demo(
     _ask(save_to, splits.test[0], workspace)
     if recorded:
         _embedded(splits.test[:SHORT], workspace.home, run)
-    say("next, your own data:", style="bold")
+    say("next, your data:", style="bold")
     for line in NEXT:
         say(line, indent=2)
 
@@ -122,12 +122,12 @@ def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
 
 
 def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
-    """A few questions asked of the embedded model now: all of it runs without a recording, and what that is worth."""
+    """Compare two arms on a few questions with the embedded model, without a recording, and print the table."""
     began = time.monotonic()
     place = opt.LMOptions().open(home)
     found = _compared(("plain", "hcqr"), questions, place, run, lm=place.lm)
     show_table(
-        f"{len(questions)} of these questions, asked of {place.lm.model} now ({time.monotonic() - began:.0f} s)",
+        f"{len(questions)} of these questions, answered by {place.lm.model} now ({time.monotonic() - began:.0f} s)",
         [_row(one) for one in found.arms],
         notes=["135 million parameters do not rewrite: querywright demo --live compiles with this model, and says so"],
     )

@@ -1,4 +1,4 @@
-"""``querywright evaluate`` and ``querywright compare``: arms side by side on the same labelled questions."""
+"""``querywright evaluate`` and ``querywright compare``: arms side by side on the same labeled questions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The questions, how arms search and read, the models beside the LM, and the judges."""
+    """Questions, search, reader, models other than the LM, and judges."""
 
     data: opt.DataOptions
 
@@ -75,14 +75,14 @@ class Options:
 
 
 def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | None = None) -> None:
-    """Evaluate arms on the same questions, each held against plain (else the first).
+    """Evaluate arms on the same questions, and compare each with plain (else the first).
 
     Example: querywright evaluate plain hcqr --data questions.jsonl --collection textbooks --limit 40
 
     Args:
         arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: closed_book, plain
-            and, where there are options, hcqr.
-        rows: Write every question's result here, JSON lines.
+            and, if the questions have options, hcqr.
+        rows: File for every question's result, JSON lines.
     """
     if rows is not None:
         check_file(rows, "--rows")
@@ -104,18 +104,18 @@ def compare_command(
     save_to: opt.OutFolder,
     baseline: Annotated[str, Parameter(metavar="ARM")] = "plain",
 ) -> None:
-    """Evaluate arms beside a baseline, tell where answers are lost, and write every question's result and a report.
+    """Compare arms with a baseline, show where answers are lost, and write every question's result and a report.
 
-    Closed book and oracle evidence stand beside them where they can. A run that was ended goes on with the same
-    command: its answers are in the store. Other arms, on the same questions and with the same options, join those that
-    the folder holds.
+    Closed book and oracle evidence run too if there are a reader and evidence. Run the same command again to resume an
+    interrupted run; finished answers are cached. Other arms on the same questions and with the same options are added
+    to the arms in the folder.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 
     Args:
         arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts.
-        save_to: Where results and report are written.
-        baseline: What every arm is held against; added if it is not named.
+        save_to: Folder for the results and the report.
+        baseline: The arm that every other arm is compared with; added if it is not named.
     """
     from querywright.arms import spelled
     from querywright.optimize.comparison import REPORT, ROWS, SUMMARY

@@ -50,7 +50,7 @@ def index(
         chunk_size: Words of a passage at most, where documents are split. Default: 150.
         chunk_overlap: Words at most that a passage repeats of the one before. Default: 20.
         prune: Remove passages that are not in the source.
-        workers: Embed in so many processes of Ray, which need the extra of that name. Default: in this one.
+        workers: Processes of Ray that embed, which need the extra ray. Default: only this process.
     """
     from querywright.retrieval.collection import collection_folder
     from querywright.retrieval.index import read_into

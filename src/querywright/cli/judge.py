@@ -32,10 +32,10 @@ judge_app = opt.make_app("judge", "Label what arms find, hold a judge against pe
 @Parameter(name="*", group="Data")
 @dataclass(frozen=True)
 class CaseOptions:
-    """The cases that people labelled.
+    """Cases that people labeled.
 
     Args:
-        source: Cases labelled by people: a file with question, passage and label, or a folder with corpus.jsonl and
+        source: Cases labeled by people: a file with question, passage and label, or a folder with corpus.jsonl and
             questions.jsonl (judged: label by passage id).
         limit: Keep the first N questions.
         per_question: Keep at most K cases of each question, always the same ones, chosen by a hash. Default: all.
@@ -117,7 +117,7 @@ def label_command(
 
     Args:
         arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: plain.
-        save_to: .jsonl, .csv or .qrels; goes on with one that is there.
+        save_to: File of labels: .jsonl, .csv or .qrels. Labels in an existing file stay.
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
     """
@@ -174,13 +174,13 @@ def calibrate_command(
     save_to: OutPath | None = None,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Say how far a judge agrees with people.
+    """Measure how far a judge agrees with people.
 
     Grades from 1 to 4 are read as LiveQA gives them: for usefulness 4 is ENTAILED, 3 USEFUL, 1 and 2 NOT_USEFUL; for
-    answerability 4 is complete, 3 partial, 1 and 2 none. Where no right answer is given, usefulness is judged without.
-    Intervals come from resampling questions. Where cases name the systems that found a passage or gave an answer
-    (arms), the order that the judge gives them is held against people's (Kendall's tau), since that is what tuning
-    uses. Where two people labelled cases (second_label), how far they agree stands beside the judge.
+    answerability 4 is complete, 3 partial, 1 and 2 none. Without a right answer, usefulness is judged without it.
+    Intervals come from resampling questions. If cases name the systems that found a passage or gave an answer
+    (arms), the order that the judge gives them is compared with people's (Kendall's tau), since that is what tuning
+    uses. If two people labeled cases (second_label), their agreement is shown next to the judge's.
 
     Example: querywright judge calibrate usefulness --data liveqa-med --per-question 8
 
@@ -210,7 +210,7 @@ def compile_judge_command(
     save_to: OutPath,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Give a judge demonstrations labelled by people, if they bring it nearer to people.
+    """Give a judge demonstrations labeled by people, if they improve its agreement with people.
 
     They are taken from a quarter of the questions and chosen on another; the other half says what they are worth.
     With --per-question fewer cases are judged; demonstrations are taken from all.
@@ -252,7 +252,7 @@ def _show_calibration(data: str, found: Calibration, workspace: Workspace, file:
         for label, row in zip(found.labels, found.table, strict=True)
     ]
     left = f"{found.unreadable} unreadable, {found.failed} failed" if found.unreadable or found.failed else "all read"
-    show_table(f"{Path(data).name}: {found.n} judgements of {found.questions} questions, {left}", rows)
+    show_table(f"{Path(data).name}: {found.n} judgments of {found.questions} questions, {left}", rows)
     between = {"second person": found.between_people} if found.between_people else {}
     _show_figures("agreement with people, 95 % interval", {"value": found.figures, **between})
     if found.graded:

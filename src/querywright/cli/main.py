@@ -36,7 +36,7 @@ from querywright.cli.view import view
 from querywright.errors import BudgetError, InputError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
-INTERRUPTED_LINE = "stopped; what was answered so far is kept: the same command goes on from there"
+INTERRUPTED_LINE = "stopped; finished answers are cached: run the same command again to resume"
 GRACE_SECONDS = 5.0
 OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
 """Options that have another name than the argument in Python."""
@@ -153,8 +153,8 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
         )
     if isinstance(error, OSError) and error.errno in _NO_ROOM_OR_RIGHT:
         return STOPPED, (
-            f"failed: {error.strerror}: {error.filename or 'a file of the working folder'}; make room or make it "
-            "writable; what was answered so far is kept"
+            f"failed: {error.strerror}: {error.filename or 'a file of the workspace'}; make room or make it "
+            "writable; finished answers are cached"
         )
     from dspy.utils.exceptions import LMError
 

@@ -41,7 +41,7 @@ def checked(look: str) -> Parameter:
 
 
 DEFAULTS = Parameter(negative=())
-"""No option has a ``--no-`` of its own."""
+"""No option has a ``--no-`` form."""
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 Name = Annotated[str, Parameter(metavar="NAME")]
@@ -95,7 +95,7 @@ Questions = Annotated[
     Parameter(
         name="--data",
         metavar="QUESTIONS",
-        help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, sample-hard, or "
+        help="A file or folder of labeled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, sample-hard, or "
         f"hf:NAME: a dataset of the hub, or {names_of('questions')}.",
     ),
 ]
@@ -110,7 +110,7 @@ def make_app(name: str, help: str, **settings: Any) -> App:
 
 
 def chosen(group: Any) -> dict[str, Any]:
-    """The options of a group that are not as they come, as plain data by name, but for those of ``_OF_A_RUN``."""
+    """Return the options of a group that differ from their defaults, by name, without those in ``_OF_A_RUN``."""
     found: dict[str, Any] = {}
     for one in fields(group):
         value = getattr(group, one.name)
@@ -148,7 +148,7 @@ class LMOptions:
         api_base: Address of an OpenAI-compatible server.
         api_key_env: Environment variable that holds the key.
         max_calls: Stop after N LM calls.
-        timeout: Seconds of an attempt at an LM elsewhere, to the end of its answer; up to a week. Default: 60.
+        timeout: Seconds per attempt at a remote LM, to the end of its answer; up to a week. Default: 60.
         max_unreadable: Share of its answers that may be unreadable, 0 to less than 1. Default: 0.3.
         max_tokens: Tokens of a remote LM's answer at most, thinking included. Default: 1000, or 16000 for OpenAI's
             reasoning models.
@@ -164,7 +164,7 @@ class LMOptions:
 
     @property
     def limits(self) -> Limits:
-        """How patient it is asked, and every LM beside it."""
+        """The limits of calls to this LM and to every other LM of the command."""
         from querywright.models.circuit_breaker import Limits
 
         return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable, max_tokens=self.max_tokens)
@@ -180,9 +180,9 @@ class LMOptions:
     def open(
         self, home: Path | None, threads: int | None = None, *, keeps: bool = True, asks: bool = True
     ) -> Workspace:
-        """Open the working folder with this LM; one that cannot be written only where nothing must be kept.
+        """Open the workspace with this LM; a read-only workspace only if nothing must be kept.
 
-        Where the LM is not asked it needs no key.
+        If the LM is not asked, it needs no key.
         """
         given = {**self.given, "limits": replace(self.limits, at_once=threads)}
         return Workspace.open(home, **given, keeps=keeps, asks=asks)
@@ -192,9 +192,9 @@ class LMOptions:
         return workspace.another_lm(self.lm or "embedded", api_base=self.api_base, api_key=api_key(self.api_key_env))
 
     def for_artifact(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
-        """The LM that an artifact is asked with; None for its own, where nothing was said.
+        """Return the LM for an artifact; None for the artifact's LM if no option names another.
 
-        An address, a key or a limit alone is for the artifact's own, whose folder is read where it must be known.
+        An address, a key or a limit alone applies to the artifact's LM, and the artifact is read to find its name.
         """
         from querywright.optimize.artifacts.files import read_artifact
         from querywright.optimize.artifacts.load import own_lm
@@ -252,7 +252,7 @@ class JudgeLM:
     judge_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> LMOptions | None:
-        """The LM of the judges; None where it is that of the rest."""
+        """Return the LM of the judges; None if they use the same LM as the rest."""
         elsewhere = bool(self.judge_api_base or self.judge_api_key_env)
         if self.judge_lm is None and elsewhere:
             raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
@@ -261,7 +261,7 @@ class JudgeLM:
         return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
 
     def open(self, workspace: Workspace, lm: LMOptions) -> Any:
-        """Return the LM of the judges, which may be that of the workspace; None if it was not named."""
+        """Return the LM of the judges, which may be the LM of the workspace; None if it was not named."""
         other = self.beside(lm)
         if other is None:
             return None if self.judge_lm is None else workspace.lm
@@ -282,7 +282,7 @@ class Judges(JudgeLM):
 
 @dataclass(frozen=True)
 class Judging(Judges):
-    """Judges, their LM, and what they hold answers against.
+    """Judges, their LM, and the guidelines for answers.
 
     Args:
         guidelines: Points that answers are compared with, for --judge coverage.
@@ -350,7 +350,7 @@ class Helpers:
     writer: WriterLM = WriterLM()
 
     def given(self, lm: LMOptions) -> dict[str, Any]:
-        """As programs are given them beside this LM."""
+        """Return the arguments of a program that uses this LM."""
         return {"reranker": self.reranker, "writer_lm": self.writer.beside(lm)}
 
 
@@ -388,13 +388,13 @@ class SearchOptions:
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
 class SearchSource:
-    """What is searched.
+    """The collection or retriever to search.
 
     Args:
-        collection: The collection that is searched: its name, or a Chroma of your own: FOLDER#NAME or
-            http://HOST:PORT#NAME. For an artifact: in place of its own.
-        retriever: MODULE:FUNCTION, which gives what is searched, in place of a collection.
-        where: Search passages with this metadata alone, such as '{"topic": "heart"}' (Chroma's filters).
+        collection: The collection to search: its name, or a collection of your Chroma: FOLDER#NAME or
+            http://HOST:PORT#NAME. For an artifact: replaces the artifact's collection.
+        retriever: MODULE:FUNCTION, which returns the retriever, instead of a collection.
+        where: Search only passages with this metadata, such as '{"topic": "heart"}' (Chroma's filters).
     """
 
     collection: Name | None = None
@@ -426,9 +426,9 @@ class Searching(SearchOptions):
     helpers: Helpers = Helpers()
 
     def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:
-        """As arms are given it beside this LM; where it is needed, something must be named that is searched."""
+        """Return the arguments of arms that use this LM; raise if a search is needed and nothing to search is named."""
         if needed and self.searched.collection is None and self.searched.retriever is None:
-            raise InputError("name what is searched: --collection NAME, or --retriever MODULE:FUNCTION")
+            raise InputError("name a collection or a retriever: --collection NAME, or --retriever MODULE:FUNCTION")
         return {**self.searched.given, **self.helpers.given(lm), "embedder": self.embedder, "knobs": self.knobs}
 
 
@@ -439,7 +439,7 @@ class ArmOptions(Searching):
     Args:
         engine: dense, bm25, hybrid (both), questions or expanded.
         max_passages: Passages shown to the reader at most, in every arm that names no other number.
-        metric: Repeatable. Default: accuracy, and by evidence where it is labelled.
+        metric: Repeatable. Default: accuracy, and metrics of evidence if the questions have labels.
     """
 
     max_passages: Count = 5
@@ -451,11 +451,11 @@ class ArmOptions(Searching):
 @Parameter(name="*", group="Run")
 @dataclass(frozen=True)
 class Threads:
-    """How much is done at a time.
+    """Work that runs in parallel.
 
     Args:
-        threads: Questions (or passages, or cases) under way at a time, and calls of an LM elsewhere. Default: 4, and
-            as many as the server of an LM elsewhere takes.
+        threads: Questions (or passages, or cases) that run at a time, and parallel calls to a remote LM. Default: 4,
+            and as many calls as the server of a remote LM takes.
     """
 
     threads: Count | None = None
@@ -482,20 +482,20 @@ class Home:
     """Where the command works.
 
     Args:
-        home: Working folder. Default: $QUERYWRIGHT_HOME, or .querywright here.
+        home: Folder of the workspace. Default: $QUERYWRIGHT_HOME, or .querywright here.
     """
 
     home: Folder | None = None
 
     @property
     def folder(self) -> Path:
-        """The working folder."""
+        """The folder of the workspace."""
         from querywright.home import home
 
         return home(self.home)
 
     def embedder(self, name: str) -> Any:
-        """An embedder whose vectors are kept in the working folder."""
+        """Return an embedder that caches its vectors in the workspace."""
         from querywright.models.embedder import resolve_embedder
         from querywright.models.store import open_store
 
@@ -527,5 +527,5 @@ class Work:
     output: Output = Output()
 
     def open(self) -> Workspace:
-        """Open the working folder with the LM."""
+        """Open the workspace with the LM."""
         return self.lm.open(self.output.home, self.run.threads)

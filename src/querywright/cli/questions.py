@@ -1,6 +1,6 @@
 """``querywright questions``: questions written for the passages of a collection, which a search goes through.
 
-``querywright testset`` writes labelled questions for a collection, and questions to test such an index with.
+``querywright testset`` writes labeled questions for a collection, and questions to test such an index with.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN = 10
 
 questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and look at them.")
 testset_app = opt.make_app(
-    "testset", "Write labelled questions for a collection, or to test an index of questions with."
+    "testset", "Write labeled questions for a collection, or to test an index of questions with."
 )
 
 
@@ -52,11 +52,10 @@ def build(
 
     Args:
         collection: Name of a collection that was built.
-        num_questions: Questions a passage at most.
-        batch_size: Questions asked for in one call.
+        num_questions: Questions per passage at most.
+        batch_size: Questions requested in one call.
         limit: For a trial: only the first N passages, by id.
-        workers: Write in so many processes of Ray, which need the extra of that name; each has its own --threads.
-            Default: in this one.
+        workers: Processes of Ray, which need the extra ray; --threads applies to each. Default: only this process.
     """
     from querywright.models.lm import engine_of
     from querywright.optimize.question_build import build_questions
@@ -133,11 +132,11 @@ def fill(
     embedder: opt.Embedder = "embedded",
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Find the passages that answer a question beside the one it was written for: judge similar pairs, complete others.
+    """Find more passages that answer a question than the one it was written for: judge similar pairs, complete others.
 
-    What is found replaces what an earlier fill stored, also where that was more.
-    A completion that does not predict held-out judgements better than their mean does is refused, and only what was
-    judged is stored. The same fill again costs nothing.
+    The results replace the results of an earlier fill, even if those were more.
+    A completion that does not predict held-out judgments better than their mean is refused, and only the judged pairs
+    are stored. The same fill again costs nothing.
 
     Example: querywright questions fill textbooks --percentile 99.5 --most 5000
 
@@ -145,7 +144,7 @@ def fill(
         collection: The collection whose questions were written.
         threshold: Judge pairs of at least this cosine similarity.
         percentile: Judge pairs above this percentile of similarity, such as 99.5.
-        most: At most N judgements, the most similar pairs first.
+        most: At most N judgments, the most similar pairs first.
         complete: Complete the pairs that are not judged, at low rank.
         cut: Store completed pairs of this value or more.
         seed: Of what is drawn, and of the completion.
@@ -194,9 +193,9 @@ def import_(
     embedder: opt.Embedder = "embedded",
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Make the questions of a Parquet file those of its passages.
+    """Replace the questions of passages with the questions of a Parquet file.
 
-    Of a passage that has rows, questions that are gone are removed and new ones are added; without a label they count
+    If a passage has rows, its missing questions are removed and new ones are added; without a label they count
     as complete. Passages without a row keep their questions. All rows are checked before anything is changed. A build
     leaves edited passages unchanged until their text changes.
 
@@ -233,20 +232,20 @@ def make_command(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Write a first labelled question set: questions with their answers, and the passages that give them.
+    """Write a first labeled question set: questions with their answers, and the passages that contain the answers.
 
-    A question is kept where its answer stands in its passages, and an LM that reads gives it from them, but neither
-    without them nor, of two passages, from one alone. All of it is synthetic: read it before a result rests on it. At
-    most five passages are asked of for a question that is wanted.
+    A question is kept if its answer is in its passages, and an LM that reads them gives this answer, but not
+    without them, and not from one of two passages alone. The set is synthetic: read it before you rely on a result. At
+    most five passages are tried per question.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
 
     Args:
         collection: Name of a collection that was built.
-        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
+        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
         number: Questions at most.
-        two_passage: Share of them that take two passages.
-        seed: Of the order in which passages are asked of.
+        two_passage: Share of questions that need two passages.
+        seed: Seed of the order of passages.
     """
     _make_set("make", collection, save_to, judge, work, number=number, two_passage=two_passage, seed=seed)
 
@@ -270,9 +269,9 @@ def rephrase_command(
 
     Args:
         collection: A collection with an index of questions.
-        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
+        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
         number: Questions in the set.
-        seed: Of the order in which questions are asked for.
+        seed: Seed of the order of questions.
     """
     _make_set("rephrase", collection, save_to, None, work, number=number, seed=seed)
 
@@ -297,9 +296,9 @@ def out_of_distribution_command(
 
     Args:
         collection: A collection with an index of questions.
-        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
-        number: Questions at most. Default: one a passage.
-        seed: Of the order in which questions are asked for.
+        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
+        number: Questions at most. Default: one per passage.
+        seed: Seed of the order of questions.
     """
     _make_set("out-of-distribution", collection, save_to, judge, work, number=number, seed=seed)
 

@@ -19,9 +19,9 @@ def write(
     label: opt.Name = "",
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Write all answers of an LM that the working folder keeps.
+    """Write all answers of an LM that are cached in the workspace.
 
-    To record one run alone, give that run a --home of its own; answered from a recording, it keeps just what it used.
+    To record only one run, run it with a separate --home. A replayed run caches only the answers that it used.
 
     Example: querywright recording write tests/answers.jsonl.gz --home build/recorded
 

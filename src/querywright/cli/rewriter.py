@@ -145,8 +145,8 @@ def collect_command(
 ) -> None:
     """Collect rewrites of train questions for rewriter train --pairs FILE.
 
-    The labelled evidence of the questions writes the rewrites, without an LM. The train questions are those of rewriter
-    train with the same --seed and --sizes.
+    The rewrites are made from the labeled evidence of the questions, without an LM. The train questions are the same as
+    in rewriter train with the same --seed and --sizes.
 
     Example: querywright rewriter collect rrr --data questions.jsonl --collection mine --out pairs.jsonl
 

@@ -69,7 +69,7 @@ def note(text: str, *, style: str = "") -> None:
 
 
 def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False) -> None:
-    """Print values by name, a line each; what stands in a mapping or a list of mappings is set in below its name.
+    """Print values by name, one per line; a mapping or a list of mappings is indented below its name.
 
     Where a value takes more lines, those stand deeper than its name, so that none of them passes for one of ours. A
     value keeps its own lines only where that is wanted.
@@ -124,7 +124,7 @@ def show_scores(
     said = ["answers are replayed from the recording: no latency is shown"] if recorded else [replayed(arms)]
     asked = any(one.cost.asked for one in arms)
     rows: Rows = _filled(table_rows(arms, brief=not verbose, timed=not recorded))
-    for name in () if verbose else ("p50 / p95 s", "calls a question", "invalid", "fallbacks", "unjudged"):
+    for name in () if verbose else ("p50 / p95 s", "calls per question", "invalid", "fallbacks", "unjudged"):
         if len(fit(rows, out.width)) > 1:
             rows = [{other: text for other, text in row.items() if other != name} for row in rows]
     show_table(title, rows, notes=[*notes, *filter(None, said if asked else [])])

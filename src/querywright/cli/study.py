@@ -68,7 +68,7 @@ class BudgetOptions:
         budget_calls: LM calls in all.
         budget_tokens: Tokens in all.
         budget_dollars: US dollars in all.
-        budget_minutes: Minutes in all; a trial that has begun goes on when the study is resumed.
+        budget_minutes: Minutes in all; a trial that has begun continues when the study is resumed.
     """
 
     trials: opt.Count | None = None
@@ -136,7 +136,7 @@ def run_command(
 ) -> None:
     """Run a study: try arms on dev, compare the best with the baseline on test once, save programs and a report.
 
-    A run that was ended, whichever way, goes on with the same command, or with study resume.
+    To resume an interrupted run, run the same command again, or study resume.
 
     Example: querywright study run study.yaml --out studies/mine --workers 4
 
@@ -188,7 +188,7 @@ def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions()
 def report_command(
     folder: Study, /, *, save_to: opt.OutFile | None = None, where: StorageOptions = StorageOptions()
 ) -> None:
-    """Write the report of a study as it stands now: one HTML file that opens without a network.
+    """Write the report of a study so far: one HTML file that opens without a network.
 
     Example: querywright study report studies/mine --out mine.html
 
@@ -241,13 +241,13 @@ def _snapshot(folder: Path, storage: str | None) -> Snapshot:
 def _check_study(folder: Path) -> None:
     """Raise when the folder holds no study."""
     if not os.path.isfile(folder / "study.yaml"):
-        there = "holds no study" if os.path.isdir(folder) else "is no folder"
+        there = "holds no study" if os.path.isdir(folder) else "is not a folder"
         raise InputError(f"{str(folder)!r} {there}; name one that querywright study run made with --out")
 
 
 @contextlib.contextmanager
 def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
-    """Say how a study that stops goes on, where there is one by then."""
+    """Print the command that resumes a study that stops, if the study exists by then."""
     try:
         yield
     except InputError:
@@ -260,7 +260,7 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
 
 
 def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
-    """Run a study to its end, write its report, and show what came of it."""
+    """Run a study to its end, write its report, and show the results."""
     from querywright.optimize.study.report import write_report
 
     logged = tracking(output.log)
@@ -334,7 +334,7 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool
 
 
 def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
-    """What came of a study, in sentences."""
+    """Return the results of a study as sentences."""
     said: list[str] = []
     if outcome.get("recommended"):
         said.append(f"recommended: {outcome['recommended']} (chosen on dev)")
