@@ -46,7 +46,7 @@ licences: $(STAMP) ## Write the page of licences, after requirements.lock change
 sbom: $(STAMP) $(TOOLS)/uv ## Write what is installed as a bill of materials (CycloneDX): build/sbom.json
 	$(TOOLS)/cyclonedx-py environment $(BIN)/python --of JSON --output-reproducible -o build/sbom.json
 
-demo: $(STAMP) ## Compile HCQR on the sample with a large LM's recorded answers, hold techniques against no rewriting
+demo: $(STAMP) ## Compile HCQR on the sample with a large LM's recorded answers, compare techniques with the baseline
 	$(BIN)/querywright demo
 
 demo-live: $(STAMP) ## The same compilation, asked of the embedded model now; ten minutes

@@ -62,7 +62,7 @@ HARD_ARMS = (
 )  # fmt: skip
 QUESTION_ARMS = ("plain", "plain@bm25", "plain@hybrid", "plain@expanded", "qb_rag", "qb_rag:match=hybrid")
 ASKING_ARMS = ("hyde:n_documents=1", "qa_rag:track=answer")
-"""Arms that ask an LM at query time, held against the index over the first source alone."""
+"""Arms that ask an LM at query time, compared with the index over the first source alone."""
 LEARNT = 30
 """Questions that MIPROv2 tries instructions on."""
 FACT = "Decide which answer is most likely and what fact would settle it. Then write "
@@ -98,7 +98,7 @@ ABLATION = {
     "rrs": "without BM25",
     "rrr@hybrid:select=true,top_k=10": "queries of Rewrite-Retrieve-Read, selected",
     "rrr@hybrid": "queries of Rewrite-Retrieve-Read",
-    "hcqr": "HCQR's two calls, as written",
+    "hcqr": "HCQR's two calls, untuned",
 }
 """Arms of the ablation, and what each is without."""
 
@@ -149,7 +149,7 @@ def source_of(data: Path, name: str) -> tuple[list[dict[str, Any]], list[dict[st
 
 
 def questions(data: Path, lm: str, threads: int) -> None:
-    """Build an index of questions of each source, and hold it against the passages on two sets that others wrote."""
+    """Build an index of questions of each source, and compare it with the passages on two sets that others wrote."""
     for source in SOURCES:
         name = f"medquad-{source.lower()}"
         passages, asked = source_of(data, source)
@@ -183,11 +183,11 @@ def table(
     others_at: int = 0,
     **given: Any,
 ) -> None:
-    """Print arms by budgets, best first at the smallest, each held against no rewriting.
+    """Print arms by budgets, best first at the smallest, each compared with the baseline.
 
     Args:
         title: What stands above.
-        arms: The first is what the others are held against.
+        arms: The first is what the others are compared with.
         asked: The questions.
         metrics: How a metric is called in the table, by its name; the first decides, the others stand at one budget
             alone.
@@ -283,11 +283,11 @@ def main() -> None:
         question_program(given.data, given.lm, given.threads)
 
 
-AS_WRITTEN = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
+UNTUNED = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
 """The knobs of rrs, given so that none is searched: each value would be another pool, and another call a question."""
 
 AS_PUBLISHED = {"rewriter_sees_options": True, "n_queries": 3}
-"""What of HCQR is not searched: with one query alone it was chosen on dev, and worse on test than as written."""
+"""What of HCQR is not searched: with one query alone it was chosen on dev, and worse on test than untuned."""
 
 
 def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Question]], lm: str, threads: int) -> None:
@@ -295,9 +295,9 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
     judged: dict[str, Any] = {"retriever": "nursing", "judge_lm": lm, "objective": "judged_useful"}
     labelled: dict[str, Any] = {"retriever": "hotpotqa", "objective": "full_recall@2"}
     for folder, technique, engine, knobs, asked, given in (
-        ("textbooks", "rrs", "hybrid", {"max_passages": 1, **AS_WRITTEN}, health, judged),
+        ("textbooks", "rrs", "hybrid", {"max_passages": 1, **UNTUNED}, health, judged),
         ("textbooks-hcqr", "hcqr", "dense", {"max_passages": 5, **AS_PUBLISHED}, health, judged),
-        ("two-hop", "rrs", "hybrid", {"max_passages": 2, **AS_WRITTEN}, hops, labelled),
+        ("two-hop", "rrs", "hybrid", {"max_passages": 2, **UNTUNED}, hops, labelled),
     ):
         more = asked["more"] if technique == "hcqr" else []
         splits = {"train": asked["dev"][:10], "dev": [*asked["dev"][10:], *more], "test": asked["test"]}
@@ -311,16 +311,16 @@ def programs(health: Mapping[str, list[Question]], hops: Mapping[str, list[Quest
 
 
 def prompts(health: Mapping[str, list[Question]], lm: str, threads: int) -> None:
-    """Other instructions of rrs, by ``dspy.MIPROv2`` and by hand, held against those as written on dev."""
+    """Other instructions of rrs, by ``dspy.MIPROv2`` and by hand, compared with the untuned ones on dev."""
     answering = resolve_lm(lm, store=open_store())
     dense = ChromaRetriever("nursing", embedder=resolve_embedder("embedded", store=open_store()))
     hybrid = HybridRetriever([dense, BM25Retriever("nursing", beside=dense)])
-    arms = {"as written": make_program("rrs", hybrid, max_passages=1)}
+    arms = {"untuned": make_program("rrs", hybrid, max_passages=1)}
     with asking(answering):
         useful = JudgedMetric(make_judge("usefulness"), lm=answering)
         mipro = dspy.MIPROv2(metric=useful, auto=None, num_candidates=4, num_threads=threads, max_errors=1, seed=0)
         learnt = [one.to_example() for one in health["more"][:LEARNT]]
-        first = arms["as written"]
+        first = arms["untuned"]
         dspy.Evaluate(devset=learnt, metric=useful, num_threads=threads, max_errors=1)(first)  # asked side by side
         arms["by MIPROv2"] = mipro.compile(
             first, trainset=learnt, valset=learnt, num_trials=5, minibatch=False, max_bootstrapped_demos=0,
@@ -332,7 +332,7 @@ def prompts(health: Mapping[str, list[Question]], lm: str, threads: int) -> None
     table("Instructions by MIPROv2, dev", arms, health["dev"], {"judged_useful": "useful"}, budgets=(1,), **judged)
     among = [*health["dev"], *health["more"]]
     for shown in (1, 3):  # a program keeps to its own budget
-        arms = {"as written": make_program("rrs", hybrid, max_passages=shown)}
+        arms = {"untuned": make_program("rrs", hybrid, max_passages=shown)}
         for name, (instructions, queries, knobs) in LEVERS.items():
             arms[name] = make_program("rrs", hybrid, max_passages=shown, **knobs)
             planner: Any = arms[name].technique.plan_searches

@@ -43,7 +43,7 @@ class Calibration(BaseModel):
         lm: Name of its LM.
         engine: SHA-256 of its LM and where it was asked.
         prompt: SHA-256 of its prompts.
-        data: SHA-256 of what it was held against.
+        data: SHA-256 of the cases it was compared with.
         labels: The labels, worst first.
         table: Counts by the label of people (rows) and of the judge (columns), in the order of the labels.
         n: Judgements in the table.

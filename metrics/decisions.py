@@ -1,6 +1,6 @@
 """What the passages did to the decision: accuracy by label, label shares and flips.
 
-Everything is by question id, so that two arms are only held against each other on the same questions. An arm's
+Everything is by question id, so that two arms are only compared on the same questions. An arm's
 scores are 1.0 for right, 0.0 for wrong and NaN for what could not be scored.
 """
 
@@ -125,7 +125,7 @@ def flips(scores: Mapping[str, float], other: Mapping[str, float]) -> Flips:
 
     Args:
         scores: Right (1.0), wrong (0.0) or unscored (NaN), by question id.
-        other: Scores of the arm it is held against.
+        other: Scores of the arm it is compared with.
 
     Raises:
         DataError: The arms name different questions, or a score is not 0, 1 or NaN.

@@ -5,7 +5,7 @@ then looks for each point in the answer that was given. Golden answer and points
 kept in a file, and the same for every arm that is compared.
 
 Source: QB-RAG, arXiv:2407.18044, where a third LM scores the coverage from 0 to 1 in one go. Here each point is a
-judgement of its own, and the score is covered / all: reproducible, and each judgement can be held against people.
+judgement of its own, and the score is covered / all: reproducible, and each judgement can be compared with people.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ListKeyPoints(dspy.Signature):
 
 @dataclass(frozen=True, slots=True)
 class Guideline:
-    """What every answer to one question is held against.
+    """What every answer to one question is compared with.
 
     Args:
         golden_answer: The answer that was written from the sources.

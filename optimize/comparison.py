@@ -1,4 +1,4 @@
-"""Arms side by side on the same questions, each held against a baseline, with closed book and oracle beside them."""
+"""Arms side by side on the same questions, each compared with a baseline, with closed book and oracle beside them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from querywright.optimize.evaluate import (
 )
 from querywright.optimize.judging import judge_notes
 from querywright.optimize.live import standing, stands
-from querywright.optimize.results import PairedComparison
+from querywright.optimize.results import PLAIN, PairedComparison
 from querywright.optimize.significance import against, verdict_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
@@ -39,9 +39,6 @@ CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
 TRANSCRIBED = 20_000
 """Questions times arms up to which prompts are kept in memory, some kilobytes a call."""
-
-BASELINE = "plain"
-"""The arm that others are held against where nobody named one."""
 
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 """The files that ``Comparison.save`` writes."""
@@ -58,7 +55,7 @@ class Comparison(Results):
 
     Args:
         arms: Results of every arm, on the same questions.
-        baseline: Name of the arm that the others are held against.
+        baseline: Name of the arm that the others are compared with.
         comparisons: Every other arm against the baseline, metric by metric.
         references: Results of programs that are no rivals, such as closed book.
         questions: What was asked, in the order of the rows; with what a judge of usefulness said of passages that some
@@ -207,7 +204,7 @@ def compare(
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Evaluate every arm on the same questions, each held against the baseline.
+    """Evaluate every arm on the same questions, each compared with the baseline.
 
     The questions of all arms, and of the references, share the threads, so that a server is kept busy however few
     questions there are; the results do not depend on their order.
@@ -218,7 +215,7 @@ def compare(
         arms: Programs by name.
         questions: What is asked, in order.
         lm: An LM made by ``resolve_lm``; with a store, so that nothing is asked twice.
-        baseline: One of the arms. Default ``plain``, or the first arm where there is none of that name.
+        baseline: One of the arms. Default ``plain``, or the first arm if no arm has that name.
         references: Whether closed book and oracle evidence are evaluated too, where an arm searches and reads; with
             them the diagnosis tells where answers are lost. Default True.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
@@ -235,7 +232,7 @@ def compare(
     """
     if not arms:
         raise InputError("there is nothing to compare; give one arm or more")
-    baseline = baseline or (BASELINE if BASELINE in arms else next(iter(arms)))
+    baseline = baseline or (PLAIN if PLAIN in arms else next(iter(arms)))
     if baseline not in arms:
         raise InputError(f"the baseline {baseline!r} is none of the arms {', '.join(arms)}; name one of them")
     twice = sorted(set(arms) & {CLOSED_BOOK, ORACLE}) if references else []

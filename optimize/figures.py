@@ -16,10 +16,11 @@ from querywright.metrics.statistics import p_value
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.diagnosis import Diagnosis, Stage
 from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.results import BASELINE, in_words
 from querywright.optimize.significance import ALPHA
 from querywright.optimize.tables import clean, percent
 
-ARM, BASELINE, WIN, LOSS = "#3b82c4", "#8a8f98", "#15805f", "#c2500a"
+ARM, NEUTRAL, WIN, LOSS = "#3b82c4", "#8a8f98", "#15805f", "#c2500a"
 
 STAGE_COLOURS: Mapping[Stage, str] = {
     Stage.RIGHT: "#15805f",
@@ -123,7 +124,7 @@ class Plot:
 
     def across(self, x: float, text: str = "", *, above: int = 0) -> None:
         """A dotted line over all lines, named above."""
-        self.line([(x, self._y[0]), (x, self._y[1])], BASELINE, dash=True)
+        self.line([(x, self._y[0]), (x, self._y[1])], NEUTRAL, dash=True)
         self._text(self.x(x), 18 - 14 * above, text, "end" if self.x(x) > WIDTH / 2 else "start")
 
     def svg(self, above: int = 0) -> Markup:
@@ -153,7 +154,7 @@ def means(compared: Comparison) -> list[Figure]:
     """Return a figure per metric with every arm's mean and its interval."""
     figures = []
     labels = [
-        [*arm_label(line, arm.name), *(["(baseline)"] if arm.name == compared.baseline else [])]
+        [*arm_label(line, arm.name), *(["(baseline)"] if arm.name == compared.baseline != BASELINE else [])]
         for line, arm in enumerate(compared.arms, 1)
     ]
     for place, metric in enumerate(metrics_of(compared)):
@@ -166,7 +167,7 @@ def means(compared: Comparison) -> list[Figure]:
             plot.across(100 * base)
         for line, arm, mean in scored:
             if not math.isnan(mean.low):
-                plot.line([(100 * mean.low, line), (100 * mean.high, line)], BASELINE)
+                plot.line([(100 * mean.low, line), (100 * mean.high, line)], NEUTRAL)
             said = f"{arm.name}: {percent(mean)}"
             plot.dot(100 * mean.value, line, said, text=f"{100 * mean.value:.1f}", **_look(arm, compared.baseline))
         alt = "; ".join(f"{arm.name}: {percent(mean)}" for _, arm, mean in scored)
@@ -194,7 +195,7 @@ def differences(compared: Comparison) -> list[Figure]:
             f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}, ties {one.test.ties}"
             for one, fact in zip(held, p, strict=True)
         )
-        title = f"{metric}, against {compared.baseline}"
+        title = f"{metric}, against {in_words(compared.baseline)}"
         figures.append(Figure(f"figure-difference-{place}", title, plot.svg(), alt, metric))
     return figures
 
@@ -263,7 +264,7 @@ _LIGHT = {STAGE_COLOURS[stage] for stage in (Stage.CUT, Stage.NOT_USED, Stage.UN
 
 def _look(arm: Evaluation, baseline: str) -> Any:
     base = arm.name == baseline
-    return {"colour": BASELINE if base else ARM, "shape": "diamond" if base else "circle"}
+    return {"colour": NEUTRAL if base else ARM, "shape": "diamond" if base else "circle"}
 
 
 def span(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> tuple[float, float]:

@@ -24,7 +24,7 @@ def hints(
 ) -> Iterator[str]:
     """What is wrong with questions and metrics before anything is asked.
 
-    ``asked`` is the number of questions of the test (all), ``tests`` that of arms held against the baseline.
+    ``asked`` is the number of questions of the test (all), ``tests`` that of arms compared with the baseline.
     """
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:
@@ -74,11 +74,11 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
 
 
 def ceiling(plain: Evaluation, aim: Objective) -> str:
-    """That nothing can be better than no rewriting on dev, where it has all there is; else empty."""
+    """Return a hint that nothing can be better than the baseline if it scores 100 on dev; else an empty text."""
     if not aim.metrics or not aim.value(plain) >= 1:
         return ""
     return (
-        f"no rewriting has {aim.name} 100 on dev, so nothing can be shown to be better: give harder questions, fewer "
+        f"the baseline has {aim.name} 100 on dev, so nothing can be shown to be better: give harder questions, fewer "
         "passages (max_passages) or a stricter objective, such as full_recall@5"
     )
 

@@ -1,4 +1,4 @@
-"""Judges at work: cases judged in threads, judges held against people and taught by them, guidelines frozen."""
+"""Judges at work: cases judged in threads, judges compared with people and taught by them, guidelines frozen."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def judged_metrics(
         names: Such as ``accuracy``, ``recall@5``, ``judged_useful``, ``module:function``.
         lm: The LM of the judges, made by ``resolve_lm``. Default the ambient one.
         judges: Judges that were saved, or their paths, which stand in the place of those of their name.
-        guidelines: What answers are held against, for ``judged_guideline``.
+        guidelines: What answers are compared with, for ``judged_guideline``.
         threads: Judgements of a judge under way at a time, 1 or more. Default 8.
 
     Raises:

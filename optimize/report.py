@@ -26,7 +26,7 @@ from querywright.optimize.comparison import Comparison
 from querywright.optimize.diagnosis import DECIDED, MEANING, Stage, decision_rows
 from querywright.optimize.evaluate import Evaluation, mean_json
 from querywright.optimize.figures import STAGE_COLOURS, Figure
-from querywright.optimize.results import PairedComparison
+from querywright.optimize.results import BASELINE, PairedComparison, in_words
 from querywright.optimize.significance import verdict_rows, verdict_sentence
 from querywright.optimize.tables import clean, cut, each_text, percent, table_rows
 
@@ -110,7 +110,7 @@ def comparison_page(
         metric = diagnosis.metric
         drawn["stages"] = [figures.stages(compared, diagnosis)]
     said = verdict_sentence([one for one in compared.comparisons if one.metric == metric])
-    said = said or f"there is nothing to hold against {compared.baseline}"
+    said = said or f"there is nothing to compare with {in_words(compared.baseline)}"
     return page(
         "compare.html",
         title=title,
@@ -183,7 +183,7 @@ def score_rows(compared: Comparison) -> list[dict[str, str]]:
     for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
         row["tokens / question"] = f"{arm.tokens_a_question:.0f}"
         if number <= len(compared.arms):
-            row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
+            row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline != BASELINE else "")
     return filled([{name: text for name, text in row.items() if name not in OF_THE_RUN} for row in rows])
 
 

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     from querywright.optimize.comparison import Comparison
 
-NO_REWRITING = "no rewriting"
-"""The arm that searches with the question as it was asked."""
+PLAIN = "plain"
+"""The technique that searches with the question as asked."""
 
-AS_WRITTEN = "as written"
-"""The arm of a technique, and the prompts of a program, that nobody chose; every technique and reader has it."""
+BASELINE = "baseline"
+"""The arm of a search that every other arm is compared with: ``plain`` with default knobs."""
+
+UNTUNED = "untuned"
+"""The arm of a technique with default knobs and prompts, and the name of these prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,9 @@ class Candidate:
     """A program that stood for selection.
 
     Args:
-        name: ``no rewriting``, ``as written`` or ``trial N``.
+        name: ``baseline``, ``untuned`` or ``trial N``.
         knobs: The values of its knobs.
-        prompt: ``as written``, or the set of demonstrations, such as ``demos_2``.
+        prompt: ``untuned``, or the set of demonstrations, such as ``demos_2``.
         dev: Its results on dev.
     """
 
@@ -134,7 +137,7 @@ class CompileResult(Results):
         n_demo_sets: Demonstration sets that were found for the technique.
         failed: Arms that are out of the question because too many of their questions failed, with what they said.
         nothing: Sets of demonstrations that could not be made, the reader's among them, and why.
-        reader_check: Further questions that only closed book and oracle evidence met.
+        reader_check: Further questions, on which only closed book and oracle evidence were evaluated.
         corrected: Value of the best arm on dev, and what it is likely to be on other questions: the best of many is
             partly lucky. None where too few questions were scored.
         judges: Who judged: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
@@ -162,7 +165,7 @@ class CompileResult(Results):
 
     @property
     def compared(self) -> Comparison:
-        """The test as a comparison with no rewriting; what checks the reader is a reference."""
+        """The test as a comparison with the baseline; closed book and oracle evidence are its references."""
         return beside(self.test, self.comparisons)
 
     def to_json(self) -> dict[str, Any]:
@@ -209,7 +212,7 @@ class CompileResult(Results):
         facts = {"Technique": self.technique, "Recommended": self.recommended}
         facts |= {"Objective": ", ".join(self.settings.objectives)}
         facts |= {"Judges": "; ".join(one["standing"] for one in self.judges)} if self.judges else {}
-        notes = [one.sentence for one in self.comparisons if one.other != NO_REWRITING]
+        notes = [one.sentence for one in self.comparisons if one.other != BASELINE]
         return self.compared.report(
             path,
             title=f"{self.technique}, compiled{by_judges(self.judges)}",
@@ -223,13 +226,18 @@ class CompileResult(Results):
 
 
 def beside(met: Sequence[Evaluation], comparisons: Sequence[PairedComparison]) -> Comparison:
-    """Programs that met test as a comparison with no rewriting; what checks the reader is a reference."""
+    """Return results on test as a comparison with the baseline; closed book and oracle evidence are its references."""
     from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Comparison
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
-    held: Any = tuple(one for one in comparisons if one.other == NO_REWRITING)
+    held: Any = tuple(one for one in comparisons if one.other == BASELINE)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
-    return Comparison(arms, NO_REWRITING, held, references)
+    return Comparison(arms, BASELINE, held, references)
+
+
+def in_words(arm: str) -> str:
+    """Return an arm's name for a sentence: ``baseline`` with its article, any other name unchanged."""
+    return f"the {arm}" if arm == BASELINE else arm
 
 
 def by_judges(judges: Iterable[Mapping[str, str]]) -> str:

@@ -17,18 +17,18 @@ from querywright.metrics.statistics import (
     verdict,
 )
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.results import PairedComparison
+from querywright.optimize.results import PairedComparison, in_words
 
 ALPHA = 0.05
 """Level of every two-sided test."""
 
-Verdict = Literal["gain", "no gain shown", "loss", "no rewriting", "too few questions"]
+Verdict = Literal["gain", "no gain shown", "loss", "baseline", "too few questions"]
 
 
 def family(
     name: str, pairs: Sequence[tuple[str, str, str]], arms: Mapping[str, Evaluation], *, prefix: str = ""
 ) -> list[PairedComparison]:
-    """Comparisons that are Holm-corrected together, of a metric, an arm and the arm it is held against.
+    """Comparisons that are Holm-corrected together, of a metric, an arm and the arm it is compared with.
 
     A pair that cannot be compared is left out; ``prefix`` stands before each sentence.
     """
@@ -41,7 +41,7 @@ def family(
     comparisons = []
     for (metric, a, b, raw), p in zip(tests, corrected, strict=True):
         result = replace(raw, p_two_sided=p)
-        sentence = f"{prefix}{metric}: {verdict(result, a=a, b=b, alpha=ALPHA, tests=len(tests))}"
+        sentence = f"{prefix}{metric}: {verdict(result, a=in_words(a), b=in_words(b), alpha=ALPHA, tests=len(tests))}"
         comparisons.append(PairedComparison(name, metric, a, b, result, sentence))
     return comparisons
 
@@ -86,7 +86,7 @@ def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
     shown = [one for one in comparisons if one.test.p_two_sided < ALPHA and one.test.difference]
     better, worse = ([one for one in shown if (one.test.difference > 0) is up] for up in (True, False))
     said = [
-        f"{word} {found[0].other}: {', '.join(_each_arm(found))}"
+        f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found))}"
         for word, found in (("better than", better), ("worse than", worse))
         if found
     ]
@@ -96,7 +96,7 @@ def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
         fewest = minimum_detectable(n, alpha=ALPHA / tests)
         least = "no lead" if fewest is None else f"no lead of less than {fewest}:0"
         many = f"{len(left)} of {len(comparisons)} comparisons" if len(comparisons) > 1 else "the comparison"
-        said.append(f"no difference shown in {many} with {left[0].other}: {n} questions can show {least}")
+        said.append(f"no difference shown in {many} with {in_words(left[0].other)}: {n} questions can show {least}")
     return "; ".join(said)
 
 
@@ -108,7 +108,7 @@ def _each_arm(found: Sequence[PairedComparison]) -> Iterator[str]:
 def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
     """What test says of a program that was chosen on dev, as a word and as one plain sentence with figures.
 
-    The tests are it against no rewriting, by metric; the p values are corrected.
+    The tests compare it with the baseline, by metric; their p values are corrected.
     """
     shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA and test.difference}
     word: Verdict = "loss" if False in shown else "gain" if True in shown else "no gain shown"
@@ -118,7 +118,7 @@ def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
         "loss": ", but test shows a loss against",
     }[word]
     told = "; ".join(f"{metric}: {figures(test)}" for metric, test in tests.items())
-    return word, f"Chosen on dev{said} no rewriting ({told or 'no question could be scored'})"
+    return word, f"Chosen on dev{said} the baseline ({told or 'no question could be scored'})"
 
 
 def figures(test: PairedTest) -> str:

@@ -15,7 +15,7 @@ import pytest
 import querywright as qw
 from querywright.errors import InputError, QuerywrightError
 
-pytestmark = pytest.mark.filterwarnings("ignore:no rewriting has decision_useful 100", "ignore:.*too few to show")
+pytestmark = pytest.mark.filterwarnings("ignore:the baseline has decision_useful 100", "ignore:.*too few to show")
 TINY = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))
 PASSAGES = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TINY["TOPICS"].items()]
 QUESTIONS = TINY["question_rows"](4)
@@ -98,7 +98,7 @@ def test_the_whole_way(lm, server):
     assert {body.get("max_completion_tokens", body.get("max_tokens")) for body in server.requests} == {77}
 
     tuned = qw.compile("hcqr", questions, retriever=index, lm=lm, trials=2, demo_sizes=(1,), reader_demo_sizes=())
-    assert tuned.verdict in {"gain", "no difference shown", "no rewriting", "loss"}
+    assert tuned.verdict in {"gain", "no difference shown", "baseline", "loss"}
     assert tuned.sentence
     assert "<table" in tuned._repr_html_()
     assert len(qw.compare(["plain", tuned], questions, retriever=index, lm=lm).arms) >= 2

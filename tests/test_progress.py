@@ -41,7 +41,7 @@ def test_where_nothing_can_be_drawn_work_says_now_and_then_what_is_under_way(pla
         bar.stand(lambda: ("recall", [arm("plain"), arm("hyde", mean=0.75)]))
         Ledger().add(Cost(calls=7, saved=2, dollars=0.5))
         bar("hyde", 3, 6)
-        facts = "best so far hyde, recall 75.0 [65, 85]; 7 LM calls; 2 answers from the store; $0.5000"
+        facts = "best so far hyde, recall 75.0 [65, 85]; LM calls: 7 (2 cached); $0.5000"
         wait(lambda: f"hyde: 3 of 6; {facts}\n" in said())
         bar("hyde", 6, 6, "dev 0.7")
         assert "hyde: 6 of 6; best so far hyde, recall 75.0 [65, 85]; dev 0.7\n" in said()

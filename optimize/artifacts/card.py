@@ -97,7 +97,7 @@ def card(path: Path) -> dict[str, Any]:
 
 
 def scores(artifact: Artifact) -> list[dict[str, Any]]:
-    """The arms that met test with the artifact, with n and their means by metric."""
+    """Return the arms that were evaluated on test with the artifact, with n and their means by metric."""
     return _of_form(_TestScores, artifact.manifest.made.get("test"))
 
 

@@ -22,7 +22,7 @@ from querywright.optimize.comparison import Comparison, compare
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judged_metrics
 from querywright.optimize.report import render
-from querywright.optimize.results import NO_REWRITING, today
+from querywright.optimize.results import BASELINE, today
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings, check_training
 from querywright.optimize.rewriter.stages import REINFORCE, WARMUP, adapt, reinforce, warm_up
@@ -120,10 +120,10 @@ def _compared(
         for name, lm in writers.items()
     }
     passages = programs[TRAINED].technique.max_passages
-    programs = {NO_REWRITING: make_program("plain", inputs.retriever, max_passages=passages), **programs}
+    programs = {BASELINE: make_program("plain", inputs.retriever, max_passages=passages), **programs}
     return {
         name: compare(
-            programs, part, lm=embedded, baseline=NO_REWRITING, references=False, metrics=metrics,
+            programs, part, lm=embedded, baseline=BASELINE, references=False, metrics=metrics,
             threads=settings.threads, progress=progress,
         )
         for name, part in (("dev", inputs.splits.dev), ("test", inputs.splits.test))

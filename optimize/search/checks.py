@@ -135,7 +135,7 @@ def _of_fixed(spec: SearchSpec, declared: Mapping[str, Mapping[str, Knob]]) -> I
         try:
             for name, knob in having.items():
                 if knob.check(value) != knob.default and name == PLAIN and key != "max_passages":
-                    yield f"fixed.{key}: no rewriting ({key}={knob.default}) is always an arm; leave it out"
+                    yield f"fixed.{key}: the baseline ({key}={knob.default}) is always an arm; leave it out"
         except InputError as error:
             yield f"fixed.{key}: {error}"
 
@@ -162,7 +162,7 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         try:
             domain = domain_for(declared[key], value)
             if name == PLAIN and key != "max_passages" and nearest(domain, default) != default:
-                yield f"{where}: no rewriting ({key}={default}) is always an arm; add that value"
+                yield f"{where}: the baseline ({key}={default}) is always an arm; add that value"
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
@@ -209,6 +209,6 @@ def _of_trials(spec: SearchSpec) -> Iterator[str]:
     elif spec.trials - late < count:
         first = "techniques and prompts" if spec.each_prompt else "techniques"
         yield (
-            f"trials: must be {count + late} or more, for {count} {first} are tried as written first, no rewriting "
+            f"trials: must be {count + late} or more, because {count} {first} are tried first, the baseline "
             f"among them, and {late} trials are late, but got {spec.trials}"
         )

@@ -18,7 +18,7 @@ from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.objectives import check_objectives
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.optimizers import optimizer_named
-from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Candidate, CompileResult, CompileSettings
+from querywright.optimize.results import BASELINE, UNTUNED, Candidate, CompileResult, CompileSettings
 from querywright.optimize.search.checks import read_search
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.outcome import run_test
@@ -57,9 +57,9 @@ def compile_program(
     """Tune a technique on labelled questions and compare it with the baseline.
 
     A DSPy optimizer bootstraps demonstration sets for the technique's predictors on train. Optuna searches knobs and
-    demonstration sets together on dev, the technique as written and the baseline among the arms; the reader's
+    demonstration sets together on dev, the untuned technique and the baseline among the arms; the reader's
     demonstrations are then chosen on dev by accuracy, "none" among them. The best arm is evaluated on test once, with
-    closed book, the baseline, the technique as written and, with labelled evidence, the oracle; all with the same
+    closed book, the baseline, the untuned technique and, with labelled evidence, the oracle; all with the same
     reader. Two arms are always compared on the questions that both scored. An arm on which too many questions failed is
     out, and named; none ends early, so that the technique is evaluated on test even if it loses. Every choice follows
     from the seed, and every answer is in the store: an interrupted compilation that is started again asks only for what
@@ -112,9 +112,9 @@ def compile_program(
     }
     failed = {names[one.number]: one.message for one in trials if one.state == "failed"}
     for name, said in tested.reader_prompts.failed.items():
-        failed[f"reader {name}" if name == AS_WRITTEN else f"reader with {name}"] = said
+        failed[f"{UNTUNED} reader" if name == UNTUNED else f"reader with {name}"] = said
     # The final table: from no passages to perfect ones, then what the reader's demonstrations did.
-    order = (CLOSED_BOOK, NO_REWRITING, f"{technique} as written", f"{technique} compiled", ORACLE)
+    order = (CLOSED_BOOK, BASELINE, f"{technique} {UNTUNED}", f"{technique} compiled", ORACLE)
     places = {name: place for place, name in enumerate(order)}
     return CompileResult(
         program=tested.programs[tested.recommended],
@@ -208,7 +208,7 @@ def _make_prompts(search: Search, technique: str) -> tuple[list[str], dict[str, 
     nothing: dict[str, str] = {}
     for name in search.space[technique].early[1:]:
         try:
-            variant = search.variant(replace(search.space.as_written(technique), prompt=name))
+            variant = search.variant(replace(search.space.untuned(technique), prompt=name))
         except OptimizerError as error:
             nothing[name] = str(error)[:500]
             continue
@@ -226,7 +226,5 @@ def _with_prompts(spec: SearchSpec, technique: str, variants: Sequence[str], tri
 
 def _names(search: Search, technique: str, trials: Sequence[TrialRecord]) -> dict[int, str]:
     """How each trial's arm is called."""
-    written = search.space.as_written(technique)
-    return {one.number: AS_WRITTEN if one.number and one.arm == written else one.name for one in trials} | {
-        0: NO_REWRITING
-    }
+    written = search.space.untuned(technique)
+    return {one.number: UNTUNED if one.number and one.arm == written else one.name for one in trials} | {0: BASELINE}

@@ -185,11 +185,11 @@ class Search:
         return made if variant is None else with_variant(made, variant)
 
     def variant(self, arm: ArmConfig) -> Variant | None:
-        """The prompts of an arm, compiled once; None as written. It raises what ``compile_prompts`` raises."""
+        """Return the prompts of an arm, compiled once; None for untuned prompts. Errors as in ``compile_prompts``."""
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
-        written = replace(self.space.as_written(arm.technique), writer=arm.writer)
+        written = replace(self.space.untuned(arm.technique), writer=arm.writer)
         program = self.program(written, reads=self.spec.reads or reads_for(prompt))
         return self.compile_prompts(prompt, f"{arm.technique}, {arm.prompt}", program)
 

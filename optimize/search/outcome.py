@@ -13,11 +13,11 @@ from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import NO_REWRITING, Candidate, PairedComparison, by_judges
+from querywright.optimize.results import BASELINE, Candidate, PairedComparison, by_judges
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.prompts import Variant, with_reader_prompts
 from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
-from querywright.optimize.search.spec import AS_WRITTEN
+from querywright.optimize.search.spec import UNTUNED
 from querywright.optimize.search.trials import ArmConfig, TrialRecord
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.programs import RAG, Ensemble, make_reader
@@ -34,14 +34,14 @@ class ReaderPrompts:
     """The reader's prompts that were chosen last.
 
     Args:
-        name: The variant; ``as written`` if none was better, or none was tried.
-        variant: Its prompts; None for those as written.
-        tried: Accuracy on dev by variant, ``as written`` among them; empty if none was tried.
+        name: The variant; ``untuned`` if none was better, or none was tried.
+        variant: Its prompts; None if they are untuned.
+        tried: Accuracy on dev by variant, ``untuned`` among them; empty if none was tried.
         failed: Variants with which too many questions failed, and their messages.
         nothing: Variants that could not be made, and why.
     """
 
-    name: str = AS_WRITTEN
+    name: str = UNTUNED
     variant: Variant | None = None
     tried: dict[str, float | None] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class TestOutcome:
 
     Args:
         chosen: What dev decided.
-        arms: The arms that were evaluated, by name: the baseline, the best arm, its technique as written, the front.
+        arms: The arms that were evaluated, by name: the baseline, the best arm, its untuned technique, the front.
         programs: Their programs, with the reader's prompts that were chosen last.
         best: Name of the best arm other than the baseline; empty if there is none.
         recommended: Name of the arm that dev chose.
@@ -93,8 +93,8 @@ class TestOutcome:
 def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     """Choose the best arm and the reader's prompts on dev, then evaluate the programs of the final table on test, once.
 
-    All arms share a reader: with the prompts that were chosen last, or as written. One more row, the recommended
-    program with its reader as written, shows what these prompts do. Closed book and oracle evidence check the reader,
+    All arms share a reader: with the prompts that were chosen last, or untuned. One more row, the recommended
+    program with its untuned reader, shows what these prompts do. Closed book and oracle evidence check the reader,
     and also answer the questions of the reader check. A program that the verdict does not depend on may fail: it is
     named and has no row.
 
@@ -107,18 +107,18 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     prompts = _reader_prompts(search, chosen.winner.arm)
     costs = {"reader": search.spent_since(start)}
     arms, best = _final_arms(search, chosen, {one.arm.key for one in trials if one.state == "failed"})
-    recommended = NO_REWRITING if chosen.winner is chosen.plain else best
+    recommended = BASELINE if chosen.winner is chosen.plain else best
     written = {name: search.program(arm, reads=True) for name, arm in arms.items()}
     programs = {name: prompts.put_into(program) for name, program in written.items()}
-    as_read = {} if prompts.variant is None else {f"{recommended}, reader as written": written[recommended]}
+    as_read = {} if prompts.variant is None else {f"{recommended}, untuned reader": written[recommended]}
     failed: dict[str, str] = {}
 
     def out(name: str, error: TooManyFailuresError) -> None:
-        if name in {NO_REWRITING, recommended}:
+        if name in {BASELINE, recommended}:
             raise error
         failed[name] = str(error)[:500]
 
-    references = {name: prompts.put_into(one) for name, one in _references(search, arms[NO_REWRITING]).items()}
+    references = {name: prompts.put_into(one) for name, one in _references(search, arms[BASELINE]).items()}
     start = search.total
     rows = search.evaluate_all({**programs, **as_read}, search.splits.test, out)
     tested, middle = search.spent_since(start), search.total
@@ -148,17 +148,17 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
 def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
     """Choose the reader's prompts by whether dev is read more accurately with them.
 
-    If too many questions fail with the reader as written, it is out, and the best of the others is chosen.
+    If too many questions fail with the untuned reader, it is out, and the best of the others is chosen.
     """
     chosen, accuracy = ReaderPrompts(), objective_named("accuracy")
     if not search.spec.last_prompts or arm.reader is None:
         return chosen
     program = search.program(arm, reads=True)
-    single = search.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
-    variants: dict[str, Variant | None] = {AS_WRITTEN: None}
+    single = search.program(replace(arm, prompt=UNTUNED), reads=True) if isinstance(program, Ensemble) else program
+    variants: dict[str, Variant | None] = {UNTUNED: None}
 
     def met(programs: Mapping[str, RAG]) -> dict[str, Evaluation]:
-        called = {f"the reader {name if name == AS_WRITTEN else f'with {name}'}": name for name in programs}
+        called = {"the untuned reader" if name == UNTUNED else f"the reader with {name}": name for name in programs}
 
         def out(arm: str, error: TooManyFailuresError) -> None:
             chosen.failed[called[arm]] = str(error)[:500]
@@ -166,7 +166,7 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
         found = search.evaluate_all({arm: programs[name] for arm, name in called.items()}, search.splits.dev, out)
         return {called[arm]: one for arm, one in found.items()}
 
-    found = met({AS_WRITTEN: program})
+    found = met({UNTUNED: program})
     if any(math.isnan(accuracy.value(one)) for one in found.values()):
         return ReaderPrompts()
     tried: dict[str, RAG] = {}
@@ -187,8 +187,8 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
     read = [Candidate(name, {}, name, one) for name, one in found.items()]
     if read:
         best, first = best_of(read, accuracy), read[0]
-        chosen.name = AS_WRITTEN
-        if first.name != AS_WRITTEN or beats(best.dev, first.dev, accuracy):
+        chosen.name = UNTUNED
+        if first.name != UNTUNED or beats(best.dev, first.dev, accuracy):
             chosen.name = best.name
         chosen.variant = variants[chosen.name]
         chosen.tried = {one.name: finite(accuracy.value(one.dev)) for one in read}
@@ -196,18 +196,18 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
 
 
 def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
-    """Return the arms for test by name (baseline, best, its technique as written, front), and the name of the best.
+    """Return the arms for test by name (baseline, best, its untuned technique, front), and the name of the best.
 
-    No arm is evaluated twice: if the best one is the technique as written, it is the only row of that technique.
+    No arm is evaluated twice: if the best one is the untuned technique, it is the only row of that technique.
     """
-    arms, called = {NO_REWRITING: chosen.plain.arm}, ""
+    arms, called = {BASELINE: chosen.plain.arm}, ""
     if chosen.best is not None:
         best = chosen.best.arm
         called = f"{best.technique} compiled"
         arms[called] = best
-        written = replace(search.space.as_written(best.technique), writer=best.writer)
+        written = replace(search.space.untuned(best.technique), writer=best.writer)
         if written.key not in {*failed, *(arm.key for arm in arms.values())}:
-            arms[f"{best.technique} as written"] = written
+            arms[f"{best.technique} {UNTUNED}"] = written
     known = {arm.key for arm in arms.values()}
     kept = chosen.front if len(search.objectives) > 1 else ()
     front = [(f"front, {one.name}", one.arm) for one in kept if one.arm.key not in known]
@@ -219,19 +219,19 @@ def _planned(
 ) -> list[PairedComparison]:
     """The planned comparisons, whichever way they fall.
 
-    Those of the arms are Holm-corrected together: the best one against the baseline and against its technique as
-    written, the front against the baseline, and the effect of the reader's prompts. Oracle evidence against closed book
-    checks the reader and claims nothing about a technique, so it is a separate family and corrects nothing else.
+    Those of the arms are Holm-corrected together: the best one against the baseline and against its untuned
+    technique, the front against the baseline, and the effect of the reader's prompts. Oracle evidence against closed
+    book checks the reader and claims nothing about a technique, so it is a separate family and corrects nothing else.
     """
-    pairs = [(best, NO_REWRITING), (best, f"{best.removesuffix(' compiled')} as written")]
-    pairs += [(name, NO_REWRITING) for name in arms if name.startswith("front, ")]
+    pairs = [(best, BASELINE), (best, f"{best.removesuffix(' compiled')} {UNTUNED}")]
+    pairs += [(name, BASELINE) for name in arms if name.startswith("front, ")]
     planned = [
         (metric, arm, other)
         for metric in dict.fromkeys([*objective.metrics, *DEFAULT_METRICS])
         for arm, other in pairs
         if arm in arms and other in arms
     ]
-    planned.append(("accuracy", recommended, f"{recommended}, reader as written"))
+    planned.append(("accuracy", recommended, f"{recommended}, untuned reader"))
     return [
         *family("technique", planned, met),
         *family("reader check", [("accuracy", ORACLE, CLOSED_BOOK)], met, prefix="reader check: "),
@@ -247,20 +247,20 @@ def verdict_of(
     of them is a loss.
     """
     if chosen.best is None:
-        return "no rewriting", "No other arm has a result on dev, so no rewriting is recommended"
+        return "baseline", "No other arm has a result on dev, so the baseline is recommended"
     if chosen.too_few:
-        return "too few questions", f"{chosen.too_few}, so no rewriting is recommended"
+        return "too few questions", f"{chosen.too_few}, so the baseline is recommended"
     if chosen.winner is chosen.plain:
         mine, plain = paired(chosen.best.dev, chosen.plain.dev, objective)
         ours, other = (f"{100 * objective.value(one):.1f}".replace("nan", "-") for one in (mine, plain))
         said = f"; {figures(mine.against(plain, objective.metrics[0]))}" if mine.rows else ""
         return (
-            "no rewriting",
-            f"Nothing was better than no rewriting on dev ({objective.name}: best {ours} against {other} per "
-            f"cent{said}), so no rewriting is recommended; test, other questions, was met after that choice and does "
-            "not change it",
+            "baseline",
+            f"Nothing was better than the baseline on dev ({objective.name}: best {ours} against {other} per "
+            f"cent{said}), so the baseline is recommended; test (other questions) was evaluated after that choice and "
+            "does not change it",
         )
-    held = [one for one in comparisons if (one.arm, one.other) == (best, NO_REWRITING)]
+    held = [one for one in comparisons if (one.arm, one.other) == (best, BASELINE)]
     return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})
 
 

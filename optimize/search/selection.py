@@ -35,9 +35,9 @@ class Selection:
     """What dev decides.
 
     Args:
-        plain: No rewriting.
-        best: The best other arm, plain retrieval with other knobs among them; None where none was complete.
-        winner: ``best`` where it beats no rewriting, else no rewriting.
+        plain: The baseline.
+        best: The best other arm, plain retrieval with other knobs among them; None if no other trial completed.
+        winner: ``best`` if it beats the baseline, else the baseline.
         front: Arms that no other beats in all objectives, the first objective's best first.
         corrected: The winner's curse of the best arm, as ``winners_curse`` gives it.
         too_few: Why no arm is crowned although one was ahead; empty where questions suffice.
@@ -55,7 +55,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     """The best arm by the first objective, one of quality, out of the front where there are several.
 
     Raises:
-        QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
+        QuerywrightError: The baseline could not be scored, so nothing can be compared with it.
     """
     first, arms = objectives[0], dict[str, TrialRecord]()
     for one in ended(trials, "complete"):
@@ -65,7 +65,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     plain = next((one for one in distinct if one.arm.is_plain), None)
     if plain is None:
         raise QuerywrightError(
-            "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
+            "the baseline has no result, so nothing can be chosen; `querywright study status` shows trial 0"
         )
     values, numbers = points(distinct, objectives), front(distinct, objectives)
     kept = [one for one in distinct if one.number in numbers]
@@ -88,7 +88,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
 def best_of(arms: Sequence[T], objective: Objective) -> T:
     """The arm that is ahead of the most others and behind the fewest by an objective of quality; the first of equals.
 
-    Any two are held against each other on the questions that both scored. The one with the higher objective is ahead,
+    Any two are compared on the questions that both scored. The one with the higher objective is ahead,
     then the one with the larger share of questions with a deciding passage, then the one with fewer LM calls. An arm
     that failed on hard questions wins nothing by that, and costs the comparisons between other arms nothing. Where
     nothing failed this is the order of the objective. One without a value is out of the running, unless all are.
@@ -172,7 +172,7 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
 
 
 def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) -> list[str]:
-    """The techniques that go on to the late trials, best first, but for no rewriting, which has no prompts to tune.
+    """Return the techniques of the late trials, best first, without the baseline, which has no prompts to tune.
 
     Where no trial of the first phase was complete those that ended early are looked at.
     """
@@ -187,7 +187,7 @@ def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) 
 def worse_than(met: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]) -> TrialRecord | None:
     """The finished trial that shows another to be worse, on the questions that it has met, in the order of dev.
 
-    With one objective it is held against the best trial, as Optuna's ``WilcoxonPruner`` does it; with several, for
+    With one objective it is compared with the best trial, as Optuna's ``WilcoxonPruner`` does it; with several, for
     which Optuna prunes nothing, against every trial that costs no more and is behind in nothing: it is worse than one
     that is better in some objective of quality (one-sided Wilcoxon test).
     """

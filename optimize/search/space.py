@@ -11,7 +11,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from querywright.errors import InputError, TechniqueError
 from querywright.metrics.dspy_metrics import needs
-from querywright.optimize.search.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, SearchSpec
+from querywright.optimize.search.spec import PLAIN, UNTUNED, KnobRange, KnobSpace, PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
 from querywright.programs.base import GATE_DEPTH
@@ -75,7 +75,7 @@ def largest(domain: Domain) -> Value:
 
 
 Pick = Callable[[str, Domain, Value], Value]
-"""Gives a parameter a value, from its name, its domain and its value as written."""
+"""Gives a parameter a value, from its name, its domain and its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class TechniqueSpace:
     Args:
         given: The value of every knob where nothing is chosen.
         knobs: Its searched knobs, each after those that it depends on.
-        early: Prompt variants of early trials, ``as written`` first.
+        early: Prompt variants of early trials, ``untuned`` first.
         late: Prompt variants that only late trials have besides.
         writers: Names of the LMs that may write for it; none for the LM of the study, or where it asks none.
     """
@@ -95,13 +95,13 @@ class TechniqueSpace:
     given: Mapping[str, Value]
     knobs: tuple[Knob, ...]
     domains: Mapping[str, Domain]
-    early: tuple[str, ...] = (AS_WRITTEN,)
+    early: tuple[str, ...] = (UNTUNED,)
     late: tuple[str, ...] = ()
     writers: tuple[str, ...] = ()
 
     @property
     def engine(self) -> str:
-        """Its engine as written."""
+        """Its default engine."""
         own = technique_class(self.name).ENGINE or "dense"
         return own if own in self.engines else self.engines[0]
 
@@ -126,9 +126,9 @@ class TechniqueSpace:
 class Space:
     """All arms of a study, and which trial may choose which.
 
-    A trial of the first ones is a technique as written, or with a prompt beside its numbers as written; then come early
+    The first trials are the untuned techniques, and techniques with a prompt and default knobs; then come early
     trials; the last ones are late. The technique of a late trial is settled by its place among them, so that its
-    parameter has the same choices in every trial. A technique with a single arm is tried once, as written, and is no
+    parameter has the same choices in every trial. A technique with a single arm is tried once, untuned, and is no
     choice after that. Techniques are those of the study, ``plain`` first; the reader is a name, or None where none
     reads; with ``each_prompt`` each early prompt is in one of the first trials.
     """
@@ -155,8 +155,8 @@ class Space:
 
     @property
     def openings(self) -> list[tuple[str, str]]:
-        """Technique and prompt of the first trials: each as written, then the early prompts where each is tried."""
-        first = [(one.name, AS_WRITTEN) for one in self.techniques]
+        """Technique and prompt of the first trials: each technique untuned, then the early prompts if each is tried."""
+        first = [(one.name, UNTUNED) for one in self.techniques]
         if self.each_prompt:
             first += [(one.name, prompt) for one in self.techniques for prompt in one.early[1:]]
         return first
@@ -169,7 +169,7 @@ class Space:
         """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked."""
         openings = self.openings
         opening, late = number < len(openings), self.is_late(number)
-        technique, prompt = openings[number] if opening else (None, AS_WRITTEN)
+        technique, prompt = openings[number] if opening else (None, UNTUNED)
         if late:
             going = [name for name in survivors if name in self.chosen] or survivors
             technique = going[(number - self.trials + self.late_trials) % len(going)]
@@ -186,8 +186,8 @@ class Space:
 
         return self._walk(pick, technique, late=late, prompt=prompt)
 
-    def as_written(self, technique: str) -> ArmConfig:
-        """The arm of a technique whose numbers and prompts nobody chose."""
+    def untuned(self, technique: str) -> ArmConfig:
+        """Return the arm of a technique with default knobs and prompts."""
         return self._walk(lambda name, domain, default: nearest(domain, default), technique)
 
     def deepest(self, engine: str) -> int:
@@ -195,7 +195,7 @@ class Space:
         return max((one.depth for one in self.techniques if engine in one.engines), default=0)
 
     def _walk(
-        self, pick: Pick, technique: str | None = None, *, late: bool = False, prompt: str = AS_WRITTEN
+        self, pick: Pick, technique: str | None = None, *, late: bool = False, prompt: str = UNTUNED
     ) -> ArmConfig:
         """The arm that is chosen parameter by parameter."""
         name = technique or self.chosen[0]
@@ -249,7 +249,7 @@ def build_space(
 
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
-    """The engines of a technique; no rewriting always has dense."""
+    """The engines of a technique; the baseline always has dense."""
     named = spec.techniques[name].engines or [technique_class(name).ENGINE or "dense"]
     return tuple(dict.fromkeys(["dense", *named] if name == PLAIN else named))
 
@@ -316,9 +316,9 @@ def own_step(low: float, *others: float) -> float | None:
 
 
 def variants_of(spec: SearchSpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The prompt variants of a technique: those of early trials, "as written" first, and those of late ones alone."""
+    """The prompt variants of a technique: those of early trials, ``untuned`` first, and those of late ones alone."""
     named = spec.techniques[name].prompts
-    early: list[str] = [AS_WRITTEN]
+    early: list[str] = [UNTUNED]
     late: list[str] = []
     for key, prompt in spec.prompts.items():
         suits = key in named if named is not None else lacking(spec, name, prompt) is None

@@ -22,11 +22,11 @@ from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import metric_named
 from querywright.optimize.objectives import Objective, objective_named, objectives_of
 from querywright.optimize.optimizers import OPTIMIZERS
-from querywright.optimize.results import AS_WRITTEN as AS_WRITTEN
+from querywright.optimize.results import PLAIN as PLAIN
+from querywright.optimize.results import UNTUNED as UNTUNED
 from querywright.programs import READERS, TECHNIQUES, technique_class
 from querywright.retrieval.engines import ENGINES
 
-PLAIN = "plain"
 BUDGET = 5
 """Passages that every arm may show its reader, unless the search says otherwise."""
 
@@ -195,7 +195,7 @@ class TechniqueSpec(StrictModel):
         knobs: By name. A knob that is not named is searched over its own range, as ``compile`` does, unless
             ``search`` is ``named``.
         search: ``all``: every knob that its declaration lets a study search; ``named``: only those in ``knobs``.
-        prompts: Names out of the study's ``prompts`` to choose from besides "as written". None: all of them.
+        prompts: Names out of the study's ``prompts`` to choose from besides ``untuned``. None: all of them.
     """
 
     engines: _Engines | None = None
@@ -234,7 +234,7 @@ class BudgetSpec(StrictModel):
         tokens: Input and output tokens of calls made.
         dollars: Estimated US dollars of calls made.
         minutes: Minutes in which at least one worker ran; looked at before each trial and a few times within it, and
-            after the last one the test is met.
+            after the last one the test follows.
     """
 
     calls: int | None = Field(default=None, ge=0)
@@ -245,7 +245,14 @@ class BudgetSpec(StrictModel):
 
 _Technique = Annotated[str, one_of("technique", TECHNIQUES), AfterValidator(_searching)]
 _Objective = Annotated[str, checked(objective_named)]
-_PromptName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+
+
+def _prompt_name(name: str) -> None:
+    if name == UNTUNED:
+        raise InputError(f"the name must not be {UNTUNED!r}, which means a technique's own prompts; use another name")
+
+
+_PromptName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"), checked(_prompt_name)]
 
 
 class SearchSpec(StrictModel):
@@ -261,7 +268,7 @@ class SearchSpec(StrictModel):
         fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
             it is not given; with ``fixed: {}`` there is none, and techniques may search it.
         trials: Trials in all, the late ones included.
-        each_prompt: Whether each prompt that is not late is tried once with the technique's numbers as written, before
+        each_prompt: Whether each prompt that is not late is tried once with the technique's default knobs, before
             the sampler proposes. Default False.
         late_trials: How many of them are late: techniques that survived, with the expensive prompts as well.
             Default a quarter, where there are late prompts.
@@ -297,7 +304,7 @@ class SearchSpec(StrictModel):
     @field_validator("techniques")
     @classmethod
     def _baseline_first(cls, named: dict[str, TechniqueSpec]) -> dict[str, TechniqueSpec]:
-        """A search that does not name it has its single arm as written."""
+        """If a search does not name the baseline, it is tried once, with its default knobs."""
         return {PLAIN: named.get(PLAIN, TechniqueSpec(search="named")), **named}
 
     @field_validator("fixed")
@@ -321,8 +328,8 @@ class SearchSpec(StrictModel):
         return [key for key, prompt in self.prompts.items() if prompt.last]
 
     def prompt_of(self, variant: str) -> PromptSpec | None:
-        """The prompt of a variant; None for prompts as written."""
-        return None if variant == AS_WRITTEN else self.prompts[variant]
+        """The prompt of a variant; None for untuned prompts."""
+        return None if variant == UNTUNED else self.prompts[variant]
 
     def to_json(self) -> dict[str, Any]:
         """The specification as plain data, defaults filled in."""

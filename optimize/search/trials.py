@@ -14,7 +14,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.live import live_arm
 from querywright.optimize.objectives import Objective
-from querywright.optimize.search.spec import AS_WRITTEN, PLAIN
+from querywright.optimize.search.spec import PLAIN, UNTUNED
 from querywright.programs import TECHNIQUES
 from querywright.programs.hyperparameters import Value
 from querywright.progress import LiveArm
@@ -36,10 +36,10 @@ class ArmConfig:
     """A program that a trial is about.
 
     Args:
-        technique: Its name; ``plain`` is no rewriting.
+        technique: Its name; ``plain`` is the baseline.
         engine: What searches the collection.
         knobs: The value of every knob of the technique, those at their defaults too.
-        prompt: ``as written``, or a name in the study's ``prompts``.
+        prompt: ``untuned``, or a name in the study's ``prompts``.
         reader: Name of the reader, or None where none reads.
         writer: Name of the LM that writes, out of the study's ``writers``; None where there are none.
     """
@@ -47,7 +47,7 @@ class ArmConfig:
     technique: str
     engine: str
     knobs: Mapping[str, Value]
-    prompt: str = AS_WRITTEN
+    prompt: str = UNTUNED
     reader: str | None = None
     writer: str | None = None
 
@@ -59,7 +59,7 @@ class ArmConfig:
     @property
     def is_plain(self) -> bool:
         """Whether the question is searched as it was asked, in the collection's own passages."""
-        return self.technique == PLAIN and self.engine == "dense" and self.prompt == AS_WRITTEN
+        return self.technique == PLAIN and self.engine == "dense" and self.prompt == UNTUNED
 
     def to_json(self) -> dict[str, Any]:
         """The arm as a JSON object."""
@@ -84,7 +84,7 @@ class TrialRecord:
         arm: What was tried.
         late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
-        dev: Results on dev, question by question (a pruned trial: those that it met); empty while it runs, and where
+        dev: Results on dev, question by question (of a pruned trial: the first ones); empty while it runs, and where
             too many questions failed. Its rows have scores, label, passages, fallbacks, cost, seconds, failure and
             unjudged, and nothing else.
         spent: What this trial paid and saved, prompts that it had to compile included.
@@ -228,7 +228,7 @@ def minutes_busy(trials: Sequence[TrialRecord]) -> float:
 def arm_name(arm: ArmConfig) -> str:
     """An arm without its knobs, such as ``hyde@dense, prompts boot.2, reader short_answer``."""
     name = f"{arm.technique}@{arm.engine}"
-    if arm.prompt != AS_WRITTEN:
+    if arm.prompt != UNTUNED:
         name += f", prompts {arm.prompt}"
     name += "" if arm.writer is None else f", writer {arm.writer}"
     return name if arm.reader is None else f"{name}, reader {arm.reader}"

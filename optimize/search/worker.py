@@ -87,7 +87,7 @@ class Worker:
 
         Raises:
             BudgetError: The budget is spent.
-            TooManyFailuresError: No rewriting failed.
+            TooManyFailuresError: The baseline failed.
             QuerywrightError: Most trials fail, another run gave the study more trials, or the LM is out of reach.
         """
         spec, splits = self.search.spec, self.search.splits
@@ -175,8 +175,8 @@ class Worker:
         return record
 
     def _is_baseline(self, arm: ArmConfig) -> bool:
-        """Whether every arm is held against it."""
-        return arm.is_plain and arm.knobs == self.search.space.as_written(arm.technique).knobs
+        """Return whether this arm is the baseline."""
+        return arm.is_plain and arm.knobs == self.search.space.untuned(arm.technique).knobs
 
     def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
         """End this run when its time is over; a trial that has begun goes on when the study is resumed."""
@@ -254,7 +254,7 @@ class Worker:
             why = " because nobody labelled what it found" if any(row.unjudged for row in dev.rows) else ""
             message = f"no question could be scored{why}"
             if self._is_baseline(arm):
-                raise DataError([f"{name}: {message}, so nothing can be held against it; label what it finds"])
+                raise DataError([f"{name}: {message}, so nothing can be compared with it; label its passages"])
             return replace(record, state="failed", dev=dev, message=message)
         return replace(record, state="complete", dev=dev, values=values)
 

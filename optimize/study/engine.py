@@ -238,7 +238,7 @@ def _check_trials(store: StudyStorage, mine: int) -> None:
 
 
 def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
-    """Choose, meet test, save; done once in a study, by whoever comes first, and again by whoever finds it undone."""
+    """Choose, evaluate on test, save. The first worker does it once, and another repeats it if it did not complete."""
     search, began = worker.search, time.time()
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:

@@ -37,7 +37,7 @@ QUESTIONS = 3
 """Dev questions whose prompts are rendered."""
 
 TEST_ARMS = 6
-"""Programs that meet test: no rewriting, the best, it as written and with its reader as written, and two references."""
+"""Programs evaluated on test: the baseline, the best, it untuned and with its untuned reader, and two references."""
 
 _MADE_UP = (Passage("made-up", "filler " * 85),)
 
@@ -127,12 +127,12 @@ def _price(lm: Any, each: int, cap: int) -> float | None:
 def _dry_run(
     space: TechniqueSpace, asked: Sequence[Question], shown: Sequence[Passage], reader: str | None
 ) -> tuple[int, int]:
-    """LM calls of a technique for a question and its longest prompt, its values as written and at their largest."""
+    """LM calls of a technique for a question and its longest prompt, with default knobs and with the largest."""
     name: str = space.name
     starts: list[dict[str, Any]] = [dict(space.given)]
     starts.append({**space.given, **{key: largest(domain) for key, domain in space.domains.items()}})
     if technique_class(name).ENGINE is not None and not technique_class(name).LM_STAGES:
-        # It asks nothing, and what it finds is read as what no rewriting finds.
+        # It makes no calls, and its passages are read like those of the baseline.
         name, starts = PLAIN, [{"max_passages": space.given["max_passages"]}]
     calls, prompts = 0, list[Messages]()
     for values in starts:

@@ -13,10 +13,10 @@ from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.evaluate import finite
 from querywright.optimize.program_state import predictor_states
 from querywright.optimize.report import render
-from querywright.optimize.results import NO_REWRITING, by_judges, today
+from querywright.optimize.results import BASELINE, by_judges, today
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.outcome import TestOutcome, run_test
-from querywright.optimize.search.spec import AS_WRITTEN
+from querywright.optimize.search.spec import UNTUNED
 from querywright.optimize.search.trials import TrialRecord
 from querywright.programs import RAG
 
@@ -24,7 +24,7 @@ GOLDEN = 3
 """Golden questions of a saved program."""
 
 RECOMMENDED, RUNNER_UP = "recommended", "runner-up"
-"""Names of the artifacts of what a study recommends, and of what that was held against."""
+"""Names of the artifacts of the recommended program and of the program it was compared with."""
 
 _MADE = (
     "recommended",
@@ -41,7 +41,7 @@ _MADE = (
 
 
 def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
-    """Hold what dev chose against no rewriting on test, save programs in a study's folder, and say all as plain data.
+    """Compare the best arm of dev with the baseline on test, save programs in a study's folder, and return plain data.
 
     Started again, it ends the same. The command makes the study again, for the report.
     """
@@ -57,7 +57,7 @@ def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, comma
         "verdict": tested.verdict,
         "sentence": tested.sentence,
         "best": None if chosen.best is None else _of_trial(chosen.best, tested.best),
-        "plain": _of_trial(chosen.plain, NO_REWRITING),
+        "plain": _of_trial(chosen.plain, BASELINE),
         "front": [one.number for one in chosen.front],
         "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
         "corrected": chosen.corrected,
@@ -89,8 +89,8 @@ def _prompts(search: Search, trials: Sequence[TrialRecord], tested: TestOutcome)
     found: dict[str, Any] = {}
     for arm in (one.arm for one in trials if one.state in ("complete", "pruned")):
         name = ", ".join(filter(None, [arm.technique, arm.prompt, arm.writer]))
-        if arm.prompt != AS_WRITTEN and name not in found:
-            found[name] = _changes(search.program(replace(arm, prompt=AS_WRITTEN)), search.program(arm))
+        if arm.prompt != UNTUNED and name not in found:
+            found[name] = _changes(search.program(replace(arm, prompt=UNTUNED)), search.program(arm))
     if tested.reader_prompts.variant is not None:
         before = search.program(tested.arms[tested.recommended], reads=True)
         changes = _changes(before, tested.programs[tested.recommended])
@@ -115,17 +115,17 @@ def _changes(written: RAG, tuned: RAG) -> dict[str, Any]:
 
 
 def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: Path) -> None:
-    """One artifact each for what is recommended, for what that was held against, and for the rest of the front."""
+    """Save the recommended program, the program it was compared with, and the rest of the front, an artifact each."""
     made = {"study": search.spec.name, **{key: outcome[key] for key in _MADE}}
     made["reader_prompts"] = tested.reader_prompts.name
     about = f"from the study `{search.spec.name}` of {today()} for the LM `{search.lm.model}`."
     for name, arm in tested.arms.items():
         if name.startswith("front"):
             called = name.replace(", trial ", "-")
-        elif name in {tested.recommended, tested.best, NO_REWRITING}:
+        elif name in {tested.recommended, tested.best, BASELINE}:
             called = RECOMMENDED if name == tested.recommended else RUNNER_UP
         else:
-            continue  # as written
+            continue  # untuned
         advice = "" if name == tested.recommended else f" What the study recommends is **{tested.recommended}**."
         card = render(
             "program.md",

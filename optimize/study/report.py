@@ -17,7 +17,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.figures import (
     ARM,
-    BASELINE,
+    NEUTRAL,
     Figure,
     Plot,
     costs,
@@ -138,7 +138,7 @@ def study_html(snapshot: Snapshot) -> str:
 
 def _told(cost: Cost) -> dict[str, str]:
     """What was spent, in columns of a table."""
-    return {"LM calls made": str(cost.calls), "saved": str(cost.saved), "tokens": str(cost.tokens)}
+    return {"LM calls": str(cost.calls), "cached": str(cost.saved), "tokens": str(cost.tokens)}
 
 
 def _trial_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
@@ -150,7 +150,7 @@ def _trial_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
         "state": f"{one.state}{', late' if one.late else ''}",
         **{name: f"{one.values[name]:.4g}" if name in one.values else "-" for name in objectives},
         "questions": str(len(one.dev.rows) or "-"),
-        "LM calls": f"{one.spent.calls} made, {one.spent.saved} saved",
+        "LM calls": f"{one.spent.calls} ({one.spent.saved} cached)",
         "seconds": f"{one.ended - one.began:.1f}" if one.began and one.ended else "-",
         "knobs": changed_knobs(one.arm),
         "why": one.message or same,
@@ -195,9 +195,9 @@ def _one_front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, 
         first, (x, y) = one.number in kept, at[one.number]
         said[one.number] = f"{_said(one, aim)}; {other.name} {value_text(one.values[other.name], other)}"
         look: Any = {"shape": "diamond", "text": str(one.number)} if first else {}
-        plot.dot(x, y, said[one.number], ARM if first else BASELINE, **look)
+        plot.dot(x, y, said[one.number], ARM if first else NEUTRAL, **look)
     alt = f"Front: {'; '.join(text for number, text in said.items() if number in kept)}"
-    legend = {"front": ARM, "other trials": BASELINE}
+    legend = {"front": ARM, "other trials": NEUTRAL}
     title = f"{aim.name} against {other.name}"
     return Figure(f"figure-front-{_slug(other)}", title, plot.svg(), alt, legend=legend)
 

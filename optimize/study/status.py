@@ -53,7 +53,7 @@ class Snapshot:
         spec: The study.
         trials: By number.
         spent: Over all workers and runs.
-        outcome: All that was found, once test was met and programs are saved; None before.
+        outcome: All results, after test was evaluated and programs are saved; None before.
     """
 
     spec: StudySpec
@@ -63,12 +63,12 @@ class Snapshot:
 
     @property
     def finished(self) -> bool:
-        """Whether test was met and programs are saved."""
+        """Whether test was evaluated and programs are saved."""
         return self.outcome is not None
 
 
 def techniques(snapshot: Snapshot) -> list[str]:
-    """The techniques of a study, no rewriting first."""
+    """Return the techniques of a study, the baseline first."""
     return list(dict.fromkeys([PLAIN, *snapshot.spec.techniques]))
 
 
@@ -130,7 +130,7 @@ def evaluations(outcome: Mapping[str, Any] | None) -> list[Evaluation]:
 
 
 def on_test(outcome: Mapping[str, Any] | None) -> Comparison | None:
-    """Every program that met the test, held against no rewriting; None before that."""
+    """Return the programs on test, compared with the baseline; None before test was evaluated."""
     met = evaluations(outcome)
     return beside(met, comparisons_of(outcome)) if met else None
 

@@ -183,7 +183,7 @@
     const missed = row.f ? [] : one.evidence.filter(([key]) => !row.p.includes(key) && !met.includes(key));
     const scores = data.metrics.map((name) => [name, score(row, name)]).filter(([, value]) => !isNaN(value));
     return el("article", {},
-      el("h3", {}, `${place + 1} ${arms[place]} `, marked(one, row), own ? " (baseline)" : ""),
+      el("h3", {}, `${place + 1} ${arms[place]} `, marked(one, row), own && arms[place] !== "baseline" ? " (baseline)" : ""),
       row.f && el("p", { className: "failure" }, `Failed (${row.f}): ${text(row.m)}`),
       row.a !== undefined && el("p", {}, el("q", {}, text(row.a) || "(empty)"), row.i ? " names no option" : ""),
       el("p", { className: "why" }, scores.map(([name, value]) => `${name} ${+value.toFixed(3)}`).join(" · "),

@@ -286,7 +286,8 @@ class Compilation(CompileResult):
             f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {lm}; {evidence_by(test)}{by}"
         ]
         if self.reader_check:
-            notes.append(f"closed book and oracle evidence met {len(self.reader_check)} further questions")
+            count = len(self.reader_check)
+            notes.append(f"closed book and oracle evidence were evaluated on {count} further questions")
         notes += [one["standing"] for one in self.judges]
         notes += [*pool_notes(self.test, test), *of_grounded(None if reader is None else reader.NAME)]
         if self.writer_lm is not None:
@@ -345,7 +346,7 @@ def compile(
     tell: Tell | None = None,
     **changes: Any,
 ) -> Compilation:
-    """Tune a technique's prompts and knobs on dev, and hold the winner against no rewriting on test.
+    """Tune a technique's prompts and knobs on dev, and compare the winner with the baseline on test once.
 
     Args:
         technique: A name in ``TECHNIQUES``.

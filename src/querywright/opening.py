@@ -24,11 +24,12 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.flow import MOST
 from querywright.models.rewriters import Rewriter, rewriter_of
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.comparison import BASELINE, RIGHT, Comparison
+from querywright.optimize.comparison import RIGHT, Comparison
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.judging import freeze_guidelines, judged_metrics
+from querywright.optimize.results import PLAIN
 from querywright.optimize.tables import pool_notes
 from querywright.programs import RAG, READERS, make_program, make_reader
 from querywright.programs.readers import reader_for
@@ -151,7 +152,7 @@ class Experiment:
     def baseline(self, given: str | None) -> str:
         """Return the name of the baseline, which may be given by its text. Default: ``plain``, or the first arm."""
         if given is None:
-            return BASELINE if BASELINE in self.arms else next(iter(self.arms), BASELINE)
+            return PLAIN if PLAIN in self.arms else next(iter(self.arms), PLAIN)
         return next((name for name, arm in self.arms.items() if arm.text == given), given)
 
     @property

@@ -195,9 +195,9 @@ class Bar:
         if self.said:
             return [one for one in (leader, self.said) if one]
         total = self.spent.total
-        calls = f"{total.calls} LM calls" if total.asked else ""
-        saved = f"{total.saved} answers from the store" if total.saved else ""
-        return [one for one in (leader, calls, saved, f"${total.dollars:.4f}" if total.dollars else "") if one]
+        cached = f" ({total.saved} cached)" if total.saved else ""
+        calls = f"LM calls: {total.calls}{cached}" if total.asked else ""
+        return [one for one in (leader, calls, f"${total.dollars:.4f}" if total.dollars else "") if one]
 
     def table(self) -> Table:
         """How the arms stand."""

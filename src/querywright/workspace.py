@@ -167,14 +167,14 @@ class Workspace:
         )
 
     def cost_line(self) -> str:
-        """What all LM calls cost; empty where no LM was asked."""
+        """Return what all LM calls cost; empty if there were none."""
         total = self.ledger.total
         if not total.asked:
             return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
-        made = "answered from the recording" if self.lm.model.startswith("recording:") else "made"
+        replayed = " from the recording" * self.lm.model.startswith("recording:")
         waited = f"; {total.seconds:.0f} s waited for the LM, calls beside each other added up" * (total.seconds >= 1)
-        return f"LM calls: {total.calls} {made}, {total.saved} from the store; {total.tokens} tokens{waited}{dollars}"
+        return f"LM calls: {total.calls}{replayed} ({total.saved} cached); {total.tokens} tokens{waited}{dollars}"
 
 
 def _lm(lm: Any, api_base: str | None, api_key: str | None, asks: bool = True, **shared: Any) -> dspy.LM:

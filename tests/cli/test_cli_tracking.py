@@ -59,7 +59,7 @@ def test_a_study_is_logged_with_its_trials_and_programs(ok, study_file, server, 
     ok("study", "run", study_file(trials=4), "--out", "study", "--log", "mlflow")
     found = logged()
     assert found.files == ["artifacts", "report.html", "trials.parquet"]
-    trial, best = found.inside["trial 0"].data, found.inside["no rewriting"].data
+    trial, best = found.inside["trial 0"].data, found.inside["baseline"].data
     assert (trial.params["technique"], trial.params["state"]) == ("plain", "complete")
     assert any(name.startswith("objective/") for name in trial.metrics)
     assert "decision_useful.low" in best.metrics or "accuracy.low" in best.metrics

@@ -48,12 +48,12 @@ def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, 
     outcome = snapshot(out).outcome
     assert outcome["reader_prompts"]["name"] == "shown"
     tried = outcome["reader_prompts"]["tried"]
-    assert tried["as written"] == 0.0 < tried["shown"]
+    assert tried["untuned"] == 0.0 < tried["shown"]
     test = {one["arm"]: one["metrics"]["accuracy"]["value"] for one in outcome["test"]}
-    assert test.pop(f"{outcome['recommended']}, reader as written") == 0.0
+    assert test.pop(f"{outcome['recommended']}, untuned reader") == 0.0
     assert min(value for name, value in test.items() if name != "closed book") > 0.0
     planned = [(one["family"], one["arm"], one["other"]) for one in outcome["comparisons"]]
-    assert ("technique", outcome["recommended"], f"{outcome['recommended']}, reader as written") in planned
+    assert ("technique", outcome["recommended"], f"{outcome['recommended']}, untuned reader") in planned
     assert outcome["costs"]["reader"]["calls"] > 0
     assert outcome["prompts"]["reader, shown"]["reader.predict"]["demos_after"] == 1
     for name in ("recommended", "runner-up"):
@@ -70,14 +70,14 @@ def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     outcome = snapshot(out).outcome
     n = {one["arm"]: one["n"] for one in outcome["test"]}
     assert n["closed book"] == n["oracle evidence"] == 9
-    assert n["no rewriting"] == 6
+    assert n["baseline"] == 6
     assert outcome["data"]["reader_check"]["n"] == 3
     assert len(outcome["questions"]) == 8 + 6 + 3
-    assert "Met once" in (out / "report.html").read_text()
+    assert "Evaluated once" in (out / "report.html").read_text()
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file, server, tmp_path):
+def test_a_study_goes_on_without_an_untuned_reader_that_failed(cli, study_file, server, tmp_path):
     file, train = trained_on(study_file, {"prompts": LAST, "reader": "short_answer"})
     usual = server.reply
 
@@ -92,12 +92,12 @@ def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file
     outcome = snapshot(out).outcome
     assert done.status == 0, done.err
     assert outcome["reader_prompts"]["name"] == "shown"
-    assert list(outcome["reader_prompts"]["failed"]) == ["as written"]
-    assert "for too many questions of dev failed: the reader as written" in " ".join(done.out.split())
-    assert f"{outcome['recommended']}, reader as written" in outcome["failed_on_test"]
+    assert list(outcome["reader_prompts"]["failed"]) == ["untuned"]
+    assert "because too many dev questions failed: untuned" in " ".join(done.out.split())
+    assert f"{outcome['recommended']}, untuned reader" in outcome["failed_on_test"]
 
 
-def test_each_prompt_is_tried_with_numbers_as_written(ok, study_file, tmp_path):
+def test_each_prompt_is_tried_with_default_knobs(ok, study_file, tmp_path):
     prompts = {"one": SHOWN, "other": {**SHOWN, "arguments": {"max_bootstrapped_demos": 2}}}
     out = tmp_path / "out"
     ok("study", "run", study_file(prompts=prompts, each_prompt=True), "--out", out)

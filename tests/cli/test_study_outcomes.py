@@ -58,7 +58,7 @@ def test_an_arm_that_is_really_better_is_recommended_with_figures_and_saved(cli,
     assert found.outcome["verdict"] == "gain"
     test = {one["arm"]: one["metrics"]["decision_useful"]["value"] for one in found.outcome["test"]}
     assert test["rag_fusion compiled"] == 1.0
-    assert test["no rewriting"] < 0.7
+    assert test["baseline"] < 0.7
     manifest = json.loads((out / "artifacts" / "recommended" / "manifest.json").read_text())
     assert manifest["technique"] == "rag_fusion"
     assert manifest["made"]["verdict"] == "gain"
@@ -80,7 +80,7 @@ def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(
     pruned = [one for one in found.trials if one.state == "pruned"]
     assert pruned
     assert all(len(one.dev.rows) < 16 for one in pruned)
-    assert found.outcome["recommended"] == "no rewriting"
+    assert found.outcome["recommended"] == "baseline"
 
 
 def test_late_trials_have_expensive_prompts_and_only_survivors(ok, cli, riddles, tmp_path):
@@ -90,7 +90,7 @@ def test_late_trials_have_expensive_prompts_and_only_survivors(ok, cli, riddles,
     file = riddles(techniques=techniques, prompts=prompts, trials=12, late_trials=4, survivors=1)
     ok("study", "run", file, "--out", out)
     found = snapshot(out)
-    assert {one.arm.prompt for one in found.trials if not one.late} == {"as written"}
+    assert {one.arm.prompt for one in found.trials if not one.late} == {"untuned"}
     late = [one for one in found.trials if one.late]
     assert [one.number for one in late] == [8, 9, 10, 11]
     assert {one.arm.technique for one in late} == {"rag_fusion"}
@@ -108,7 +108,7 @@ def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_rewriting_that_failed_is_tried_again(ok, cli, riddles, server, tmp_path):
+def test_a_baseline_that_failed_is_tried_again(ok, cli, riddles, server, tmp_path):
     out = tmp_path / "out"
     server.refuses = lambda body: True
     assert cli("study", "run", riddles(objectives=["accuracy"]), "--out", out).status == 3

@@ -17,7 +17,7 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
 ):
     out, file = tmp_path / "out", study_file()
     done, found = ok("study", "run", file, "--out", out, width=160), snapshot(out)
-    for said in ("dev, best", "test, ", "no rewriting", "recommended: ", "LM calls: "):
+    for said in ("dev, best", "test, ", "baseline", "recommended: ", "LM calls: "):
         assert said in done.out
     assert re.search(r": (\d+) of \1\b", done.err)  # which program answers the last question is not determined
     assert f"report: {out / 'report.html'}" in done.err
@@ -25,17 +25,15 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
     assert len(found.trials) == 9
     assert [one.arm.technique for one in found.trials[:3]] == ["plain", "rag_fusion", "step_back"]
     assert found.finished
-    assert found.outcome["recommended"] in {"no rewriting", "rag_fusion compiled", "step_back compiled"}
+    assert found.outcome["recommended"] in {"baseline", "rag_fusion compiled", "step_back compiled"}
     names = [one["arm"] for one in found.outcome["test"]]
-    assert names[0] == "no rewriting"
+    assert names[0] == "baseline"
     assert {"closed book", "oracle evidence"} < set(names)
 
     saved = {path.parent.name: json.loads(path.read_text()) for path in (out / "artifacts").glob("*/manifest.json")}
     assert {name: one["made"]["name"] for name, one in saved.items()} == {
         "recommended": found.outcome["recommended"],
-        "runner-up": "no rewriting"
-        if found.outcome["recommended"] != "no rewriting"
-        else found.outcome["best"]["name"],
+        "runner-up": "baseline" if found.outcome["recommended"] != "baseline" else found.outcome["best"]["name"],
     }
     lm = resolve_lm("openai/scripted", api_base=server.address, api_key="sk-never-to-be-printed-1234567890")
     program = querywright.load(out / "artifacts" / "recommended", lm=lm, verify=True)

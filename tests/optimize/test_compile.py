@@ -76,9 +76,9 @@ def distinct(*engines):
 @pytest.mark.parametrize(
     ("winner", "objective", "recommended"),
     [
-        ("rewriting", "decision_useful", "as written"),
-        ("plain", "accuracy", "no rewriting"),
-        ("both", "both", "no rewriting"),
+        ("rewriting", "decision_useful", "untuned"),
+        ("plain", "accuracy", "baseline"),
+        ("both", "both", "baseline"),
         ("deep", "recall@1", None),
     ],
 )
@@ -86,20 +86,20 @@ def test_what_is_recommended_is_as_good_on_dev_as_every_arm(winner, objective, r
     compiled = compiled_in(make_world(winner), settings=replace(QUICK, objective=objective))
     values = [objective_named(objective).value(arm.dev) for arm in compiled.arms]
     chosen = next(arm for arm in compiled.arms if arm.name == compiled.recommended)
-    assert compiled.arms[0].name == "no rewriting"
+    assert compiled.arms[0].name == "baseline"
     assert objective_named(objective).value(chosen.dev) == max(values)
     assert objective_named(objective).value(compiled.compiled.dev) == max(values[1:])
     assert compiled.recommended == (recommended or compiled.recommended)
-    assert ("plain" if compiled.recommended == "no rewriting" else "hcqr") == compiled.program.technique.NAME
+    assert ("plain" if compiled.recommended == "baseline" else "hcqr") == compiled.program.technique.NAME
 
 
 def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):
     # The third hit of the first query decides: one rank of each of three queries misses it.
     compiled = compiled_in(make_world("deep"), settings=replace(QUICK, trials=24))
-    as_written = next(arm for arm in compiled.arms if arm.name == "as written")
-    assert objective_named("decision_useful").value(as_written.dev) == 0.0
+    untuned = next(arm for arm in compiled.arms if arm.name == "untuned")
+    assert objective_named("decision_useful").value(untuned.dev) == 0.0
     assert objective_named("decision_useful").value(compiled.compiled.dev) == 1.0
-    assert compiled.recommended == compiled.compiled.name != "as written"
+    assert compiled.recommended == compiled.compiled.name != "untuned"
     knobs = compiled.program.technique.knobs
     assert knobs["n_queries"] == 1 or knobs["fusion"] in {"union", "best_score", "rrf"}
 
@@ -126,16 +126,16 @@ def shows_what_to_do(asked):
 
 def test_an_arm_whose_prompts_do_not_fit_is_out_and_the_search_goes_on(world, failing, compiled_in):
     compiled = compiled_in(world, failing(lambda asked: asked.step == "queries" and shows_what_to_do(asked)))
-    assert compiled.recommended == "as written"
-    assert {arm.prompt for arm in compiled.arms} == {"as written"}
+    assert compiled.recommended == "untuned"
+    assert {arm.prompt for arm in compiled.arms} == {"untuned"}
     assert "prompt_too_long" in compiled.failed["trial 2"]
     assert compiled.to_json()["failed_arms"] == compiled.failed
 
     engine = failing(lambda asked: asked.number >= 6 and not shows_what_to_do(asked))
     compiled = compiled_in(world, engine, settings=replace(QUICK, trials=2))
     assert compiled.recommended == "trial 2"
-    assert list(compiled.failed) == ["as written"]
-    assert [one.name for one in compiled.test] == ["closed book", "no rewriting", "hcqr compiled", "oracle evidence"]
+    assert list(compiled.failed) == ["untuned"]
+    assert [one.name for one in compiled.test] == ["closed book", "baseline", "hcqr compiled", "oracle evidence"]
 
     with pytest.raises(QuerywrightError, match=r"(?s)5 of 6 trials failed; the last: .*prompt_too_long"):
         compiled_in(world, failing(lambda asked: asked.step == "queries" and asked.number >= 6))
@@ -146,9 +146,9 @@ def test_what_fails_on_test_is_named_but_what_dev_chose_may_not_fail(make_world,
         return failing(lambda asked: asked.number >= 12 and asked.step != "reader")
 
     compiled = compiled_in(make_world("both"), engine())
-    assert compiled.recommended == "no rewriting"
+    assert compiled.recommended == "baseline"
     assert "2 of 6 questions failed in 'hcqr compiled'" in compiled.failed["hcqr compiled on test"]
-    assert [one.name for one in compiled.test] == ["closed book", "no rewriting", "oracle evidence"]
+    assert [one.name for one in compiled.test] == ["closed book", "baseline", "oracle evidence"]
     assert {one.family for one in compiled.comparisons} == {"reader check"}
     with pytest.raises(TooManyFailuresError, match="failed in 'hcqr compiled'"):
         compiled_in(make_world(), engine())
@@ -176,10 +176,10 @@ def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(mak
     compiled = compiled_in(make_world("plain", size=30))
     planned = {(one.metric, one.arm, one.other): one for one in compiled.comparisons}
     assert list(planned) == [
-        ("decision_useful", "hcqr compiled", "no rewriting"),
-        ("decision_useful", "hcqr compiled", "hcqr as written"),
-        ("accuracy", "hcqr compiled", "no rewriting"),
-        ("accuracy", "hcqr compiled", "hcqr as written"),
+        ("decision_useful", "hcqr compiled", "baseline"),
+        ("decision_useful", "hcqr compiled", "hcqr untuned"),
+        ("accuracy", "hcqr compiled", "baseline"),
+        ("accuracy", "hcqr compiled", "hcqr untuned"),
         ("accuracy", "oracle evidence", "closed book"),
     ]
     arms = {one.name: one for one in compiled.test}
@@ -206,16 +206,16 @@ def test_retrieval_alone_a_function_and_a_technique_without_an_lm_can_be_compile
     engine = make_engine()
     compiled = compiled_in(world, engine, reader=None)
     assert compiled.program.reader is None
-    assert [one.name for one in compiled.test] == ["no rewriting", "hcqr compiled"]
+    assert [one.name for one in compiled.test] == ["baseline", "hcqr compiled"]
     assert {one.metric for one in compiled.comparisons} == {"decision_useful"}
     assert not [asked for asked in engine.asked if asked.step == "reader"]
 
     compiled = compiled_in(world, retriever=lambda query, k: world.find(query)[:k])
-    assert compiled.recommended == "as written"
+    assert compiled.recommended == "untuned"
     assert "oracle evidence" not in {one.name for one in compiled.test}
 
     compiled = compiled_in(world, technique="plain")
-    assert compiled.recommended == "no rewriting"
+    assert compiled.recommended == "baseline"
     assert compiled.costs["prompts"].asked == compiled.costs["search"].asked == 0
 
 
@@ -226,9 +226,9 @@ def test_plain_retrieval_that_is_searched_is_chosen_where_other_knobs_are_better
     world.find = lambda query: [p for p in find(query) if "right" in query or not p.id.startswith("decides")]
     compiled = compiled_in(world, technique="plain")
     assert [objective_named("decision_useful").value(arm.dev) for arm in compiled.arms] == [0.0, 1.0]
-    assert compiled.recommended == compiled.compiled.name == compiled.arms[1].name != "no rewriting"
+    assert compiled.recommended == compiled.compiled.name == compiled.arms[1].name != "baseline"
     assert compiled.program.technique.knobs["query_with_options"] is True
-    assert [one.name for one in compiled.test][1:3] == ["no rewriting", "plain compiled"]
+    assert [one.name for one in compiled.test][1:3] == ["baseline", "plain compiled"]
     assert "(decision_useful: 6 won, 0 lost of 6" in compiled.sentence
 
 

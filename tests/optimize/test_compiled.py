@@ -40,7 +40,7 @@ def compiled(make_world, compile_in):
 
 
 def test_it_is_a_table_a_page_and_is_drawn_in_a_notebook(compiled, read_page, tmp_path):
-    assert [one.name for one in compiled.compared.arms] == ["no rewriting", "hcqr compiled"]
+    assert [one.name for one in compiled.compared.arms] == ["baseline", "hcqr compiled"]
     assert compiled.to_pandas().groupby("arm")["decision_useful"].mean()["hcqr compiled"] == 1.0
     page = read_page(compiled.report(tmp_path / "compiled.html").read_text("utf-8"))
     page.check()
@@ -72,7 +72,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     show_compiled(replace(tuned, reader_check=tuple(world.questions[:5])))
     text = " ".join(capsys.readouterr().out.split())
     assert f"{compiled.sentence}; a stronger LM may change that" in text
-    assert "closed book and oracle evidence met 5 further questions" in text
+    assert "closed book and oracle evidence were evaluated on 5 further questions" in text
     assert all(f"{one.test.wins} : {one.test.losses}" in text for one in compiled.comparisons)
     assert all(one.sentence not in text for one in compiled.comparisons)
     changed = {
@@ -128,28 +128,28 @@ ALONE = {
             "rewriting",
             30,
             "gain",
-            "Chosen on dev; test shows a gain over no rewriting (decision_useful: 10 won, 0 lost of 10, p = .004)",
+            "Chosen on dev; test shows a gain over the baseline (decision_useful: 10 won, 0 lost of 10, p = .004)",
         ),
         (  # all 6 questions are won, but over two comparisons that is p = .062
             "rewriting",
             18,
             "no gain shown",
-            "Chosen on dev; test does not show a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, "
+            "Chosen on dev; test does not show a gain over the baseline (decision_useful: 6 won, 0 lost of 6, "
             "p = .062)",
         ),
         (
             "turned",
             30,
             "loss",
-            "Chosen on dev, but test shows a loss against no rewriting (decision_useful: 0 won, 10 lost of 10, "
+            "Chosen on dev, but test shows a loss against the baseline (decision_useful: 0 won, 10 lost of 10, "
             "p = .004)",
         ),
         (
             "plain",
             18,
-            "no rewriting",
-            "Nothing was better than no rewriting on dev (decision_useful: best 0.0 against 100.0 per cent; "
-            "0 won, 6 lost of 6, p = .031), so no rewriting is recommended; test, other questions, was met after that",
+            "baseline",
+            "Nothing was better than the baseline on dev (decision_useful: best 0.0 against 100.0 per cent; "
+            "0 won, 6 lost of 6, p = .031), so the baseline is recommended; test (other questions) was evaluated",
         ),
         ("rewriting", 15, "too few questions", "5 dev and 5 test questions are too few to crown an arm"),
     ],
@@ -239,14 +239,14 @@ def test_each_technique_is_tuned_saved_and_loaded(
     lm = make_lm(make_engine(write=write))
     compiled = compile_in(dense_world, name, lm)
     values = {arm.name: arm.dev.mean("decision_useful").value for arm in compiled.arms}
-    assert list(values)[:2] == ["no rewriting", "as written"]
+    assert list(values)[:2] == ["baseline", "untuned"]
     assert len(values) >= 3
     assert compiled.failed == {}
     assert not any(arm.dev.failures for arm in compiled.arms)
     assert values[compiled.recommended] == pytest.approx(max(values.values()))
     shown = {one.name for one in compiled.test}
-    assert {"closed book", "no rewriting", f"{name} compiled", "oracle evidence"} <= shown
-    assert (f"{name} as written" in shown) == (compiled.compiled.name != "as written")  # no arm meets test twice
+    assert {"closed book", "baseline", f"{name} compiled", "oracle evidence"} <= shown
+    assert (f"{name} untuned" in shown) == (compiled.compiled.name != "untuned")  # no arm meets test twice
 
     save_compiled(tmp_path / name, compiled, dense_world.splits, lm=lm, threads=2)
     loaded = load(tmp_path / name, lm=lm, retriever=dense_world, verify=True)

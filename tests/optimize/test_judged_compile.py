@@ -23,7 +23,7 @@ from querywright.models.lm import engine_of
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.results import NO_REWRITING, CompileSettings
+from querywright.optimize.results import BASELINE, CompileSettings
 from querywright.optimize.search.compile import compile_program
 from querywright.retrieval.types import Hit
 
@@ -62,10 +62,10 @@ def judged_in(make_lm, make_engine):
     return run
 
 
-@pytest.mark.parametrize(("winner", "recommended"), [("rewriting", "as written"), ("plain", "no rewriting")])
+@pytest.mark.parametrize(("winner", "recommended"), [("rewriting", "untuned"), ("plain", "baseline")])
 def test_what_a_judge_says_decides_and_it_is_named_wherever_figures_stand(winner, recommended, bare, judged_in):
     made, lm, judge = judged_in(bare(winner))
-    assert (made.recommended == "no rewriting") == (recommended == "no rewriting"), made.sentence
+    assert (made.recommended == "baseline") == (recommended == "baseline"), made.sentence
     asked = [one.prompt for one in engine_of(judge).inner.asked]
     assert len(asked) == len(set(asked)), "no judgement is asked twice, whatever arm or trial"
     assert made.costs["judges"].calls == len(asked)
@@ -186,10 +186,10 @@ def search_with_a_judge(seed: int, lead: int, dev: int, test: int) -> dict[str, 
         seed: Of what is drawn, and of the search.
         lead: Questions in a hundred by which one arm leads.
         dev: Questions to choose on.
-        test: Questions that are met once.
+        test: Questions of the test.
 
     Returns:
-        The ``best`` arm and the one that was ``found`` (None for no rewriting), the ``verdict`` of test, judgements
+        The ``best`` arm and the one that was ``found`` (None for the baseline), the ``verdict`` of test, judgements
         ``asked``, and whether each was asked ``once``.
     """
     rule, best = Rule(), seed % len(ARMS)
@@ -213,9 +213,7 @@ def search_with_a_judge(seed: int, lead: int, dev: int, test: int) -> dict[str, 
         settings=CompileSettings(objective="judged_useful", trials=3 * len(ARMS), demo_sizes=(), seed=seed, threads=1),
     )
     knobs = {one.name: one.knobs for one in made.arms}[made.recommended]
-    found = (
-        None if made.recommended == NO_REWRITING else ARMS.index((knobs["rewriter_sees_options"], knobs["may_skip"]))
-    )
+    found = None if made.recommended == BASELINE else ARMS.index((knobs["rewriter_sees_options"], knobs["may_skip"]))
     asked_once = len(rule.judged) == len(set(rule.judged))
     return {"best": best, "found": found, "verdict": made.verdict, "asked": len(rule.judged), "once": asked_once}
 

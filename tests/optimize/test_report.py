@@ -253,7 +253,7 @@ def test_decisions_are_told_where_there_are_any(report):
 
 def test_a_page_says_no_more_than_there_is(report):
     page = report((PLAIN,))
-    assert "There is nothing to hold against plain." in page.text
+    assert "There is nothing to compare with plain." in page.text
     assert page.figures == ["figure-cost-0", "figure-cost-1", "figure-mean-0", "figure-mean-1"]
     assert "Where answers are lost" not in page.parts
     assert "What the passages did to the decisions" not in page.parts

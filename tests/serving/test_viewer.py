@@ -29,7 +29,7 @@ def folder(tmp_path):
     for name, text in {
         "runs/made/manifest.json": json.dumps(
             {"technique": "hcqr", "made": {"objective": "accuracy", "verdict_sentence": "It is better", "test": [
-                {"arm": "no rewriting", "metrics": {"accuracy": {"value": 0.5, "low": None, "high": None}}}]}}
+                {"arm": "baseline", "metrics": {"accuracy": {"value": 0.5, "low": None, "high": None}}}]}}
         ),
         "runs/made/program.json": "{}", "runs/made/README.md": "# made\n",
         "runs/broken/manifest.json": "[]", "runs/broken/program.json": "",

@@ -130,7 +130,7 @@ def _show_scores(rows: Iterable[tuple[str, Mapping[str, str], Mapping[str, Any]]
         for name, more, scores in told
     ]
     if table:
-        show_table("On test, met once; mean and 95 % interval", table)
+        show_table("On test, evaluated once; mean and 95 % interval", table)
 
 
 def _percent(score: Mapping[str, Any] | None) -> str:

@@ -47,7 +47,7 @@ def compile_command(
     run: opt.RunOptions = opt.RunOptions(),
     output: opt.Results = opt.Results(),
 ) -> None:
-    """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
+    """Tune prompts and knobs together on dev, compare the winner with the baseline on test once, save it.
 
     A knob given here is fixed and not searched.
 
@@ -66,7 +66,7 @@ def compile_command(
         trials: Trials of the search.
         max_passages: Passages shown to the reader at most, in every arm. Default: 5.
         seed: Of the split, the demonstrations and the search.
-        reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
+        reader_check: Further questions, of those that --sizes leaves over, for closed book and oracle evidence only.
     """
     from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named
@@ -120,7 +120,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     """Print the tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.optimize.objectives import objective_named
-    from querywright.optimize.results import AS_WRITTEN
+    from querywright.optimize.results import UNTUNED
     from querywright.optimize.tables import pool_notes
 
     splits, workspace = tuned.splits, tuned.workspace
@@ -158,12 +158,12 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     show_verdicts(tuned.comparisons, verbose=verbose, sentence=False)
     say(
         f"recommended: {tuned.recommended} (chosen on dev); demonstrations: technique "
-        f"{'none' if tuned.compiled.prompt == AS_WRITTEN else 'yes'}, reader "
+        f"{'none' if tuned.compiled.prompt == UNTUNED else 'yes'}, reader "
         f"{'yes' if tuned.reader_demos else 'none'}"
     )
     advice = "" if tuned.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."
     say(f"{tuned.sentence}{advice}", style="bold")
-    stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} from the store" for stage, cost in tuned.costs.items())
+    stages = "; ".join(f"{stage} {cost.calls} ({cost.saved} cached)" for stage, cost in tuned.costs.items())
     for line in (f"LM calls by stage: {stages}" if verbose else "", workspace.cost_line()):
         if line:
             say(line)
@@ -175,9 +175,10 @@ def _per_cent(value: float) -> str:
 
 def _changed_knobs(technique: str, arm: Candidate) -> str:
     """The knobs of an arm that are not at their defaults; the budget, equal in all arms, is left out."""
+    from querywright.optimize.results import BASELINE, PLAIN
     from querywright.programs import technique_class
 
-    name = "plain" if arm.name == "no rewriting" else technique
+    name = PLAIN if arm.name == BASELINE else technique
     defaults = {knob.name: knob.default for knob in technique_class(name).KNOBS}
     changed = (name for name, value in arm.knobs.items() if value != defaults[name] and name != "max_passages")
     return " ".join(f"{name}={arm.knobs[name]}" for name in changed) or "-"

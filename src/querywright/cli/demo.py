@@ -45,7 +45,7 @@ def demo(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Compile HCQR on the packaged sample, hold techniques against no rewriting, save the winner, load it and ask it.
+    """Compile HCQR on the packaged sample, compare techniques with the baseline, save the winner, load it and ask it.
 
     The LM is a large one, whose answers were recorded; another one (--lm) is asked instead.
 
@@ -88,7 +88,7 @@ def demo(
 
 
 def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:
-    """Techniques as they are written beside no rewriting, by what the first passage is worth."""
+    """Compare untuned techniques with the baseline by the first passage, and print the table."""
     from querywright.metrics.statistics import p_value
     from querywright.optimize.significance import ALPHA
 
@@ -96,7 +96,7 @@ def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) 
     tests = {one.arm: one.test for one in found.comparisons if one.metric == "decision_useful"}
     won = {name: f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}" for name, test in tests.items()}
     show_table(
-        f"test, the same {len(questions)} questions, {BUDGET} passage: techniques as written, by {workspace.lm.model}",
+        f"test, the same {len(questions)} questions, {BUDGET} passage: untuned techniques, by {workspace.lm.model}",
         [
             _row(one, **{"settles it": f"{100 * one.label_share(Label.ENTAILED):.1f}",
                          "won : lost": won.get(one.name, "-")})

@@ -285,7 +285,7 @@ class Judging(Judges):
     """Judges, their LM, and what they hold answers against.
 
     Args:
-        guidelines: Points that answers are held against, for --judge coverage.
+        guidelines: Points that answers are compared with, for --judge coverage.
     """
 
     guidelines: File | None = None

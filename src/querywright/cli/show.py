@@ -132,11 +132,12 @@ def show_scores(
 
 def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
     """One table of what comparisons show, and one sentence; a sentence each where it is verbose."""
+    from querywright.optimize.results import in_words
     from querywright.optimize.significance import verdict_rows, verdict_sentence
 
     if not comparisons:
         return
-    title = f"held against {comparisons[0].other}: difference in points with its 95 % interval, p by Holm"
+    title = f"compared with {in_words(comparisons[0].other)}: difference in points with its 95 % interval, p by Holm"
     show_table(title, verdict_rows(comparisons))
     for line in (one.sentence for one in comparisons) if verbose else ():
         say(line)

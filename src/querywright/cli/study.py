@@ -134,7 +134,7 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
 def run_command(
     file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Results = opt.Results()
 ) -> None:
-    """Run a study: try arms on dev, hold the best against no rewriting on test once, save programs and a report.
+    """Run a study: try arms on dev, compare the best with the baseline on test once, save programs and a report.
 
     A run that was ended, whichever way, goes on with the same command, or with study resume.
 
@@ -321,7 +321,8 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool
             show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
         met = evaluations(outcome)
         if met:
-            notes = ["met once; per cent with 95 % interval", *(one["standing"] for one in outcome.get("judges", ()))]
+            judged = [one["standing"] for one in outcome.get("judges", ())]
+            notes = ["evaluated once; per cent with 95 % interval", *judged]
             show_scores(f"test, {len(met[0].rows)} questions", met, verbose=verbose, notes=notes)
             show_verdicts(comparisons_of(outcome), verbose=verbose, sentence=False)
         for line in _verdicts(outcome):
@@ -341,9 +342,10 @@ def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
     if last.get("tried"):
         said.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
     if last.get("failed"):
-        said.append(f"out, for too many questions of dev failed: the reader {', '.join(last['failed'])}")
+        said.append(f"reader prompts left out, because too many dev questions failed: {', '.join(last['failed'])}")
     if outcome.get("failed_on_test"):
-        said.append(f"out, for too many questions of test failed: {', '.join(outcome['failed_on_test'])}")
+        failed = ", ".join(outcome["failed_on_test"])
+        said.append(f"programs left out, because too many test questions failed: {failed}")
     return [*said, str(outcome["sentence"])] if outcome.get("sentence") else said
 
 
@@ -375,5 +377,5 @@ def _cost(snapshot: Snapshot) -> str:
     """What the study cost over all its workers and runs."""
     spent = snapshot.spent
     dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
-    calls = f"LM calls: {spent.calls} made, {spent.saved} saved"
+    calls = f"LM calls: {spent.calls} ({spent.saved} cached)"
     return f"{calls}; {spent.tokens} tokens; {spent.minutes:.1f} minutes{dollars}"

@@ -3,7 +3,7 @@
 Additive increase, multiplicative decrease (Chiu and Jain, 1989), as TCP does it. The number doubles with each round of
 answers until the server refuses or slows down, and then grows by one a round, and slowly to where it was refused; a
 refusal takes a third of it away, and answers that take twice as long as they did with fewer calls a fifth. Seconds are
-held against the length of an answer, because long ones take long.
+compared with the length of an answer, because long ones take long.
 
 Of the calls that wait, that of the question which began first is next. Otherwise the later calls of a question would
 stand behind the first calls of all others, and those that are left at the end would wait for each other.

@@ -105,7 +105,7 @@ def _built(folder: Path, engine: str, world: Any, lm: Any) -> tuple[Path, Path]:
             "verdict_sentence": "It is better on test",
             "test": [
                 {"arm": name, "n": 6, "metrics": {"accuracy": {"value": v, "low": v / 2, "high": 1.0, "n": 6}}}
-                for name, v in (("no rewriting", 0.5), ("hcqr compiled", 0.75))
+                for name, v in (("baseline", 0.5), ("hcqr compiled", 0.75))
             ],
             "comparisons": [{"sentence": "hcqr compiled won 3, lost 1"}],
             "seed": 7,

@@ -17,7 +17,7 @@ from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.results import NO_REWRITING
+from querywright.optimize.results import BASELINE
 from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
 from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings, check_collection, check_training
 from querywright.optimize.rewriter.train import TRAINED, split_pairs, standing
@@ -172,8 +172,8 @@ NO_GAIN = "no gain over the question as it is written"
 def test_how_a_rewriter_compares_with_the_baseline(values: list[float], verdict: str, warning: str | None) -> None:
     arms = tuple(
         Evaluation(name, tuple(Row(f"q{n}", {"ndcg@10": value}) for n, value in enumerate(of)), 0.0)
-        for name, of in ((NO_REWRITING, [0.0] * 10), (TRAINED, values))
+        for name, of in ((BASELINE, [0.0] * 10), (TRAINED, values))
     )
-    made = standing(Comparison(arms, NO_REWRITING, tuple(against(arms, NO_REWRITING))), "ndcg@10")
+    made = standing(Comparison(arms, BASELINE, tuple(against(arms, BASELINE))), "ndcg@10")
     assert made["verdict"] == verdict
     assert made["warning"] == warning

@@ -55,7 +55,7 @@ def test_a_whole_training(trained: Any) -> None:
     made, card = trained, trained.card
     readme = (trained.path / "README.md").read_text(encoding="utf-8")
     assert (made.techniques, made.base.name, made.recipe) == (("rrr",), "embedded", "reinforce")
-    assert [arm["arm"] for arm in card["test"]["arms"]] == ["no rewriting", "untrained", "trained"]
+    assert [arm["arm"] for arm in card["test"]["arms"]] == ["baseline", "untrained", "trained"]
     warmup, reinforced = card["stages"]["warmup"], card["stages"]["reinforce"]
     assert (warmup["steps"], warmup["pairs"], warmup["given"]) == (4, 20, {"rrr, small": 22})
     assert warmup["losses"][1] < warmup["losses"][0]

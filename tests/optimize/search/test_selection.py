@@ -62,7 +62,7 @@ def test_the_lead_of_the_luckiest_of_many_equal_arms_is_taken_back():
     assert winners_curse(few, USEFUL[0]) is winners_curse(trials[:1], USEFUL[0]) is None
 
 
-def test_what_is_chosen_beats_no_rewriting():
+def test_the_winner_beats_the_baseline():
     bare = plain([1, 1, 1, 0, 0, 0], objectives=USEFUL_AND_CALLS)
     led = tried(2, [1, 1, 0, 0, 0, 0], objectives=USEFUL_AND_CALLS)
     found = choose([bare, led], USEFUL, 6)
@@ -78,11 +78,11 @@ def test_what_is_chosen_beats_no_rewriting():
     assert few.too_few.startswith("6 dev and 5 test questions are too few")
     alone = choose([bare], USEFUL, 6)
     assert (alone.plain, alone.best, alone.winner) == (bare, None, bare)
-    with pytest.raises(QuerywrightError, match="no rewriting has no result"):
+    with pytest.raises(QuerywrightError, match="the baseline has no result"):
         choose([best], USEFUL, 6)
 
 
-def test_survivors_are_the_best_techniques_without_no_rewriting():
+def test_survivors_are_the_best_techniques_without_the_baseline():
     trials = [
         plain([1] * 4),
         tried(1, [1, 0, 0, 0], technique="hyde"),
@@ -125,7 +125,7 @@ def arm(name, *values, label=None, calls=1):
         Row(f"q{n}", {"decision_useful": useful, "accuracy": right}, label=label, cost=Cost(calls=calls))
         for n, (useful, right) in enumerate(scores)
     )
-    return Candidate(name, {}, "as written", Evaluation(name, rows, 0.0))
+    return Candidate(name, {}, "untuned", Evaluation(name, rows, 0.0))
 
 
 def best(arms, objective=ACCURACY):

@@ -52,19 +52,19 @@ def test_every_arm_is_allowed_and_complete(technique, study_of):
         assert ArmConfig.from_json(arm.to_json()) == arm
 
 
-def test_the_first_trials_are_the_techniques_as_written_no_rewriting_first(mixed):
+def test_the_first_trials_are_the_untuned_techniques_baseline_first(mixed):
     arms = arms_of(study_with(mixed), mixed, 3)
-    assert arms == [mixed.as_written(name) for name in ("plain", "hcqr", "rag_fusion")]
+    assert arms == [mixed.untuned(name) for name in ("plain", "hcqr", "rag_fusion")]
     assert arms[0].is_plain
-    assert (arms[1].engine, arms[1].prompt, arms[1].knobs["top_k"]) == ("dense", "as written", 5)
+    assert (arms[1].engine, arms[1].prompt, arms[1].knobs["top_k"]) == ("dense", "untuned", 5)
     assert arms[2].knobs["n_queries"] == 5  # 4 is its default, and no value of the space
     assert arms[2].knobs["top_k"] == technique_class("rag_fusion")(None).knobs["top_k"]
 
 
 def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prompts(mixed):
     assert mixed.late_trials == 6
-    assert (mixed["hcqr"].early, mixed["hcqr"].late) == (("as written", "few", "more"), ("best",))
-    assert (mixed["rag_fusion"].late, mixed["plain"].early) == ((), ("as written",))
+    assert (mixed["hcqr"].early, mixed["hcqr"].late) == (("untuned", "few", "more"), ("best",))
+    assert (mixed["rag_fusion"].late, mixed["plain"].early) == ((), ("untuned",))
     arms = arms_of(study_with(mixed, "random"), mixed, 24, ["rag_fusion", "hcqr"])
     assert [arm.technique for arm in arms[18:]] == ["rag_fusion", "hcqr"] * 3
     assert all(arm.prompt != "best" for arm in arms[:18])
@@ -74,7 +74,7 @@ def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prom
     assert mixed.suggest(study_with(mixed).ask(), 18, ["plain"]).is_plain  # a survivor all the same
 
 
-def test_no_rewriting_is_searched_where_it_is_named(study_of):
+def test_the_baseline_is_searched_if_it_is_named(study_of):
     space = build_space(study_of({"plain": {"engines": ["bm25"]}, "hcqr": {}}, trials=40), None)
     arms = arms_of(study_with(space, "random"), space, 40)
     assert {arm.engine for arm in arms if arm.technique == "plain"} == {"dense", "bm25"}

@@ -20,7 +20,7 @@ CALLS = {"plain": 0, "hyde": 2, "multi_query": 3}
 PRUNED, FAILED, RUNNING, COPY = 8, 11, 19, 13
 REFERENCES = ("oracle evidence", "closed book")
 NOTHING = Evaluation("", (), 0.0)
-ARMS = ("no rewriting", "hyde as written", "trial 17")
+ARMS = ("baseline", "hyde untuned", "trial 17")
 
 
 def made_spec(**more: Any) -> StudySpec:
@@ -56,7 +56,7 @@ def made_trial(number: int, technique: str, *, late: bool = False, **more: Any) 
     dev = made_dev(f"trial {number}", technique)
     values = {name: dev.average(name) for name in ("decision_useful", "accuracy")}
     given: dict[str, Any] = {
-        "arm": ArmConfig(technique, engine, {"max_passages": 5, **knobs}, "boot.2" if late else "as written"),
+        "arm": ArmConfig(technique, engine, {"max_passages": 5, **knobs}, "boot.2" if late else "untuned"),
         "dev": dev, "values": {**values, "lm_calls": float(CALLS[technique]) + 1}, "params": params, "worker": "1",
         "spent": Cost(calls=24 * CALLS[technique], saved=24, input_tokens=2160, output_tokens=240),
         "prompt_spent": Cost(calls=5, input_tokens=400) if late else Cost(),
@@ -95,7 +95,7 @@ def made_outcome() -> dict[str, Any]:
     return {
         "recommended": ARMS[2],
         "verdict": "gain",
-        "sentence": "Chosen on dev; test shows a gain over no rewriting (decision_useful: 9 won, 1 lost of 24)",
+        "sentence": "Chosen on dev; test shows a gain over the baseline (decision_useful: 9 won, 1 lost of 24)",
         "best": {"number": 17, "arm": arm.to_json()},
         "corrected": {"dev": 0.75, "corrected": 0.625, "arms": 18, "n": 24},
         "test": [one.to_json(rows=True) for one in (*test, *references)],

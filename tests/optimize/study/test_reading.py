@@ -177,6 +177,7 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
             "3 techniques and prompts",
         ),
         (of(prompts={"a.1": {"optimizer": "mipro"}}), "prompts.a.1: string should match pattern"),
+        (of(prompts={"untuned": {"optimizer": "mipro"}}), "prompts.untuned: the name must not be 'untuned'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_where_it_stands(data, part):

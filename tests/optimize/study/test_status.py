@@ -30,7 +30,7 @@ def test_a_study_under_way():
 def test_a_finished_study_has_nothing_left_and_one_that_has_hardly_begun_no_best():
     found = status(made_snapshot(finished=True, spec=made_spec(objectives=["decision_useful", "lm_calls"])))
     assert (found["trials"]["left"], found["verdict"]) == (0, "gain")
-    assert found["front"][0] == 0  # no rewriting makes no calls
+    assert found["front"][0] == 0  # the baseline makes no calls
     begun = (made_trial(0, "plain", state="running", dev=made["NOTHING"], values={}),)
     found = status(made_snapshot(trials=begun))
     assert found["best"] is None

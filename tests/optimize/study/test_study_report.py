@@ -29,7 +29,7 @@ def finished(read_page):
 def test_a_finished_study_has_every_part(finished):
     assert list(finished.parts) == PARTS
     for part, said in (
-        ("Outcome", "test shows a gain over no rewriting"),
+        ("Outcome", "test shows a gain over the baseline"),
         ("Outcome", "Recommended: trial 17"),
         ("Outcome", "The best of 18 arms on dev is partly the luckiest"),
         ("Outcome", "75.0 % would be expected to be about 62.5 % on new questions"),
@@ -79,14 +79,14 @@ def test_a_prompt_is_shown_before_and_after(read_page):
     assert source.index("(recommended)") < source.index("<summary>one</summary>")
 
 
-def test_questions_are_held_against_no_rewriting_as_they_were_compared(finished):
+def test_questions_are_compared_with_the_baseline(finished):
     outcome = made_outcome()
     compared = on_test(outcome)
     place = finished.json("report-data")["metrics"].index("decision_useful")
     for number, arm in enumerate(compared.arms):
         assert [one["rows"][number]["s"][place] for one in finished.questions()] == arm.values("decision_useful")
     assert [one["id"] for one in finished.questions()] == [f"q{n}" for n in range(24)]
-    assert compared.baseline == "no rewriting"
+    assert compared.baseline == "baseline"
     assert [one.to_json() for one in compared.comparisons] == outcome["comparisons"][:2]
     assert [one.name for one in compared.references] == ["oracle evidence", "closed book"]
     assert on_test(None) is None
@@ -99,7 +99,7 @@ def test_questions_are_held_against_no_rewriting_as_they_were_compared(finished)
         ({"trials": ()}, "0 of 24 trials have ended"),
         (
             {"outcome": {**made_outcome(), "failed_on_test": {"hyde compiled": "2 of 6"}}},
-            "questions of test failed: hyde compiled.",
+            "many test questions failed: hyde compiled.",
         ),
         (
             {"trials": (made_trial(0, "plain", state="running", dev=made["NOTHING"], values={}, ended=None),)},
