@@ -99,7 +99,7 @@ def test_questions_are_compared_with_the_baseline(finished):
         ({"trials": ()}, "0 of 24 trials have ended"),
         (
             {"outcome": {**made_outcome(), "failed_on_test": {"hyde compiled": "2 of 6"}}},
-            "questions of test failed: hyde compiled.",
+            "many test questions failed: hyde compiled.",
         ),
         (
             {"trials": (made_trial(0, "plain", state="running", dev=made["NOTHING"], values={}, ended=None),)},
