@@ -110,12 +110,13 @@ def warm_up(
         metric_for_best_model="eval_loss",
         greater_is_better=False,
     )
+    rows: list[Any] = [[_row(base.tokenizer, pair) for pair in part] for part in (train, dev)]
     trainer = Trainer(
         base.model,
         arguments,
         data_collator=DataCollatorForSeq2Seq(base.tokenizer),
-        train_dataset=[_row(base.tokenizer, pair) for pair in train],
-        eval_dataset=[_row(base.tokenizer, pair) for pair in dev],
+        train_dataset=rows[0],
+        eval_dataset=rows[1],
     )
     log = _run(trainer, WARMUP, progress)
     losses = [line["eval_loss"] for line in log if "eval_loss" in line]
@@ -143,7 +144,8 @@ def reinforce(
     with quietly_training():
         from peft import get_peft_model_state_dict, set_peft_model_state_dict
         from transformers import EarlyStoppingCallback
-        from trl import GRPOConfig, GRPOTrainer
+        from trl.trainer.grpo_config import GRPOConfig
+        from trl.trainer.grpo_trainer import GRPOTrainer
 
         arguments = GRPOConfig(
             **_common(folder, settings),
@@ -170,9 +172,10 @@ def reinforce(
             greater_is_better=True,
         )
         reward = Reward(program, settings.metric)
+        rewarded: Any = rewarder(program, reward, [*train, *dev], settings.threads)
         trainer = GRPOTrainer(
             model=base.model,
-            reward_funcs=rewarder(program, reward, [*train, *dev], settings.threads),
+            reward_funcs=rewarded,
             args=arguments,
             train_dataset=_prompts(base, program, reward, train),
             eval_dataset=_prompts(base, program, reward, dev),

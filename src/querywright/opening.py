@@ -232,7 +232,8 @@ class Experiment:
                 "collection; give such questions and retriever=..., or leave the judge coverage out"
             )
         before = Guidelines.load(file) if file.exists() else Guidelines()
-        frozen = freeze_guidelines(before, sourced, lm=judges[0].lm, **run)
+        lm = judges[0].lm or self.workspace.lm
+        frozen = freeze_guidelines(before, sourced, lm=lm, **run)
         frozen.save(file)
         kept = {question.id: frozen[question.id] for question, _ in sourced if question.id in frozen}
         judges[0].guidelines.update(kept)
