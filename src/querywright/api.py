@@ -393,7 +393,10 @@ def compile(
         known = ", ".join(CompileSettings.__dataclass_fields__)
         raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from None
     if not isinstance(technique, str):
-        raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
+        raise InputError(
+            f"compile takes the name of a technique, such as hcqr, but got a {type(technique).__name__}; for a custom "
+            "class, call querywright.programs.register_technique(CLASS) first and give its NAME"
+        )
     technique_class(technique)
     judges, parts = _judges(judge), _parts(questions)
     with shown(progress, "opening retriever and models") as update:

@@ -173,7 +173,7 @@ class Workspace:
             return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
         replayed = " from the recording" * self.lm.model.startswith("recording:")
-        waited = f"; {total.seconds:.0f} s waited for the LM, calls beside each other added up" * (total.seconds >= 1)
+        waited = f"; {total.seconds:.0f} s of LM calls in total, parallel calls added up" * (total.seconds >= 1)
         return f"LM calls: {total.calls}{replayed} ({total.saved} cached); {total.tokens} tokens{waited}{dollars}"
 
 

@@ -142,7 +142,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
         dev, corrected = map(_per_cent, tuned.corrected)
         notes.append(
             f"the best of {len(tuned.arms)} arms has {dev} on the questions it was chosen on, of which about "
-            f"{corrected} is left when the luck of being chosen is taken off; what it is worth, test says"
+            f"{corrected} is expected on new questions (the rest is the luck of the best of many); see test"
         )
     for why in dict.fromkeys(tuned.failed.values()):
         notes.append(f"out, {why}: {', '.join(name for name, said in tuned.failed.items() if said == why)}")
@@ -161,7 +161,8 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
         f"{'none' if tuned.compiled.prompt == UNTUNED else 'yes'}, reader "
         f"{'yes' if tuned.reader_demos else 'none'}"
     )
-    advice = "" if tuned.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."
+    can_gain = tuned.verdict != "gain" and tuned.program.technique.LM_STAGES
+    advice = "; a stronger LM may change that: --lm openai/..." if can_gain else ""
     say(f"{tuned.sentence}{advice}", style="bold")
     stages = "; ".join(f"{stage} {cost.calls} ({cost.saved} cached)" for stage, cost in tuned.costs.items())
     for line in (f"LM calls by stage: {stages}" if verbose else "", workspace.cost_line()):

@@ -129,7 +129,7 @@ def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
     show_table(
         f"{len(questions)} of these questions, answered by {place.lm.model} now ({time.monotonic() - began:.0f} s)",
         [_row(one) for one in found.arms],
-        notes=["135 million parameters do not rewrite: querywright demo --live compiles with this model, and says so"],
+        notes=["the LM of 135M parameters does not rewrite well; querywright demo --live compiles with it"],
     )
 
 

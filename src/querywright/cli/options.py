@@ -58,7 +58,7 @@ Deadline = Annotated[
     float | None,
     Parameter(
         metavar="SECONDS", group="Run", validator=Number(gt=0),
-        help="Seconds that a question may take, waiting for its turn at the LM excluded. Default: any number.",
+        help="Seconds that a question may take, without waiting for its turn at the LM. Default: no limit.",
     ),
 ]  # fmt: skip
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]

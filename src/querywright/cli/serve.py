@@ -55,7 +55,7 @@ def serve(
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
 ) -> None:
-    """Serve an artifact: an API, a page for people, and what Prometheus wants. Logs are JSON lines on standard output.
+    """Serve an artifact: an API, a page for people, and metrics for Prometheus. Logs are JSON lines on standard output.
 
     Ctrl-C stops once requests under way are answered; twice, at once.
 

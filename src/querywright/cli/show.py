@@ -103,7 +103,7 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
     """A table, one mapping a row, its columns in the order of the first.
 
     A column that is empty or zero throughout is left out. If the table is wider than the terminal, it becomes several
-    tables with the same first column; a number is never cut or wrapped.
+    tables that repeat the columns that name a row; a number is never cut or wrapped.
     """
     say(title, style="bold")
     rows = _filled(rows)
@@ -152,12 +152,16 @@ def _filled(rows: Rows) -> Rows:
 
 
 def fit(rows: Rows, width: int) -> list[list[str]]:
-    """Return the columns of each table, so that each table fits into ``width``; the first column is in all."""
-    tables: list[list[str]] = []
+    """Return the columns of each table, so that each fits into ``width``; all have the columns that name a row."""
     sizes = _sizes(rows)
+    naming = [name for place, name in enumerate(sizes) if place == 0 or name == "metric"]
+    tables: list[list[str]] = [[]] if sizes else []
     for name in sizes:
-        if not tables or (len(tables[-1]) > 1 and sum(sizes[one] + GAP for one in tables[-1]) + sizes[name] > width):
-            tables.append([*sizes][: len(tables) > 0])
+        if name in tables[-1]:
+            continue
+        is_full = sum(sizes[one] + GAP for one in tables[-1]) + sizes[name] > width
+        if is_full and not set(tables[-1]) <= set(naming):
+            tables.append([*naming])
         tables[-1].append(name)
     return tables
 
