@@ -172,9 +172,9 @@ class Workspace:
         if not total.asked:
             return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
-        replayed = " from the recording" * self.lm.model.startswith("recording:")
+        made = "from the recording" if self.lm.model.startswith("recording:") else "made"
         waited = f"; {total.seconds:.0f} s of LM calls in total, parallel calls added up" * (total.seconds >= 1)
-        return f"LM calls: {total.calls}{replayed} ({total.saved} cached); {total.tokens} tokens{waited}{dollars}"
+        return f"LM calls: {total.calls} {made} ({total.saved} cached); {total.tokens} tokens{waited}{dollars}"
 
 
 def _lm(lm: Any, api_base: str | None, api_key: str | None, asks: bool = True, **shared: Any) -> dspy.LM:

@@ -254,7 +254,7 @@ def test_compile_saves_shows_and_is_loaded(ok, artifact, server, questions):
         "compile", "hcqr", "--data", questions, "--collection", "tiny", "--out", artifact, "--sizes", "3,4,4",
         "--trials", "2", "--threads", "2", *server.lm,
     )  # fmt: skip
-    assert "LM calls: 0 (" in again.out
+    assert "LM calls: 0 made (" in again.out
     assert all(len(line) <= 80 for line in again.out.splitlines())
     assert again.out.rstrip().endswith(f"artifact: {artifact}")
     for word in ("dev, 4 questions", "test, 4 questions", "recommended:", "baseline", "oracle evidence"):

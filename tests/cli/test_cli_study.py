@@ -73,7 +73,7 @@ def test_mistakes_are_one_message(cli, arguments, message):
 
 def test_a_study_without_an_outcome_is_shown_as_far_as_it_is(capsys):
     show_study(made_snapshot(trials=()), Path("out"), as_json=False)
-    assert "LM calls: 420 (" in capsys.readouterr().out
+    assert "LM calls: 420 made (" in capsys.readouterr().out
     show_study(made_snapshot(), Path("out"), as_json=True)
     assert json.loads(capsys.readouterr().out)["verdict"] is None
     written = json.dumps(study_json(made_snapshot(finished=True), {}))

@@ -74,7 +74,7 @@ def test_evaluate_counts_the_calls_of_both_and_notes_what_was_not_learnt(
     assert [arm["cost"]["calls"] for arm in found.data["arms"]] == [0, 2, 2]
     assert (len(server.requests), len(asked)) == (2, 2)
     assert f"rrr: written by {trained.identity}, read by openai/scripted" in found.data["notes"]
-    assert "LM calls: 0 (2 cached)" in evaluated("plain", f"rrr:writer={trained.path}").out
+    assert "LM calls: 0 made (2 cached)" in evaluated("plain", f"rrr:writer={trained.path}").out
     said = f"the rewriter {trained.name} learnt the prompts of rrr, and not of"
     told = evaluated("plain", "rrr", "hcqr", "step_back", more=("--writer-lm", trained.path), limit="1")
     assert f"{said} hcqr, step_back: measure it there" in told.err
@@ -214,4 +214,4 @@ def test_a_limit_of_tokens_holds_for_every_remote_lm(ok: Any, questions: Path, c
         assert [{body["max_completion_tokens"] for body in one.bodies} for one in servers] == [{limit}] * 3
         for one in servers:
             one.bodies.clear()
-    assert "LM calls: 0 (" in ok(*command, "--max-tokens", "4000").out
+    assert "LM calls: 0 made (" in ok(*command, "--max-tokens", "4000").out

@@ -377,5 +377,5 @@ def _cost(snapshot: Snapshot) -> str:
     """What the study cost over all its workers and runs."""
     spent = snapshot.spent
     dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
-    calls = f"LM calls: {spent.calls} ({spent.saved} cached)"
+    calls = f"LM calls: {spent.calls} made ({spent.saved} cached)"
     return f"{calls}; {spent.tokens} tokens; {spent.minutes:.1f} minutes{dollars}"
