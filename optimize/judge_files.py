@@ -6,6 +6,7 @@ Nothing is ever unpickled, and no address, header or key of an LM is stored or r
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -113,3 +114,9 @@ def resolve_judge(name: str | Path) -> SavedJudge:
     if not os.path.isfile(judge_file(Path(name))):
         raise InputError(f"{unknown('judge', str(name), JUDGES)}; or give the path of a saved one")
     return load_judge(Path(name))
+
+
+def resolve_judges(given: str | Path | SavedJudge | Sequence[str | Path | SavedJudge]) -> list[SavedJudge]:
+    """Return saved judges for judges, their names, or their paths; one may be given without a list."""
+    named = [given] if isinstance(given, str | Path | SavedJudge) else given
+    return [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]

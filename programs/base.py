@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dspy
+import numpy as np
 from dspy.utils.exceptions import LMError
 
 from querywright.data.types import History, Passage, turns_of
@@ -465,6 +466,31 @@ def _check_reranker(reranker: Any) -> None:
         )
     if not callable(getattr(reranker, "score", None)):
         raise TechniqueError(f"a reranker needs score(query, passages), which {kind} has not")
+
+
+def search_sum(
+    technique: Technique, queries: Sequence[Query], weights: Sequence[float], *, name: str
+) -> list[list[Hit]]:
+    """Search with the weighted sum of the vectors of queries, each made of length 1; return one list of hits.
+
+    Args:
+        technique: Searches, to its ``depth``.
+        queries: One or more. The original question is embedded as a query, other texts as the passages are.
+        weights: The weight of each query, in the order of ``queries``.
+        name: What a trace calls the vector.
+    """
+    retriever = technique.searched
+    embed_documents = getattr(retriever, "embed_documents", retriever.embed)
+    total: Any = 0.0
+    for embed, is_original in ((embed_documents, False), (retriever.embed, True)):
+        side = [(one, by) for one, by in zip(queries, weights, strict=True) if (one.role == "original") == is_original]
+        if side:
+            vectors = np.asarray(embed([one.text for one, _ in side]), dtype=np.float32)
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+            total = total + np.array([[by for _, by in side]], dtype=np.float32) @ vectors
+    lists: list[list[Hit]] = retriever.search_vectors(total, technique.depth)
+    record_search([name], lists[:1], {"vectors": len(queries)})
+    return lists
 
 
 def record_search(

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import dspy
-import numpy as np
 
 from querywright.data.types import History
-from querywright.programs.base import MAX_PASSAGES, Technique, record_search
+from querywright.programs.base import MAX_PASSAGES, Technique, search_sum
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
 from querywright.programs.steps import Predict
@@ -67,12 +66,8 @@ class ContrastiveHypotheses(Technique):
         queries = [Query(likely, "hypothesis")]
         if rival and weight:
             queries.append(Query(rival, "rival", -weight))
-        embed = getattr(self.searched, "embed_documents", self.searched.embed)
-        vectors = np.asarray(embed([query.text for query in queries]), dtype=np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        wanted = np.array([[query.weight for query in queries]], dtype=np.float32) @ vectors
-        lists = self.searched.search_vectors(wanted, self.depth)
-        record_search(["difference of vectors"], lists[:1], {"vectors": len(queries)})
+        weights = [query.weight for query in queries]
+        lists = search_sum(self, queries, weights, name="difference of vectors")
         return dspy.Prediction(
             passages=self.fuse(queries[:1], lists), queries=queries, fallbacks=[] if rival else ["rival"]
         )

@@ -13,14 +13,13 @@ from functools import partial
 from typing import Any
 
 import dspy
-import numpy as np
 
 from querywright.data.types import History
-from querywright.programs.base import MAX_PASSAGES, Technique, record_search
+from querywright.programs.base import MAX_PASSAGES, Technique, search_sum
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
 from querywright.programs.steps import Predict, parallel
-from querywright.retrieval.types import Hit, Query
+from querywright.retrieval.types import Query
 
 
 class QuestionToHypotheticalDocument(dspy.Signature):
@@ -66,18 +65,5 @@ class HyDE(Technique):
         queries = [Query(text, "hypothetical_document") for text in documents if text]
         if self.knobs["search_question"] or not queries:
             queries.insert(0, Query(question))
-        lists = self._search_mean(queries)
+        lists = search_sum(self, queries, [1 / len(queries)] * len(queries), name="mean vector")
         return dspy.Prediction(passages=self.fuse(queries[:1], lists), queries=queries, fallbacks=fallbacks)
-
-    def _search_mean(self, queries: Sequence[Query]) -> list[list[Hit]]:
-        """Documents are embedded as the passages are, the question as a query."""
-        retriever = self.searched
-        asked = [query.text for query in queries if query.role == "original"]
-        written = [query.text for query in queries if query.role != "original"]
-        embed_documents = getattr(retriever, "embed_documents", retriever.embed)
-        sides = [(embed_documents, written), (retriever.embed, asked)]
-        vectors = np.concatenate([np.asarray(embed(texts), dtype=np.float32) for embed, texts in sides if texts])
-        mean = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).mean(axis=0, keepdims=True)
-        lists: list[list[Hit]] = retriever.search_vectors(mean, self.depth)
-        record_search(["mean vector"], lists[:1], {"vectors": len(queries)})
-        return lists

@@ -66,6 +66,14 @@ def chromium(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
+def server() -> Iterator[Any]:
+    """The scripted LM of the command line's tests, for tests of the API."""
+    scripted = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))["ScriptedServer"]()
+    yield scripted
+    scripted.close()
+
+
+@pytest.fixture
 def chat_server() -> Iterator[Callable[..., Any]]:
     """Starts OpenAI-compatible servers that answer from a script: see ``scripted_server.py``."""
     server_class = runpy.run_path(str(Path(__file__).with_name("scripted_server.py")))["ScriptedServer"]

@@ -21,13 +21,6 @@ PASSAGES = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text i
 QUESTIONS = TINY["question_rows"](4)
 
 
-@pytest.fixture
-def server():
-    scripted = TINY["ScriptedServer"]()
-    yield scripted
-    scripted.close()
-
-
 @pytest.fixture(autouse=True)
 def _small_embedder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -51,13 +51,6 @@ class Keywords(Technique):
         return self.retrieve([Query(f"{text} {number}") for number in range(self.knobs["copies"])])
 
 
-@pytest.fixture
-def server():
-    scripted = TINY["ScriptedServer"]()
-    yield scripted
-    scripted.close()
-
-
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

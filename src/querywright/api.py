@@ -39,7 +39,7 @@ from querywright.optimize.artifacts.save import check_same, given_to, save_compi
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import Comparison, check_settings, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
-from querywright.optimize.judge_files import SavedJudge, resolve_judge
+from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
 from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import CompileResult, CompileSettings, by_judges
@@ -155,7 +155,7 @@ def compare(
     earlier = {} if out is None else read_settings(out)
     with shown(progress, "opening questions, retriever and models") as update:
         experiment = open_experiment(
-            arms, questions, _workspace(lm, home, threads),
+            arms, questions, open_workspace(lm, home, threads),
             defaults=ArmDefaults(
                 retriever=retriever, where=where, embedder=embedder, engine=engine, max_passages=max_passages,
                 knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
@@ -164,7 +164,7 @@ def compare(
                 metrics=metrics, judges=judges, judge_lm=judge_lm, threads=threads,
                 guidelines=None if guidelines is None else Path(guidelines),
             ),
-            reading={"labels": labels, **(reading or {})}, earlier=earlier.get("arms"), tell=tell or _warn,
+            reading={"labels": labels, **(reading or {})}, earlier=earlier.get("arms"), tell=tell or warn_caller,
         )  # fmt: skip
         if out is not None:
             check_settings(out, earlier, {**experiment.settings, "baseline": experiment.baseline(baseline)})
@@ -235,10 +235,10 @@ def label(
     judging = None if saved is None else saved.judge
     check_judge(judging)
     with shown(progress, "opening questions, retriever and models") as update:
-        place = _workspace(lm, home, threads)
+        place = open_workspace(lm, home, threads)
         place.check_key()
         experiment = open_experiment(
-            arms, questions, place, reading=reading, tell=tell or _warn,
+            arms, questions, place, reading=reading, tell=tell or warn_caller,
             defaults=ArmDefaults(
                 retriever=retriever, where=where, embedder=embedder, engine=engine, max_passages=depth,
                 knobs=knobs or {}, reader=None, writer_lm=writer_lm, reranker=reranker,
@@ -386,7 +386,7 @@ def compile(
         InputError: Something cannot be used; it names what, and what may be given.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
     """
-    settings, tell = settings or CompileSettings(objective="auto"), tell or _warn
+    settings, tell = settings or CompileSettings(objective="auto"), tell or warn_caller
     try:
         settings = replace(settings, **changes)
     except TypeError:
@@ -398,9 +398,9 @@ def compile(
             "class, call querywright.programs.register_technique(CLASS) first and give its NAME"
         )
     technique_class(technique)
-    judges, parts = _judges(judge), _parts(questions)
+    judges, parts = resolve_judges(judge), read_parts(questions)
     with shown(progress, "opening retriever and models") as update:
-        place = _workspace(lm, home, settings.threads)
+        place = open_workspace(lm, home, settings.threads)
         place.check_key()
         experiment = open_experiment(
             [technique], questions if parts is None else [one for part in parts for one in part], place,
@@ -411,7 +411,7 @@ def compile(
             ),
         )  # fmt: skip
         asked, read_by, index = experiment.questions, experiment.reader, experiment.retriever
-        splits = _split(asked, parts, settings.seed, sizes)
+        splits = split_parts(asked, parts, settings.seed, sizes)
         if "auto" in settings.objectives:
             auto = _auto(splits, judges, judge_lm is not None, tell)
             settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
@@ -423,7 +423,7 @@ def compile(
             reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
         (program,), (arm,) = experiment.programs.values(), experiment.arms.values()
         writer, ranker, values = program.technique.writer_lm, experiment.reranker, arm.knobs
-        _keep_writer(writer, place, tell)
+        keep_writer(writer, place, tell)
         asks = None if judge_lm is None else place.another_lm(judge_lm)
         given = given_to(
             splits, settings, index, technique=technique, reader=read_by, lm=place.lm.model, knobs=values,
@@ -442,7 +442,7 @@ def compile(
     return Compilation(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
 
 
-def _parts(questions: Any) -> list[list[Question]] | None:
+def read_parts(questions: Any) -> list[list[Question]] | None:
     """Return train, dev and test, if the questions were given in parts; None if they have to be split."""
     if isinstance(questions, Splits):
         questions = questions._asdict()
@@ -458,7 +458,7 @@ def _parts(questions: Any) -> list[list[Question]] | None:
     return [read_questions(questions[name]) for name in ("train", dev, "test")]
 
 
-def _split(
+def split_parts(
     asked: Sequence[Question], parts: Sequence[Sequence[Question]] | None, seed: int, sizes: tuple[int, int, int] | None
 ) -> Splits:
     """Return the questions that were read as train, dev and test: in the parts that were given, else by their ids."""
@@ -468,12 +468,7 @@ def _split(
     return Splits(*([next(left) for _ in part] for part in parts))
 
 
-def _judges(given: str | Path | SavedJudge | Sequence[str | Path | SavedJudge]) -> list[SavedJudge]:
-    named = [given] if isinstance(given, str | Path | SavedJudge) else given
-    return [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
-
-
-def _keep_writer(writer: dspy.LM | None, place: Workspace, tell: Tell) -> None:
+def keep_writer(writer: dspy.LM | None, place: Workspace, tell: Tell) -> None:
     """Copy a rewriter to the workspace, for the program that is saved; what runs is its own folder, near its base."""
     rewriter = rewriter_of(writer)
     if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
@@ -493,7 +488,7 @@ def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) 
     return "accuracy"
 
 
-def _workspace(lm: LM | Workspace, home: str | Path | None, threads: int | None) -> Workspace:
+def open_workspace(lm: LM | Workspace, home: str | Path | None, threads: int | None) -> Workspace:
     """Return the workspace of an LM, which may be one; its LM needs no key yet."""
     if isinstance(lm, Workspace):
         return lm
@@ -501,7 +496,7 @@ def _workspace(lm: LM | Workspace, home: str | Path | None, threads: int | None)
     return Workspace.open(home, lm, limits=limits, asks=False)
 
 
-def _warn(text: str) -> None:
+def warn_caller(text: str) -> None:
     """Warn at the line outside this package that called it."""
     frame: FrameType | None = sys._getframe()
     depth = 0

@@ -27,7 +27,7 @@ from querywright.optimize.artifacts.load import load
 from querywright.optimize.comparison import RIGHT, Comparison
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
-from querywright.optimize.judge_files import SavedJudge, resolve_judge
+from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
 from querywright.optimize.judging import freeze_guidelines, judged_metrics
 from querywright.optimize.results import PLAIN
 from querywright.optimize.tables import pool_notes
@@ -426,7 +426,7 @@ def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
         given = dict(zip(names, several, strict=True))
         if len(given) < len(names):
             raise InputError(f"two metrics have one name among {', '.join(names)}; give them as a mapping of names")
-    saved = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in scoring.judges]
+    saved = resolve_judges(scoring.judges)
     own = {name: one for name, one in given.items() if not isinstance(one, str)}
     known = {JUDGED[name] for name in given if name in JUDGED}
     judged = bool(saved or known) or any(isinstance(one, JudgedMetric) for one in own.values())

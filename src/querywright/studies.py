@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import dspy
 import pandas
 
-from querywright.api import LM, _judges, _keep_writer, _parts, _split, _warn, _workspace
+from querywright.api import LM, keep_writer, open_workspace, read_parts, split_parts, warn_caller
 from querywright.arms import ArmDefaults
 from querywright.errors import InputError, TechniqueError, unknown
 from querywright.opening import of_mixed, open_experiment
@@ -24,7 +24,7 @@ from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.judge_files import SavedJudge
+from querywright.optimize.judge_files import SavedJudge, resolve_judges
 from querywright.optimize.objectives import check_judges, check_objectives
 from querywright.optimize.program_state import predictor_states
 from querywright.optimize.quiet import quiet_optuna
@@ -239,7 +239,7 @@ def study(
         OutageError: The LM is out of reach; answers so far are kept.
         QuerywrightError: Most trials failed.
     """
-    tell = tell or _warn
+    tell = tell or warn_caller
     for key in changes:
         if key not in _CHANGES:
             raise InputError(unknown("key of a study", key, _CHANGES))
@@ -251,7 +251,7 @@ def study(
         kind = technique_class(technique)
         if len(retrievers) > 1 and kind.ENGINE is None and not kind.NEEDS_VECTORS:
             own.setdefault("engines", [*retrievers])
-    judges = _judges(judge)
+    judges = resolve_judges(judge)
     spec = read_spec(
         {
             "name": name,
@@ -273,9 +273,9 @@ def study(
             **changes,
         }
     )
-    parts = _parts(questions)
+    parts = read_parts(questions)
     with shown(progress, "opening retriever and models") as update:
-        place = _workspace(lm, home, spec.threads)
+        place = open_workspace(lm, home, spec.threads)
         place.check_key()
         experiment = open_experiment(
             [*spec.techniques], questions if parts is None else [one for part in parts for one in part], place,
@@ -286,7 +286,7 @@ def study(
             ),
         )  # fmt: skip
         asked = experiment.questions
-        splits = _split(asked, parts, seed, sizes)
+        splits = split_parts(asked, parts, seed, sizes)
         check_objectives(spec.objectives, splits, experiment.reader)
         measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
         check_judges(measured, judges, asks=judge_lm is not None)
@@ -294,7 +294,7 @@ def study(
             tell(line)
         writers = {one.technique.writer_lm for one in experiment.programs.values()} - {None}
         for one in writers:
-            _keep_writer(one, place, tell)
+            keep_writer(one, place, tell)
 
         def open_retriever(engine: str) -> Any:
             if engine in retrievers:
