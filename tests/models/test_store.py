@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +22,6 @@ def store(tmp_path):
     store = Store(tmp_path / "inner" / "store.sqlite")
     yield store
     store.close()
-
-
-def started(code, *args):
-    command = [sys.executable, "-c", code, *map(str, args)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_gives_back_what_was_put_and_the_first_writer_wins(store):
@@ -152,56 +144,6 @@ def test_one_instance_a_path_and_a_copy_is_itself(tmp_path):
     assert open_store(tmp_path / ".." / tmp_path.name) is store is copy.deepcopy(store)
     assert store.path == tmp_path.resolve() / "store.sqlite"
     assert (repr(store), repr(Store())) == (f"<the store {store.path}>", "<the store in memory>")
-    store.close()
-
-
-WORKER = r"""
-import sys, time
-from concurrent.futures import ThreadPoolExecutor
-from querywright.models.store import Store
-
-store, seconds = Store(sys.argv[1]), float(sys.argv[2])
-def compute(n):
-    def make():
-        print("made", flush=True)
-        time.sleep(seconds)
-        return f"answer {n}".encode()
-    return store.get_or_compute("lm", str(n), make)
-print("ready", flush=True)
-sys.stdin.readline()
-with ThreadPoolExecutor(4) as pool:
-    answers = list(pool.map(compute, [n % 25 for n in range(50)] if seconds < 1 else [0]))
-assert answers == [f"answer {n % 25}".encode() for n in range(len(answers))]
-"""
-
-
-def go(*processes):
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-
-
-def test_processes_make_each_value_once(place):
-    processes = [started(WORKER, place, 0.02) for _ in range(2)]
-    go(*processes)
-    assert sum(process.communicate(timeout=300)[0].count("made") for process in processes) == 25
-    assert [process.returncode for process in processes] == [0, 0]
-
-
-def test_what_a_killed_process_had_under_way_is_made_by_who_waits(place):
-    doomed = started(WORKER, place, 600)
-    go(doomed)
-    assert doomed.stdout.readline() == "made\n"
-    store = Store(place)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.get_or_compute, "lm", "0", lambda: b"answer 0")
-        time.sleep(0.2)
-        assert not waiting.done()
-        doomed.send_signal(signal.SIGKILL)
-        assert waiting.result(timeout=300) == b"answer 0"
-    doomed.communicate()
     store.close()
 
 

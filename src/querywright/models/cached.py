@@ -12,10 +12,9 @@ from dspy.utils.exceptions import LMError
 from querywright.errors import QuerywrightError
 from querywright.models.calls import Layer
 from querywright.models.engine_errors import LMStoreError
-from querywright.models.leases import SingleFlight
 from querywright.models.recording import KIND, digests_of
 from querywright.models.response_parsing import text_response, worth_keeping
-from querywright.models.store import Store
+from querywright.models.store import SingleFlight, Store
 from querywright.models.usage import Cost, Ledger, metered
 
 MOST_ANSWERS = 4096

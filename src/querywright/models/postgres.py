@@ -64,13 +64,6 @@ def server_options(url: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def session(options: dict[str, Any]) -> Any:
-    """A connection of its own, outside of transactions: what it locks is free when it, or its process, ends."""
-    from psycopg import connect
-
-    return connect(**options["connect_args"], autocommit=True)
-
-
 def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError:
     """What a failure of the driver means, said without addresses and names."""
     if type(error).__name__ == "ConnectionTimeout":

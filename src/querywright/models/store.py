@@ -14,16 +14,17 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from querywright.errors import QuerywrightError
 from querywright.files import locked
 from querywright.home import is_read_only, named_home
-from querywright.models.leases import Leases, SingleFlight
 from querywright.models.postgres import server_options, unreachable
+from querywright.models.usage import waiting
 from querywright.shared import Shared
 
 if TYPE_CHECKING:
@@ -55,6 +56,39 @@ _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
+class SingleFlight(Generic[_T]):
+    """Does equal work once for all threads that need it at the same time."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[Hashable, Future[_T]] = {}
+
+    def run(self, key: Hashable, work: Callable[[], _T]) -> _T:
+        """Return the result of the work to every thread that asked for it, or raise its error in all of them.
+
+        If the working thread is interrupted, a waiting thread does the work.
+
+        Args:
+            key: Equal for equal work.
+            work: The work.
+        """
+        mine: Future[_T] = Future()
+        while (under_way := self._under_way.setdefault(key, mine)) is not mine:
+            with suppress(CancelledError), waiting():
+                return under_way.result()
+        try:
+            made = work()
+        except BaseException as error:
+            del self._under_way[key]
+            if isinstance(error, Exception):
+                mine.set_exception(error)
+            else:
+                mine.cancel()
+            raise
+        del self._under_way[key]
+        mine.set_result(made)
+        return made
+
+
 class Store(Shared):
     """Bytes by kind and key, safe for many threads and processes.
 
@@ -77,7 +111,6 @@ class Store(Shared):
         self._flights = SingleFlight[bytes]()
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self._leases = Leases(None if self.path is None else _beside(self.path, ".flight"), self._server)
         self._tables = [_ENTRIES.format(bytes="BLOB" if url is None else "BYTEA")]
         self._is_full = False
         self._inode = self._pid = 0
@@ -143,31 +176,28 @@ class Store(Shared):
     def get_or_compute(
         self, kind: str, key: str, make: Callable[[], bytes], *, keep: Callable[[bytes], bool] | None = None
     ) -> bytes:
-        """The value of a key, made where it is not there.
+        """Return the value of a key; compute and write it if it is missing.
 
-        Whoever asks for a key that is being made waits for it, in other threads and in other processes with the same
-        database. An error of ``make`` is raised in all threads that wait. A value that the database cannot take, as on
-        a full disk, is given and not kept, with a warning.
+        If several threads need the same key, one of them computes it and the others wait; an error of ``make`` is
+        raised in all of them. Two processes may compute the same value. If the database cannot write a value, for
+        example because the disk is full, the value is returned with a warning.
 
         Args:
-            kind: What the value is.
-            key: The key.
-            make: Makes the value.
-            keep: Whether a value that was made is to be written; the others are given to who waits and forgotten.
-                Default: all are.
+            kind: Kind of the value.
+            key: Its key.
+            make: Computes the value.
+            keep: Decides whether a new value is written. Default: every value is.
         """
         value = self.get(kind, key)
         return self._flights.run((kind, key), lambda: self._made(kind, key, make, keep)) if value is None else value
 
     def _made(self, kind: str, key: str, make: Callable[[], bytes], keep: Callable[[bytes], bool] | None) -> bytes:
-        """The value of a key, made where no other process has made it or makes it."""
-        with self._leases.held(f"{kind} {key}"):
-            value = self.get(kind, key)  # whoever led before may have finished since
-            if value is None:
-                value = make()
-                if keep is None or keep(value):
-                    self._put_if_there_is_room(kind, key, value)
-            return value
+        value = self.get(kind, key)  # another thread may have written it since
+        if value is None:
+            value = make()
+            if keep is None or keep(value):
+                self._put_if_there_is_room(kind, key, value)
+        return value
 
     def _put_if_there_is_room(self, kind: str, key: str, value: bytes) -> None:
         try:
@@ -240,7 +270,6 @@ class Store(Shared):
         with self._turn, self._lock:
             if self._engine is not None and self._pid == os.getpid():
                 self._engine.dispose()
-            self._leases.close()
             self._engine = None
 
     def _opened(self) -> Engine:
