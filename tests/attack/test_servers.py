@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import logging
 import random
 import re
 import runpy
@@ -17,10 +15,10 @@ import pytest
 from dspy.utils.exceptions import AdapterParseError, LMError, LMProviderError, LMTimeoutError
 
 from querywright.data.types import Question
-from querywright.errors import ModelError, OutageError
+from querywright.errors import OutageError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.budget import Budget
-from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.lm import engine_of
 from querywright.models.pieces import heard_by
 from querywright.models.store import open_store
 from querywright.optimize.evaluate import evaluate
@@ -209,35 +207,6 @@ def test_a_redirect_takes_neither_question_nor_key_elsewhere(attack, remote, cha
     free = transport._pool._slot._value
     attack.tried("a redirect takes no connection for good", free == transport.max_connections, free)
     attack.tried("no key is shown", KEY not in repr(failed) + str(failed), failed)
-
-
-@pytest.mark.parametrize("given", [{}, {"api_key": None}], ids=["key", "no key"])
-def test_user_and_password_of_an_address_are_sent_in_place_of_a_key_and_shown_nowhere(
-    attack, remote, given, caplog, monkeypatch
-):
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    lm, server = remote(GOOD, **given)
-    login = base64.b64encode("me:p@ss/wörd".encode()).decode()
-    said = {"status": 401, "body": {"error": {"message": f"no entry for p@ss/wörd, Basic {login}"}}}
-    server._steps = [GOOD, said]
-    address = server.url.replace("//", "//me:p%40ss%2Fw%C3%B6rd@")
-    lm = resolve_lm("openai/x", api_base=address, limits=engine_of(lm).limits, **{"api_key": KEY, **given})
-    assert ask(lm) == "tea"
-    sent = [value for name, value in server.headers[0].items() if name.lower() == "authorization"]
-    attack.tried("user and password are sent as basic authentication", sent == [f"Basic {login}"], sent)
-    failed = failure(lm, "And now?")
-    shown = " ".join([repr(failed), str(failed), caplog.text, json.dumps(lm.dump_state()), str(lm.history)])
-    hidden = not any(secret in shown for secret in ("p@ss", "p%40ss", login, KEY))
-    attack.tried("no password is shown", hidden and "no entry for ***" in shown, shown)
-    assert engine_of(lm).identity == f"openai/x at {server.url.removeprefix('http://')}"
-    engine_of(lm).close()
-
-
-def test_a_service_that_takes_no_user_and_password_says_so():
-    with pytest.raises(ModelError, match="takes no user and password in its address") as caught:
-        resolve_lm("cohere_chat/command", api_base="http://me:s3cret@127.0.0.1:9/v1")
-    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["k", "ab", "xyz", "four"])

@@ -86,18 +86,25 @@ def test_models_that_reason_get_room_and_their_own_temperature():
 
 
 def test_an_address_in_the_environment_is_used_and_named(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_BASE", "http://me:pw@gateway:8000/v1/")
+    monkeypatch.setenv("OPENAI_API_BASE", "http://gateway:8000/v1/")
     assert engine_of(resolve_lm("openai/x", api_key="k")).identity == "openai/x at gateway:8000/v1"
     given = resolve_lm("openai/x", api_key="k", api_base="http://other/v1?key=1")
     assert engine_of(given).identity == "openai/x at other/v1"
 
 
 def test_a_remote_model_is_saved_without_its_key_or_address():
-    lm = resolve_lm("openai/x", api_key="sk-canary-000000000", api_base="http://u:hunter22@host/v1")
+    lm = resolve_lm("openai/x", api_key="sk-canary-000000000", api_base="http://host/v1?key=hunter22")
     state = json.dumps(lm.dump_state())
     assert "openai/x at host/v1" in state
     assert "canary" not in state
     assert "hunter22" not in state
+
+
+@pytest.mark.parametrize("name", ["openai/x", "cohere_chat/command"])
+def test_an_address_with_a_password_is_refused_without_showing_it(name):
+    with pytest.raises(ModelError, match=r"at 127.0.0.1:9 contains a user or a password, .* remove it") as caught:
+        resolve_lm(name, api_base="http://me:s3cret@127.0.0.1:9/v1")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_an_lm_that_was_saved_must_be_given_again():

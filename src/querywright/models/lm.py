@@ -62,8 +62,7 @@ def resolve_lm(
         settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with room for longer texts where
             the model is a file of one's own, and with a rewriter's own limits where it is a rewriter.
         api_base: Address of an OpenAI-compatible server; otherwise the one in the provider's environment
-            variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own. A user and password in it are
-            sent as basic authentication, in the place of a key.
+            variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own.
         api_key: Key of the service; otherwise DSPy reads the service's environment variable. Never written
             anywhere.
         timeout: Seconds that one attempt at a remote model may take, to the end of its answer; more than 0 and at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import dspy
 from dspy.clients.backend_selection import select_backend
@@ -44,25 +43,20 @@ _LATER = 1.0
 
 
 class Transport:
-    """DSPy's transport, which keeps to the time of an attempt, follows no redirect, and can send a login.
+    """DSPy's HTTP transport with the deadline of an attempt, a limit of size, and no redirects.
 
     Args:
         timeout: Seconds to wait for the next bytes.
-        login: ``user:password`` that are sent instead of a key; None for none.
     """
 
-    def __init__(self, timeout: float, login: str | None = None) -> None:
-        self._inner: Any = OpenAIChatLM(api_key="none").transport  # the only public way to one
+    def __init__(self, timeout: float) -> None:
+        self._inner: Any = OpenAIChatLM(api_key="none").transport  # the only public way to get one
         self._timeout = timeout
-        self._login = login and f"Basic {_basic(login)}"
 
     def stream(self, request: Any) -> Any:
-        """Send a request; its response is read piece by piece."""
-        seconds, headers = min(left(), self._timeout), request.headers
-        if self._login:
-            others = [(name, value) for name, value in headers if name.lower() != "authorization"]
-            headers = [*others, ("Authorization", self._login)]
-        request = replace(request, headers=headers, read_timeout=seconds, write_timeout=seconds)
+        """Send a request, and return a response that is read piece by piece."""
+        seconds = min(left(), self._timeout)
+        request = replace(request, read_timeout=seconds, write_timeout=seconds)
         response = self._inner.stream(request)
         chunks = _bounded(response)
         if response.status == 200:
@@ -152,14 +146,13 @@ class RemoteEngine:
     Args:
         lm: Asks it, whatever it is; it is not changed. What it caches and retries by itself it does not do here.
         client: An engine of DSPy's for the same model, which is asked in its stead and can stream; None for none.
-        address: The address as it was given, with the user and password that the LM's own has not. Default: the LM's.
     """
 
-    def __init__(self, lm: dspy.BaseLM, client: Any = None, address: str | None = None) -> None:
+    def __init__(self, lm: dspy.BaseLM, client: Any = None) -> None:
         api_base = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
         api_base = api_base or _from_environment(lm.model.partition("/")[0])
         self.identity = f"{lm.model} at {place_of(api_base)}"
-        self.secrets = secrets_of(api_base if address is None else address, lm.kwargs.get("api_key"))
+        self.secrets = secrets_of(lm.kwargs.get("api_key"))
         self.supports_response_schema = bool(lm.supports_response_schema)
         self.supported_params = frozenset(lm.supported_params)
         self._lm: Any = lm.copy(num_retries=0)
@@ -227,9 +220,7 @@ def _is_listed(provider: str, model: str) -> bool:
 
 
 def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: float) -> RemoteEngine:
-    """The engine of a model of a service, through DSPy's own client or else through LiteLLM.
-
-    A user and password in the address are sent as HTTP's basic authentication, in the place of a key.
+    """Return the engine of a service's model: DSPy's client if it supports the provider, LiteLLM otherwise.
 
     Args:
         name: A DSPy model string.
@@ -246,27 +237,19 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             f"unknown LM {name!r}: give embedded, gguf:PATH, a rewriter's folder or a DSPy model string with its "
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
-    address = api_base or _from_environment(provider)
-    place_of(address)  # an address that is none is told before anything is made of it
-    api_base, login = _address_and_login(address)
-    api_key, patience = api_key or (login and "none"), timeout + _LATER
+    api_base, patience = api_base or _from_environment(provider), timeout + _LATER
+    place_of(api_base)  # raises for an address that cannot be used
     given: dict[str, Any] = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
     client: Any
     try:
         try:
-            client = _own_client(name, api_base, api_key, Transport(timeout, login))
-            engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=patience, **given), client, address)
-        except (LMError, UnknownModelError, UnsupportedFeatureError):  # of a provider that DSPy's own does not know
-            if login:
-                raise ValueError(
-                    f"{provider} takes no user and password in its address; name an OpenAI-compatible server as "
-                    "openai/MODEL, or give a key (api_key=)"
-                ) from None
+            client = _own_client(name, api_base, api_key, Transport(timeout))
+            engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=patience, **given), client)
+        except (LMError, UnknownModelError, UnsupportedFeatureError):  # DSPy's client does not know the provider
             client = LiteLLMEngine(timeout=patience, **given)
             engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=patience, **given), client)
     except (DSPyError, ImportError, ValueError) as error:
-        reason = redact(str(error), secrets_of(address, api_key))
-        raise ModelError(f"the LM {name!r} cannot be used: {reason}") from None
+        raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), secrets_of(api_key))}") from None
     if not engine.supported_params:
         raise ModelError(
             f"unknown LM {name!r}: there is neither a provider {provider!r} nor such a folder of a rewriter; an "
@@ -292,38 +275,34 @@ def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
 
 
 def place_of(api_base: str | None) -> str:
-    """Host and path of an address, without the user, password and query that it may hold."""
+    """Return the host and path of an address, without its query, which may hold a key.
+
+    Raises:
+        ModelError: The address is not a URL, or contains a user or a password.
+    """
     if not api_base:
         return "its provider"
     try:
         parts = urlsplit(api_base)
         _ = parts.port
-    except ValueError as error:  # it may show a password
+    except ValueError as error:  # its text may show a password
         raise ModelError(
-            f"the address of the LM is no URL ({str(error).partition(':')[0]}); give one such as "
+            f"the address of the LM is not a URL ({str(error).partition(':')[0]}); give a URL such as "
             "http://127.0.0.1:8000/v1, or http://[::1]:8000/v1"
         ) from None
-    return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+    if "@" in parts.netloc:
+        raise ModelError(
+            f"the address of the LM at {parts.netloc.rpartition('@')[2]} contains a user or a password, which is not "
+            "supported; remove it and give the service's key instead (api_key=, or --api-key-env)"
+        )
+    return parts.netloc + parts.path.rstrip("/")
 
 
-def secrets_of(api_base: str | None, api_key: Any) -> tuple[str, ...]:
-    """What must not be shown: the key, the password of the address, and every key in the environment."""
-    password = (urlsplit(api_base).password if api_base else None) or ""
-    _, login = _address_and_login(api_base)
-    found = {api_key if isinstance(api_key, str) else "", password, unquote(password), login and _basic(login)}
+def secrets_of(api_key: Any) -> tuple[str, ...]:
+    """Return the strings that must not be shown: the key, and every key in the environment."""
+    found = {api_key} if isinstance(api_key, str) and api_key else set()
     found |= {value for name, value in os.environ.items() if _KEY_NAME.search(name) and len(value) >= _SHORTEST_KEY}
-    return tuple(sorted(filter(None, found), key=len, reverse=True))
-
-
-def _address_and_login(address: str | None) -> tuple[str | None, str | None]:
-    """An address without the user and password that it may hold, and these."""
-    parts = urlsplit(address or "")
-    login, _, place = parts.netloc.rpartition("@")
-    return (urlunsplit(parts._replace(netloc=place)), unquote(login)) if login else (address, None)
-
-
-def _basic(login: str) -> str:
-    return base64.b64encode(login.encode()).decode()
+    return tuple(sorted(found, key=len, reverse=True))
 
 
 def _own_client(name: str, api_base: str | None, api_key: str | None, transport: Transport) -> LM15Engine:
