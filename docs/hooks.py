@@ -102,8 +102,6 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
         "adapters.haystack.QuerywrightProgram",
         "adapters.mcp.server",
         "adapters.mlflow.log",
-        "adapters.mlflow.log_artifact_folder",
-        "adapters.mlflow.load_logged",
     ),
 }
 

@@ -1,26 +1,22 @@
-"""A compiled program as an MLflow model: after `make demo`, run `.venv/bin/python examples/in_mlflow.py`.
+"""A compiled program in MLflow's artifact store: after `make demo`, run `.venv/bin/python examples/in_mlflow.py`.
 
-Needs the extra: pip install 'querywright[mlflow]'. Imported first, it leaves MLflow's usage statistics off.
+Needs the extra: pip install 'querywright[mlflow]'. An artifact is a folder of JSON files, so MLflow needs no adapter.
 """
 
-from querywright.adapters.mlflow import load_logged, log_artifact_folder  # isort: skip
-
 import mlflow
+from mlflow.artifacts import download_artifacts
+
+import querywright
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
 
 
 def main() -> None:
-    with mlflow.start_run():
-        logged = log_artifact_folder("artifacts/hcqr-sample")
+    with mlflow.start_run() as run:
+        mlflow.log_artifacts("artifacts/hcqr-sample", "program")
 
-    # As MLflow loads any model: a table in, a table out.
-    model = mlflow.pyfunc.load_model(logged.model_uri)
-    print(model.predict([{"question": QUESTION, "options": OPTIONS}])[["answer", "passages"]].to_string())
-
-    # Or as querywright loads an artifact.
-    program = load_logged(logged.model_uri)
+    program = querywright.load(download_artifacts(run_id=run.info.run_id, artifact_path="program"))
     print(program(QUESTION, OPTIONS).answer)
 
 
