@@ -19,17 +19,13 @@ def main() -> None:
     for document in retriever.invoke(QUESTION, options=OPTIONS):
         print(document.metadata["rank"], document.id, document.page_content[:60])
 
-    # A whole program is a step of a chain: a question in, a dict out.
+    # In a chain, a whole program takes a question and returns a dict.
     chain = (
         RunnableLambda(lambda question: {"question": question, "options": OPTIONS})
         | as_runnable(program)
         | RunnableLambda(lambda result: f"{result['answer']} ({len(result['documents'])} documents)")
     )
     print(chain.invoke(QUESTION))
-
-    for part in as_runnable(program).stream({"question": QUESTION, "options": OPTIONS}):
-        print(part.get("answer") or "", end="")
-    print()
 
 
 if __name__ == "__main__":

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from functools import reduce
-from operator import add
 
 import pytest
 from haystack import Pipeline
 from haystack.components.builders import PromptBuilder
 from haystack.core.errors import DeserializationError
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables.utils import AddableDict
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaRetriever
 from llama_index.core.schema import QueryBundle
 
@@ -68,62 +64,10 @@ def test_a_runnable_answers(program):
     assert asyncio.run(runnable.ainvoke(GIVEN)) == result
 
 
-def test_parts_of_a_stream_add_up_to_the_answer(program):
-    runnable = langchain.as_runnable(program)
-    whole, parts = runnable.invoke(GIVEN), list(runnable.stream(GIVEN))
-    assert [next(iter(part)) for part in parts[:3]] == ["question", "queries", "documents"]
-
-    async def collect():
-        return [part async for part in runnable.astream(GIVEN)]
-
-    for added in (parts, asyncio.run(collect())):
-        total = reduce(add, added)
-        assert total == whole
-
-
-def test_a_step_that_is_given_its_question_in_chunks_asks_the_whole(program):
-    runnable = langchain.as_runnable(program)
-    chunks = [AddableDict(question=QUESTION[:9]), AddableDict(question=QUESTION[9:]), AddableDict(options=OPTIONS)]
-
-    async def given():
-        for chunk in chunks:
-            yield chunk
-
-    async def collect():
-        return [part async for part in runnable.atransform(given())]
-
-    for parts in (list(runnable.transform(iter(chunks))), asyncio.run(collect())):
-        total = reduce(add, parts)
-        assert (total["question"], total["answer"]) == (QUESTION, OPTIONS[1])
-
-
 @pytest.mark.parametrize("given", [None, 3, ["a"], {"options": ["a", "b"]}, {"question": 3}])
 def test_what_is_no_question_is_refused(program, given):
     with pytest.raises(InputError, match="give a question, or"):
         langchain.as_runnable(program).invoke(given)
-
-
-def pieces(text, *, whole=True):
-    """An answer as a server streams it, in pieces of five characters."""
-    parts = [text[start : start + 5] for start in range(0, len(text), 5)]
-    choices = [{"index": 0, "delta": {"content": part}, "finish_reason": None} for part in parts]
-    if whole:
-        choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
-    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    lines = [f"data: {json.dumps({**chunk, 'choices': [one]})}\n\n" for one in choices]
-    return {"body": "".join([*lines, "data: [DONE]\n\n" * whole]).encode()}
-
-
-def test_text_that_is_taken_back_is_not_in_the_sum(open_program, chat_server, monkeypatch):
-    broken = pieces('{"answer": "something that is not', whole=False)
-    server = chat_server(broken, pieces('{"answer": "the average"}'))
-    monkeypatch.setenv("OPENAI_API_BASE", server.url)
-    parts = list(langchain.as_runnable(open_program("plain")).stream("What is written down at home?"))
-    said = [part["answer"] for part in parts if "answer" in part]
-    assert (server.count, len(said) > 4) == (2, True)
-    assert [text for text in said if isinstance(text, langchain.TakenBack)] == [""]
-    assert "".join(said) == "something that is notthe average"
-    assert reduce(add, parts)["answer"] == "the average"
 
 
 def test_an_engine_answers_with_its_sources(open_program):
@@ -161,15 +105,15 @@ def test_a_pipeline_is_saved_by_the_path_and_cannot_send_a_key_away(at_place):
     given = {"retriever": {"query": QUESTION}, "prompt": {"query": QUESTION}}
     for said in (pipeline.run(given), again.run(given), asyncio.run(again.run_async(given))):
         assert said["prompt"]["prompt"].startswith("A home blood pressure reading")
-    with pytest.raises(DeserializationError, match="holds an address"):
+    with pytest.raises(DeserializationError, match="contains an address"):
         Pipeline.loads(text.replace("openai/other", "openai/http://elsewhere.example/x"), allowed_modules=ours)
 
 
 def test_the_examples(example):
     assert OPTIONS[1] in "\n".join(example("load_artifact.py"))
-    *documents, chained, streamed = example("in_langchain.py")
+    *documents, chained = example("in_langchain.py")
     assert documents[0].startswith("1 home ")
-    assert (chained, streamed) == (f"{OPTIONS[1]} (2 documents)", OPTIONS[1])
+    assert chained == f"{OPTIONS[1]} (2 documents)"
     *nodes, answer, queries = example("in_llama_index.py")
     assert nodes[0].startswith("1 home ")
     assert (answer, queries.count("', '")) == (OPTIONS[1], 2)

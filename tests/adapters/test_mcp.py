@@ -7,7 +7,7 @@ import dspy
 import pytest
 from mcp import Client
 
-from querywright.adapters.mcp import _told
+from querywright.adapters.mcp import _contents
 from querywright.adapters.mcp import server as serve
 from querywright.data.types import Passage
 
@@ -67,7 +67,7 @@ def test_retrieve_asks_no_reader(open_program, server):
 
 def test_metadata_of_any_name_take_no_field_of_a_passage():
     one = Passage("a", "A.", "Title", {"text": "x", "id": "x", "title": "x", "rank": 9, "queries": 9, "score": 9})
-    (told,) = _told(dspy.Prediction(passages=[one], steps=[], queries=[], fallbacks=[]))["passages"]
+    (told,) = _contents(dspy.Prediction(passages=[one], steps=[], queries=[], fallbacks=[]))["passages"]
     assert told.model_dump() == {"id": "a", "title": "Title", "text": "A.", "rank": 1, "queries": []}
 
 

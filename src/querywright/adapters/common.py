@@ -1,4 +1,4 @@
-"""What the adapters share: how a program is given, and what was found in a form that a framework can take."""
+"""Functions that the adapters share: open a program, and convert a prediction for a framework."""
 
 from __future__ import annotations
 
@@ -11,46 +11,45 @@ from querywright.errors import InputError
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 
-GivenProgram = str | Path | LoadedProgram
-"""The path of an artifact, or a program that ``querywright.load`` gave."""
+ProgramSource = str | Path | LoadedProgram
+"""The path of an artifact, or a program that ``querywright.load`` returned."""
 
 Make = Callable[[Passage, float | None, dict[str, Any]], Any]
-"""Makes a framework's document of a passage, its best score in the searches that found it (on the scale of the
-retriever; None where none was kept), and metadata: its own, and ``id``, ``title``, ``rank`` (1 for the best) and
-``queries`` (texts of the searches that found it)."""
+"""Makes a framework's document from a passage, its score, and its metadata.
+
+The score is the best score of the passage in the searches that found it, on the scale of the retriever; None if the
+retriever reports no scores. The metadata are the metadata of the passage, and ``id``, ``title``, ``rank`` (from 1), and
+``queries`` (texts of the searches that found the passage).
+"""
 
 
-def opened(program: GivenProgram, **options: Any) -> LoadedProgram:
-    """The program itself, or the one at a path, loaded with these options.
+def opened(program: ProgramSource, **options: Any) -> LoadedProgram:
+    """Return a loaded program: the program itself, or the artifact at a path.
+
+    Args:
+        program: Path of an artifact, or a loaded program.
+        options: Options of ``querywright.load`` for a path.
 
     Raises:
-        InputError: It is neither, or cannot be loaded.
+        InputError: ``program`` has another type, or the artifact cannot be loaded.
     """
     if isinstance(program, LoadedProgram):
         return program
     if isinstance(program, str | Path):
         return load(program, **options)
     raise InputError(
-        f"give the path of an artifact, or what querywright.load gave, but not a {type(program).__name__}: {program!r}"
+        "pass the path of an artifact, or a program from querywright.load, but not a "
+        f"{type(program).__name__}: {program!r}"
     )
 
 
-def lm_by_name(name: str | None) -> str | None:
-    """The name of an LM that a saved pipeline or model may hold.
-
-    Raises:
-        InputError: It holds an address, to which the key of the user's environment would be sent.
-    """
-    if name is not None and "//" in name:
-        raise InputError(
-            f"the LM {name!r} holds an address, which what is saved may not; give the address in the provider's "
-            "environment variable, or a program that querywright.load gave"
-        )
-    return name
-
-
 def missing(extra: str, error: ImportError) -> InputError:
-    """What is said where the package that an adapter is for cannot be imported."""
+    """Return the error for a framework that cannot be imported.
+
+    Args:
+        extra: Extra of querywright that installs the framework.
+        error: Error of the import.
+    """
     return InputError(
         f"querywright.adapters.{extra.replace('-', '_')} needs the extra {extra}: pip install 'querywright[{extra}]' "
         f"({error})"
@@ -58,7 +57,13 @@ def missing(extra: str, error: ImportError) -> InputError:
 
 
 def documents(make: Make, passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[Any]:
-    """Documents of passages, best first, with what the records of the searches tell of how they were found."""
+    """Return the documents of passages, best first.
+
+    Args:
+        make: Makes one document.
+        passages: Passages, best first.
+        steps: Steps of the prediction. Its searches tell which queries found a passage, and with which score.
+    """
     scores: dict[str, list[float]] = {}
     queries: dict[str, dict[str, None]] = {}
     for step in steps:
@@ -78,7 +83,12 @@ def documents(make: Make, passages: Sequence[Passage], steps: Iterable[Any] = ()
 
 
 def result(prediction: Any, make: Make) -> dict[str, Any]:
-    """A prediction as plain data: answer, support, documents, queries and fallbacks."""
+    """Return a prediction as a dictionary: answer, support, documents, queries, and fallbacks.
+
+    Args:
+        prediction: Prediction of a program.
+        make: Makes one document.
+    """
     return {
         "answer": getattr(prediction, "answer", None),
         "support": getattr(prediction, "support", None),

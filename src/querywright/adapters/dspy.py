@@ -1,4 +1,4 @@
-"""A loaded program as part of a larger DSPy program, whose optimizers see and tune it."""
+"""A loaded program inside a larger DSPy program, whose optimizers can tune it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from querywright.adapters.common import GivenProgram, opened
+from querywright.adapters.common import ProgramSource, opened
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -23,52 +23,52 @@ if TYPE_CHECKING:
 
 
 class ProgramModule(dspy.Module):
-    """A program inside another; ``as_module`` makes it.
+    """A loaded program as a ``dspy.Module``; ``as_module`` makes it.
 
-    Its predictors and knobs are parameters of the program around it, named ``program.technique...`` and
-    ``program.reader...``. An optimizer that resets what it tunes takes away demonstrations and keeps instructions and
-    knobs. Copies share LM and retriever.
+    Its predictors and knobs are parameters of the larger program, named ``program.technique...`` and
+    ``program.reader...``. An optimizer that resets its student removes the demonstrations, but keeps instructions and
+    knobs. Copies share the LM and the retriever.
 
     Args:
-        loaded: The loaded program, whose LM it asks.
+        loaded: The loaded program. The module calls its LM.
     """
 
     def __init__(self, loaded: LoadedProgram) -> None:
         super().__init__()
         self.program = copy.deepcopy(loaded.program)
-        # Out of sight of DSPy, and the same in every copy.
+        # A function hides the program from DSPy, and is the same object in every copy.
         self._origin: Callable[[], LoadedProgram] = lambda: loaded
 
     @property
     def origin(self) -> LoadedProgram:
-        """The loaded program that it began as, which it leaves as it is."""
+        """The loaded program that this module was made from; tuning does not change it."""
         return self._origin()
 
-    def forward(self, **asked: Any) -> dspy.Prediction:
+    def forward(self, **inputs: Any) -> dspy.Prediction:
         """Answer a question.
 
         Args:
-            asked: ``question``, and ``options`` and ``history`` if the program takes them.
+            inputs: ``question``, and ``options`` and ``history`` if the program takes them.
         """
         with self._settings():
-            return self.program(**asked)
+            return self.program(**inputs)
 
-    async def aforward(self, **asked: Any) -> dspy.Prediction:
-        """``forward`` in an event loop."""
+    async def aforward(self, **inputs: Any) -> dspy.Prediction:
+        """Answer a question in an event loop; see ``forward``."""
         with self._settings():
-            return await self.program.acall(**asked)
+            return await self.program.acall(**inputs)
 
     def _settings(self) -> Any:
-        """The DSPy settings of a call: those around it, its trace included, but our adapter and our LM."""
+        """Replace the adapter and the LM in the current DSPy settings, and keep the rest, such as the trace."""
         return dspy.context(adapter=PromptAdapter(), lm=self.origin.lm)
 
 
-def as_module(program: GivenProgram, *, frozen: bool = False) -> ProgramModule:
-    """Return a program as a module for a larger one.
+def as_module(program: ProgramSource, *, frozen: bool = False) -> ProgramModule:
+    """Return a program as a module for a larger DSPy program.
 
     Args:
-        program: The path of an artifact, or a loaded program; it stays as it is.
-        frozen: Whether optimizers of the larger program leave it as it is. Default False.
+        program: Path of an artifact, or a loaded program. The module is a copy, so tuning does not change the program.
+        frozen: Whether optimizers of the larger program skip the module. Default False.
     """
     module = ProgramModule(opened(program))
     module._compiled = frozen
@@ -82,21 +82,25 @@ def save_module(
     asked: Sequence[Question] = (),
     threads: int = 4,
 ) -> ArtifactManifest:
-    """Write a module that was tuned inside a larger program as an artifact of its own.
+    """Write a module that was tuned inside a larger program as an artifact.
 
     Args:
-        path: The artifact's folder.
-        module: As the optimizer left it.
-        asked: Golden questions, asked now and replayed by ``querywright.load(path, verify=True)``. Default none.
-        threads: Questions under way at a time.
+        path: Folder of the artifact.
+        module: The tuned module.
+        asked: Golden questions. The module answers them now, and ``querywright.load(path, verify=True)`` compares its
+            answers with these. Default none.
+        threads: Number of questions that are answered at a time. Default 4.
+
+    Returns:
+        The manifest of the artifact.
 
     Raises:
-        ArtifactError: It cannot be written.
+        ArtifactError: The artifact cannot be written.
     """
     lm = module.origin.lm
     program = copy.deepcopy(module.program)
     for _, predictor in program.named_predictors():
-        # An optimizer also shows whole training examples, with fields that a predictor does not have.
+        # An optimizer may add whole training examples, which have fields that the predictor does not have.
         predictor.demos = demonstrations(predictor, predictor.demos)
     origin = module.origin.manifest
     card = render(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from querywright.adapters.common import GivenProgram, documents, missing, opened, result
+from querywright.adapters.common import ProgramSource, documents, missing, opened, result
 from querywright.data.types import Passage
 
 try:
@@ -23,61 +23,61 @@ class ChoiceQuery(QueryBundle):
     """A query with the options of a multiple-choice question, for programs that compare options.
 
     Args:
-        options: Option texts.
+        options: Texts of the options.
     """
 
     options: list[str] = field(default_factory=list)
 
 
 class QuerywrightRetriever(BaseRetriever):
-    """A program's technique as a retriever: the reader is not asked.
+    """Retrieves with a program's technique, and does not call its reader.
 
-    A node has the passage's text and id; its metadata are those of the passage, and ``id``, ``title``, ``rank`` and
-    ``queries`` (the searches that found it), none of which a prompt or an embedding shows but the title. Its score is
-    the best one that it was found with, or None where no score was kept.
+    A node has the text and the id of its passage. Its metadata are the metadata of the passage, and ``id``, ``title``,
+    ``rank``, and ``queries`` (the searches that found it). Prompts and embeddings contain only the title. The score of
+    a node is its best score, or None if the retriever reports no scores.
 
     Args:
-        program: The path of an artifact, or a loaded program.
-        callback_manager: LlamaIndex's own. Default: a new one.
+        program: Path of an artifact, or a loaded program.
+        callback_manager: Callback manager of LlamaIndex. Default: a new one.
     """
 
-    def __init__(self, program: GivenProgram, callback_manager: CallbackManager | None = None) -> None:
+    def __init__(self, program: ProgramSource, callback_manager: CallbackManager | None = None) -> None:
         super().__init__(callback_manager=callback_manager)
         self.program = opened(program)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _nodes(self.program.retrieve(*_asked(query_bundle)))
+        return _nodes(self.program.retrieve(*_question(query_bundle)))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _nodes(await self.program.aretrieve(*_asked(query_bundle)))
+        return _nodes(await self.program.aretrieve(*_question(query_bundle)))
 
 
 class QuerywrightQueryEngine(BaseQueryEngine):
-    """A whole program as a query engine.
+    """Answers questions with a whole program.
 
-    The response holds the answer, the passages as ``source_nodes``, and ``support``, ``queries`` and ``fallbacks`` in
-    its metadata.
+    A response contains the answer, the passages as ``source_nodes``, and ``support``, ``queries``, and ``fallbacks``
+    in its metadata.
 
     Args:
-        program: The path of an artifact, or a loaded program.
-        callback_manager: LlamaIndex's own. Default: a new one.
+        program: Path of an artifact, or a loaded program.
+        callback_manager: Callback manager of LlamaIndex. Default: a new one.
     """
 
-    def __init__(self, program: GivenProgram, callback_manager: CallbackManager | None = None) -> None:
+    def __init__(self, program: ProgramSource, callback_manager: CallbackManager | None = None) -> None:
         super().__init__(callback_manager=callback_manager)
         self.program = opened(program)
 
     def _query(self, query_bundle: QueryBundle) -> Response:
-        return _response(self.program(*_asked(query_bundle)))
+        return _response(self.program(*_question(query_bundle)))
 
     async def _aquery(self, query_bundle: QueryBundle) -> Response:
-        return _response(await self.program.acall(*_asked(query_bundle)))
+        return _response(await self.program.acall(*_question(query_bundle)))
 
     def _get_prompt_modules(self) -> dict[str, Any]:
         return {}
 
 
-def _asked(query: QueryBundle) -> tuple[str, list[str] | None]:
+def _question(query: QueryBundle) -> tuple[str, list[str] | None]:
     return query.query_str, (list(query.options) or None) if isinstance(query, ChoiceQuery) else None
 
 
@@ -98,5 +98,5 @@ def _nodes(prediction: Any) -> list[NodeWithScore]:
 
 
 def _response(prediction: Any) -> Response:
-    told = result(prediction, _node)
-    return Response(response=told.pop("answer"), source_nodes=told.pop("documents"), metadata=told)
+    found = result(prediction, _node)
+    return Response(response=found.pop("answer"), source_nodes=found.pop("documents"), metadata=found)

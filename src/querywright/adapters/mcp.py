@@ -10,7 +10,7 @@ from dspy.utils.exceptions import LMError
 from pydantic import BaseModel, Field
 
 from querywright import __version__
-from querywright.adapters.common import GivenProgram, missing, opened, result
+from querywright.adapters.common import ProgramSource, missing, opened, result
 from querywright.errors import QuerywrightError
 
 try:
@@ -22,12 +22,12 @@ except ImportError as error:
 
 Question = Annotated[str, Field(description="The question, in full.")]
 Options = Annotated[
-    list[str] | None, Field(description="The options of a multiple-choice question; leave out where it has none.")
+    list[str] | None, Field(description="The options of a multiple-choice question; omit them for other questions.")
 ]
 
 
 class Passage(BaseModel):
-    """A passage that was found."""
+    """A retrieved passage."""
 
     id: str
     title: str
@@ -37,36 +37,36 @@ class Passage(BaseModel):
 
 
 class Query(BaseModel):
-    """A search that was made."""
+    """A search query."""
 
     text: str
-    role: str = Field(description="Why it was asked.")
+    role: str = Field(description="Purpose of the query.")
 
 
-class Retrieved(BaseModel):
-    """What was found."""
+class RetrievalResult(BaseModel):
+    """Passages, and how they were found."""
 
     passages: list[Passage] = Field(description="Best first.")
     queries: list[Query]
-    fallbacks: list[str] = Field(description="Steps that fell back to something plainer.")
+    fallbacks: list[str] = Field(description="Steps that failed and were replaced with a simpler step.")
 
 
-class Answer(Retrieved):
-    """An answer and what it comes from."""
+class Answer(RetrievalResult):
+    """An answer, and the passages that it is based on."""
 
-    answer: str | None = Field(description="None where the program has no reader.")
-    support: list[str] | None = Field(description="Ids of the passages it rests on; None where none are named.")
+    answer: str | None = Field(description="None if the program has no reader.")
+    support: list[str] | None = Field(description="Ids of the passages that support the answer; None if unknown.")
 
 
-def server(program: GivenProgram, *, name: str = "querywright") -> MCPServer[Any]:
-    """A server with the tools ``ask`` and ``retrieve``; ``server(...).run()`` serves over standard input and output.
+def server(program: ProgramSource, *, name: str = "querywright") -> MCPServer[Any]:
+    """Return a server with the tools ``ask`` and ``retrieve``; ``server(...).run()`` serves standard input and output.
 
-    What goes wrong on purpose, such as a question without the options that the program needs, is told to the client;
-    of any other error it learns nothing but that there was one.
+    The client sees the message of an error that the client can fix, such as missing options. It does not see the
+    message of an unexpected error.
 
     Args:
-        program: The path of an artifact, or a loaded program.
-        name: The server's name. Default ``querywright``.
+        program: Path of an artifact, or a loaded program.
+        name: Name of the server. Default ``querywright``.
     """
     loaded = opened(program)
     manifest = loaded.manifest
@@ -81,22 +81,22 @@ def server(program: GivenProgram, *, name: str = "querywright") -> MCPServer[Any
 
     @made.tool(title="Ask", annotations=reads)
     async def ask(question: Question, options: Options = None) -> Answer:
-        """Answer a question from the passages that it finds, and name them."""
-        with _errors_told():
-            return Answer(**_told(await loaded.acall(question, options)))
+        """Answer a question, and return the passages that the answer is based on."""
+        with _readable_errors():
+            return Answer(**_contents(await loaded.acall(question, options)))
 
     @made.tool(title="Retrieve", annotations=reads)
-    async def retrieve(question: Question, options: Options = None) -> Retrieved:
-        """Find the passages that help to answer a question, without answering it."""
-        with _errors_told():
-            return Retrieved(**_told(await loaded.aretrieve(question, options)))
+    async def retrieve(question: Question, options: Options = None) -> RetrievalResult:
+        """Find passages that help to answer a question, without answering it."""
+        with _readable_errors():
+            return RetrievalResult(**_contents(await loaded.aretrieve(question, options)))
 
     return made
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
-    """Give errors that were raised on purpose, and an LM's failure, as something that the client may read."""
+def _readable_errors() -> Iterator[None]:
+    """Convert our errors and failures of the LM into errors that the client may read."""
     try:
         yield
     except QuerywrightError as error:
@@ -105,6 +105,6 @@ def _errors_told() -> Iterator[None]:
         raise ToolError(f"the LM did not answer ({type(error).__name__})") from error
 
 
-def _told(prediction: Any) -> dict[str, Any]:
-    told = result(prediction, lambda one, _, metadata: Passage.model_validate({**metadata, "text": one.text}))
-    return {**told, "passages": told["documents"]}
+def _contents(prediction: Any) -> dict[str, Any]:
+    found = result(prediction, lambda one, _, metadata: Passage.model_validate({**metadata, "text": one.text}))
+    return {**found, "passages": found["documents"]}
