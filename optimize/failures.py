@@ -12,7 +12,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError
 from querywright.metrics.judge import JudgeFailedError
 from querywright.models.circuit_breaker import Limits
-from querywright.models.usage import Ledger, Unread, metered
+from querywright.models.usage import Ledger, UnreadableAnswer, metered
 from querywright.pool import DeadlineError, bounded_map
 
 if TYPE_CHECKING:
@@ -118,7 +118,10 @@ class Failures:
 
         Where there were fewer than ``least`` answers so far, the share is one of so many.
         """
-        total, (said, share) = spent.total, spent.unread or Unread("what is not known here", Limits().max_unreadable)
+        total, (said, share) = (
+            spent.total,
+            spent.unread or UnreadableAnswer("what is not known here", Limits().max_unreadable),
+        )
         some = 1 if share and total.answers > 1 else 0
         if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
             raise TooManyFailuresError(

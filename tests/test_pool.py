@@ -12,8 +12,8 @@ from dspy import lm15
 
 from querywright import pool
 from querywright.errors import InputError
+from querywright.models.embedded import EmbeddedEngine
 from querywright.models.lm import resolve_lm
-from querywright.models.local_engine import LocalEngine
 from querywright.pool import DeadlineError, bounded_map
 
 
@@ -175,7 +175,7 @@ def test_values_out_of_range_are_refused(name, value):
 REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("Which?"),))
 
 
-class OneAtATime(LocalEngine):
+class OneAtATime(EmbeddedEngine):
     """A model in this process that takes half a second for an answer."""
 
     answers_identity = "slow"
@@ -189,7 +189,7 @@ class OneAtATime(LocalEngine):
 
 
 def test_to_wait_for_ones_own_calls_is_late_and_for_those_of_others_is_not():
-    engine = OneAtATime("slow")
+    engine = OneAtATime()
 
     def work(calls):
         ask = [contextvars.copy_context().run for _ in range(calls)]

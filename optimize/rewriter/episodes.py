@@ -21,8 +21,7 @@ from dspy.lm15 import Request, Response
 from querywright.data.types import Question
 from querywright.models.adapter import PromptAdapter
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
-from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
-from querywright.models.local_engine import messages_of, schema_of
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, messages_of, schema_of
 from querywright.models.response_parsing import text_response
 from querywright.models.rewriters import REWRITER_LIMITS
 from querywright.optimize.dspy_context import asking

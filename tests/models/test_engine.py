@@ -16,7 +16,7 @@ from dspy.utils.exceptions import (
 )
 
 from querywright.errors import BudgetError, OutageError, QuerywrightError
-from querywright.models import circuit_breaker, retrying
+from querywright.models import circuit_breaker
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
@@ -162,7 +162,7 @@ def test_a_deterministic_engine_has_no_better_answer(store):
 def waits(monkeypatch):
     """The seconds that are waited between attempts, and in fact are not."""
     found = []
-    monkeypatch.setattr(retrying, "sleep", found.append)
+    monkeypatch.setattr(circuit_breaker, "sleep", found.append)
     return found
 
 

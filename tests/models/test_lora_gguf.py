@@ -9,7 +9,7 @@ import pytest
 import torch
 from dspy import lm15
 
-from querywright.models import lora_gguf
+from querywright.models import gguf_files
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.hf import encode, load_base, prompt_text
 from querywright.models.rewriters import save_weights, write_rewriter
@@ -38,7 +38,7 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
 
     expected = [greedy(trained, prompt) for prompt in PROMPTS]
     assert written("mine") == expected
-    monkeypatch.setattr(lora_gguf, "rows_for_llama", lambda weights, heads: weights)
+    monkeypatch.setattr(gguf_files, "rows_for_llama", lambda weights, heads: weights)
     assert written("wrong") != expected
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from querywright.models.lora_gguf import LORA_MODULES, rows_for_llama
+from querywright.models.gguf_files import LORA_MODULES, rows_for_llama
 
 LAYER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", **LORA_MODULES}
 OTHERS = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}

@@ -25,7 +25,7 @@ from querywright.answer_text import find_choice
 from querywright.data.types import Passage
 from querywright.models.constrained_decoding import apostrophes
 from querywright.models.response_parsing import JSON_REQUEST, read_object, strip_thinking
-from querywright.models.usage import Cost, Unread
+from querywright.models.usage import Cost, UnreadableAnswer
 
 if TYPE_CHECKING:
     from querywright.models.engine import LMEngine
@@ -193,7 +193,7 @@ def _last_try(lm: Any, signature: Any) -> Iterator[None]:
             said = textwrap.shorten(_UNSEEN.sub("", str(error.lm_response or "")), _QUOTED, placeholder=" ...")
             wanted = " and ".join(json.dumps(name) for name in signature.output_fields)
             told = f"{said!r}, where a JSON object with {wanted} was wanted of {lm.model}"
-            engine.ledger.add(Cost(unreadable=1), Unread(told, engine.limits.max_unreadable))
+            engine.ledger.add(Cost(unreadable=1), UnreadableAnswer(told, engine.limits.max_unreadable))
         raise
 
 

@@ -15,12 +15,11 @@ from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMError, LMRateLimitError, LMServerError, LMTimeoutError
 
 from querywright.models.budget import Budget
-from querywright.models.calls import Layer, call_context, surrounded
 from querywright.models.engine_errors import redacted
 from querywright.models.flow import Flow
 from querywright.models.pieces import told
 from querywright.models.response_parsing import is_empty
-from querywright.models.usage import Cost, Ledger, metered
+from querywright.models.usage import Cost, Layer, Ledger, call_context, metered, surrounded
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ _SILENT = 3
 """Requests in a row that a model answered without a stream, after which no stream is requested."""
 
 
-class Budgeted:
+class BudgetLayer:
     """Pays each attempt from a budget.
 
     Args:
@@ -52,7 +51,7 @@ class Budgeted:
                 self._budget.settle(meter.total)
 
 
-class Counted:
+class LedgerLayer:
     """Enters what each attempt costs in a ledger, and reports its pace to a flow.
 
     Args:
@@ -85,7 +84,7 @@ class Counted:
         return response
 
 
-class Direct:
+class ModelLayer:
     """Asks the model once, in pieces if somebody listens. Errors are DSPy's, without keys.
 
     Args:

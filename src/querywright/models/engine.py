@@ -13,25 +13,23 @@ from dspy import lm15
 from dspy.clients.engines.base import validate_request
 from dspy.lm15 import Request, Response
 
-from querywright.models.attempt import Budgeted, Counted, Direct, Price
+from querywright.models.attempt import BudgetLayer, LedgerLayer, ModelLayer, Price
 from querywright.models.budget import Budget
-from querywright.models.cached import Cached
-from querywright.models.calls import Layer
-from querywright.models.circuit_breaker import Limits
-from querywright.models.flow import FEW, MOST, Flow, InTurn
-from querywright.models.retrying import Retrying
+from querywright.models.cached import CacheLayer
+from querywright.models.circuit_breaker import Limits, RetryLayer
+from querywright.models.flow import FEW, MOST, Flow, FlowLayer
 from querywright.models.store import Store
-from querywright.models.transcript import Transcribed
-from querywright.models.unsupported import Adapted, Unsupported, unsupported_notes
-from querywright.models.usage import Ledger
+from querywright.models.transcript import TranscriptLayer
+from querywright.models.unsupported import ParameterLayer, UnsupportedParameter, unsupported_notes
+from querywright.models.usage import Layer, Ledger
 from querywright.shared import Shared
 
 
 class LMEngine(Shared):
-    """A DSPy engine around another, in layers with one duty each.
+    """Wraps a DSPy engine in layers with one duty each.
 
-    A request passes ``Transcribed``, ``Cached``, ``InTurn``, ``Retrying``, ``Adapted``, ``Budgeted``, ``Counted`` and
-    ``Direct``, which asks the inner engine.
+    A request passes these layers in order: ``TranscriptLayer``, ``CacheLayer``, ``FlowLayer``, ``RetryLayer``,
+    ``ParameterLayer``, ``BudgetLayer``, ``LedgerLayer``, and ``ModelLayer``, which calls the wrapped engine.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -75,18 +73,18 @@ class LMEngine(Shared):
 
     def _layers(self, is_local: bool) -> Layer:
         """The layers that a request passes, the last one first. A local model has no deadline and takes its turns."""
-        layer: Layer = Direct(self.inner, self.identity, self._secrets, None if is_local else self.limits.timeout)
-        layer = Counted(layer, self.ledger, self._price, None if is_local else self.flow)
+        layer: Layer = ModelLayer(self.inner, self.identity, self._secrets, None if is_local else self.limits.timeout)
+        layer = LedgerLayer(layer, self.ledger, self._price, None if is_local else self.flow)
         if self.budget is not None:
-            layer = Budgeted(layer, self.budget)
+            layer = BudgetLayer(layer, self.budget)
         # A seed that the model does not take is left out, and still distinguishes one stored draw from another.
         takes_seed = "seed" in (getattr(self.inner, "supported_params", ()) or {"seed"})
-        layer = Adapted(layer, self.identity, () if takes_seed else (Unsupported("seed"),))
-        layer = Retrying(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
+        layer = ParameterLayer(layer, self.identity, () if takes_seed else (UnsupportedParameter("seed"),))
+        layer = RetryLayer(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
         if not is_local:
-            layer = InTurn(layer, self.flow)
-        layer = Cached(layer, self.identity, self.store, self.ledger, deterministic=is_local)
-        return Transcribed(layer)
+            layer = FlowLayer(layer, self.flow)
+        layer = CacheLayer(layer, self.identity, self.store, self.ledger, deterministic=is_local)
+        return TranscriptLayer(layer)
 
     @property
     def notes(self) -> list[str]:

@@ -19,8 +19,7 @@ from itertools import count
 
 from dspy.lm15 import Request, Response
 
-from querywright.models.calls import Layer
-from querywright.models.usage import age, waiting
+from querywright.models.usage import Layer, age, waiting
 
 FEW, MOST = 4, 64
 """Calls under way at first, below which no slowness leads, and at most."""
@@ -120,7 +119,7 @@ class Flow:
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, self._under_way
 
 
-class InTurn:
+class FlowLayer:
     """Asks when it is the call's turn, which it keeps while it waits to ask again: an outage costs few calls.
 
     Args:

@@ -11,8 +11,8 @@ from dspy.lm15 import Request, Response, ResponseStream, StreamAssemblyError, Un
 from dspy.utils.exceptions import LMStreamAssemblyError, LMUnsupportedFeatureError
 from pydantic_core import from_json
 
-from querywright.models.calls import surrounded
 from querywright.models.response_parsing import is_empty, is_only_thinking, restore_latex, strip_thinking
+from querywright.models.usage import surrounded
 
 _UNCERTAIN = re.compile(r"\\.?[A-Za-z0-9]*\Z", re.DOTALL)
 """An escape that the next piece may make a LaTeX command."""

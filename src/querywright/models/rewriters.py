@@ -20,8 +20,7 @@ from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, ModelError
 from querywright.files import SHARED, file_digests, json_digest, place_of, replace_folder, writing
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, digest_of
-from querywright.models.gguf_files import packaged_file
-from querywright.models.lora_gguf import write_lora_gguf
+from querywright.models.gguf_files import packaged_file, write_lora_gguf
 
 MANIFEST = "rewriter.json"
 ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF = "adapter.safetensors", "adapter_config.json", "adapter.gguf"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import dspy
 from dspy.lm15 import Request, Response
 
-from querywright.models.calls import Layer, call_context, surrounded
 from querywright.models.response_parsing import system_text
+from querywright.models.usage import Layer, call_context, surrounded
 
 
 class Exchange(NamedTuple):
@@ -73,7 +73,7 @@ def next_place() -> Place:
     return (*call_context().place, next(_numbers))
 
 
-class Transcribed:
+class TranscriptLayer:
     """Enters each request and its answer in the transcript, if there is one.
 
     Args:

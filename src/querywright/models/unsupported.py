@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dspy.lm15 import Config, Request, Response
 from dspy.utils.exceptions import LMError
 
-from querywright.models.calls import Layer, call_context, surrounded
+from querywright.models.usage import Layer, call_context, surrounded
 
 STATUSES = (400, 422)
 """HTTP statuses of an error that may name a parameter."""
@@ -43,7 +43,7 @@ _TOO_LONG = re.compile(r"(?i)too (?:large|many|high|long)|exceed|maximum|at most
 _logger = logging.getLogger(__name__)
 
 
-class Unsupported(NamedTuple):
+class UnsupportedParameter(NamedTuple):
     """A parameter that a server does not support.
 
     Args:
@@ -56,12 +56,12 @@ class Unsupported(NamedTuple):
 
 
 @cache
-def unsupported_by(identity: str) -> set[Unsupported]:
+def unsupported_by(identity: str) -> set[UnsupportedParameter]:
     """Return what this process knows of a model and its server, to be added to."""
     return set()
 
 
-class Adapted:
+class ParameterLayer:
     """Asks again without the parameter that a server's error names, and from then on without it at once.
 
     A parameter counts as unsupported once a request without it was answered.
@@ -72,7 +72,7 @@ class Adapted:
         always: Parameters to leave out in any case.
     """
 
-    def __init__(self, inner: Layer, identity: str, always: Collection[Unsupported] = ()) -> None:
+    def __init__(self, inner: Layer, identity: str, always: Collection[UnsupportedParameter] = ()) -> None:
         self._inner, self._identity, self._always = inner, identity, always
         self._known = unsupported_by(identity)
 
@@ -145,7 +145,7 @@ def complaints(body: str) -> Iterator[str]:
             yield ": ".join(said)
 
 
-def _unsupported(error: LMError, config: Config) -> Unsupported | None:
+def _unsupported(error: LMError, config: Config) -> UnsupportedParameter | None:
     """What an error names of a request's parameters."""
     if error.status not in STATUSES:
         return None
@@ -153,14 +153,14 @@ def _unsupported(error: LMError, config: Config) -> Unsupported | None:
     if call_context().ear is not None:
         names += _STREAM
     found = unsupported_name(error.message, names)
-    return found and Unsupported(found[0], _value(config, found[0]) if found[1] else None)
+    return found and UnsupportedParameter(found[0], _value(config, found[0]) if found[1] else None)
 
 
 def _value(config: Config, name: str) -> Any:
     return (config.extensions or {}).get(name, getattr(config, _FIELDS.get(name, name), None))
 
 
-def _without(request: Request, left_out: Collection[Unsupported]) -> Request:
+def _without(request: Request, left_out: Collection[UnsupportedParameter]) -> Request:
     """The request without parameters; a limit of one name alone is sent under its other name."""
     config = request.config
     names = {name for name, value in left_out if value is None or value == _value(config, name)}
@@ -172,10 +172,10 @@ def _without(request: Request, left_out: Collection[Unsupported]) -> Request:
     return replace(request, config=replace(config, **changes, extensions=extensions or None))
 
 
-def _report(one: Unsupported, left_out: Collection[Unsupported]) -> str:
+def _report(one: UnsupportedParameter, left_out: Collection[UnsupportedParameter]) -> str:
     if one.value is not None:
         return f"{one.name} {one.value}; requests are sent without it"
     other = _LENGTHS.get(one.name)
-    if other and Unsupported(other) not in left_out:
+    if other and UnsupportedParameter(other) not in left_out:
         return f"{one.name}; requests are sent with {other} instead"
     return f"{one.name}; requests are sent without it"

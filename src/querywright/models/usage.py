@@ -3,14 +3,66 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
 from operator import add, attrgetter, sub
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from querywright.models.calls import call_context, surrounded
+if TYPE_CHECKING:
+    from dspy.lm15 import Request, Response
+
+    from querywright.models.pieces import Ear
+    from querywright.models.transcript import Entry
+
+
+class Layer(Protocol):
+    """A part of an LM's stack; it passes requests on to the layer inside it. See ``engine.LMEngine``."""
+
+    def complete(self, request: Request, /) -> Response:
+        """Return the answer to a request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What surrounds the LM calls of a thread, and of contexts copied from it.
+
+    Args:
+        deadline: When the attempt under way ends, in seconds of a monotonic clock.
+        meters: Ledgers that count the calls, the outermost first.
+        ear: Hears answers while they are written; None if nobody listens.
+        place: Position among steps that run side by side.
+        transcript: Keeps prompts and answers; None if nobody reads them.
+    """
+
+    deadline: float = math.inf
+    meters: tuple[Ledger, ...] = ()
+    ear: Ear | None = None
+    place: tuple[int, ...] = ()
+    transcript: list[Entry] | None = None
+
+
+_context = ContextVar("querywright_call", default=CallContext())  # noqa: B039 - frozen
+
+
+def call_context() -> CallContext:
+    """Return what surrounds an LM call that is made here."""
+    return _context.get()
+
+
+@contextmanager
+def surrounded(**changes: Any) -> Iterator[None]:
+    """Change fields of the context inside the ``with`` block."""
+    token = _context.set(replace(_context.get(), **changes))
+    try:
+        yield
+    finally:
+        _context.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +140,7 @@ _NAMES = tuple(f.name for f in fields(Cost))
 _values = attrgetter(*_NAMES)
 
 
-class Unread(NamedTuple):
+class UnreadableAnswer(NamedTuple):
     """An answer that could not be read, also when asked for again.
 
     Args:
@@ -111,7 +163,7 @@ class Ledger:
         began: When it was made, in seconds of a monotonic clock.
     """
 
-    unread: Unread | None = None
+    unread: UnreadableAnswer | None = None
     loading: str = ""
     loaded: float = 0.0
     began: float = field(default_factory=time.monotonic)
@@ -122,7 +174,7 @@ class Ledger:
     _since: float = 0.0
     _waited: float = 0.0
 
-    def add(self, cost: Cost, unread: Unread | None = None) -> None:
+    def add(self, cost: Cost, unread: UnreadableAnswer | None = None) -> None:
         """Enter a cost, here and in every meter that is open in this context, with an answer that could not be read."""
         for ledger in {id(one): one for one in (self, *call_context().meters)}.values():
             with ledger._lock:
@@ -146,7 +198,7 @@ class Ledger:
             self._waited += now - self._since if self._waits and not self._works else 0.0
             self._since, self._waits, self._works = now, self._waits + waits, self._works + works
 
-    @contextlib.contextmanager
+    @contextmanager
     def _counted(self, waits: int, works: int) -> Iterator[None]:
         self._count(waits, works)
         try:
@@ -160,7 +212,7 @@ def age() -> tuple[float, ...]:
     return tuple(meter.began for meter in call_context().meters)
 
 
-@contextlib.contextmanager
+@contextmanager
 def waiting(*, ended: bool = False) -> Iterator[None]:
     """Enters the ``with`` block as waiting for a turn in every meter that is open in this context.
 
@@ -172,7 +224,7 @@ def waiting(*, ended: bool = False) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
+@contextmanager
 def loading(what: str) -> Iterator[None]:
     """Enters the ``with`` block as the loading of a model: nobody's latency, and nobody's deadline."""
     began, meters = time.monotonic(), call_context().meters
@@ -187,7 +239,7 @@ def loading(what: str) -> Iterator[None]:
                 meter.loading, meter.loaded = "", meter.loaded + time.monotonic() - began
 
 
-@contextlib.contextmanager
+@contextmanager
 def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
     """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it."""
     meter = ledger or Ledger()
