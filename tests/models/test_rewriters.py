@@ -66,11 +66,11 @@ DAMAGES = {
     "a byte": (lambda f: flip(f / "adapter.safetensors"), r"adapter.safetensors.*was changed"),
     "the card": (lambda f: (f / "card.json").write_text("{}"), r"card.json.*was changed"),
     "a missing file": (lambda f: (f / "adapter_config.json").unlink(), r"adapter_config.json .*is missing"),
-    "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"weights.bin .* is none of its files"),
+    "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"weights.bin .* is not one of its files"),
     "the manifest": (lambda f: edit(f / "rewriter.json", recipe="paper"), r"rewriter.json.*was changed"),
     "a checked later format": (lambda f: forge(f / "rewriter.json", format=9), r"field format.*version of querywright"),
     "a checked key": (lambda f: forge(f / "rewriter.json", url="http://x"), r"rewriter.json.*field url"),
-    "a way out": (lambda f: forge(f / "rewriter.json", files={"../x": "0"}), r"'../x' is no file of a rewriter"),
+    "a way out": (lambda f: forge(f / "rewriter.json", files={"../x": "0"}), r"'../x' is not a file of a rewriter"),
     "no weights": (lambda f: forge(f / "rewriter.json", files={"card.json": "0"}), r"'README.md' is missing; a"),
     "nothing": (lambda f: shutil.rmtree(f), r"no rewriter at 'mine'.*rewriter train"),
 }  # fmt: skip

@@ -146,7 +146,7 @@ def test_nonsense_from_a_judge_is_counted_and_no_score_and_too_much_of_it_ends_t
     assert judged["asked"] == judged["unreadable"] == sum(len(row.judgements) for row in result.rows) > 0
     assert [(row.label, row.unjudged) for row in result.rows] == [(None, len(row.passages)) for row in result.rows]
     metrics = judged_metrics(["judged_useful"], lm=make_lm(make_engine(write=lambda asked: "so so")))
-    with pytest.raises(TooManyFailuresError, match=r"'so so', where a JSON object with \"reason\" and \"label\" was"):
+    with pytest.raises(TooManyFailuresError, match=r"'so so', but .* for a JSON object with \"reason\" and \"label\""):
         evaluate(world.program("plain"), questions, lm=make_lm(), name="nonsense", metrics=metrics)
 
 

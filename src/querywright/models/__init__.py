@@ -1,7 +1,7 @@
-"""Language models and embedders by name."""
+"""Language models, embedders, and their cache."""
 
 import os
 
-# torch and llama.cpp share one OpenMP runtime in a process, whose threads spin at the end of each step. Beside other
-# work they then starve each other, ten to more than a hundred times. It reads its environment once, when it is loaded.
+# torch and llama.cpp share an OpenMP runtime, whose threads spin at the end of each step. If other work runs at the
+# same time, spinning slows both down by a factor of 10 to 100. The runtime reads this variable once, at its start.
 os.environ.setdefault("GOMP_SPINCOUNT", "100")

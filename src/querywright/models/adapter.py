@@ -1,8 +1,8 @@
-"""How a DSPy signature becomes a prompt, and an answer becomes fields: short prompts, JSON answers.
+"""Converts a DSPy signature into a short prompt, and a JSON answer into fields.
 
-A signature's instructions and its fields' descriptions are all that the model is told beside the inputs. What an
-input says is data: it stands under its field's name and cannot open a field of its own, because answers are JSON,
-lines of an input that look like a field's name are indented, and JSON of an input cannot pass for an answer.
+The prompt contains the signature's instructions, the descriptions of its fields, and the inputs. Inputs are data. They
+cannot imitate the frame of the prompt or an answer: answers are JSON, lines that look like the name of a field are
+indented, and JSON in an input is changed so that it cannot pass for an answer.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from querywright.models.usage import Cost, UnreadableAnswer
 if TYPE_CHECKING:
     from querywright.models.engine import LMEngine
 
-_QUOTED = 160  # characters of an answer that could not be read, where it is told
+_QUOTED = 160  # characters of an unreadable answer in a message
 _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _LISTS = {(str,): "list of texts", (int,): "list of whole numbers"}
 _formats: WeakKeyDictionary[Any, dict[Any, dict[str, Any]]] = WeakKeyDictionary()
-"""What a request says of the form of its answer, by signature and kind of LM: to make it takes longer than a replay."""
+"""Response formats by signature and kind of LM, because making a format takes longer than a cached call."""
 
 
 class PromptAdapter(JSONAdapter):
     """Writes prompts and reads JSON answers.
 
-    An answer that cannot be read is asked for once more, with what was wrong; a second one raises.
+    If an answer cannot be read, the request is repeated once with a description of the problem. If the second answer
+    cannot be read either, an error is raised.
 
     Args:
-        grammar: The LM fills in a form by grammar, as the embedded one does. It decides a choice by likelihood, and
-            does better without a list of the values; it is told how long a value may get; and since its texts have no
-            quotation marks, a quoted name is shown to it as it can write it, between apostrophes. An LM whose engine
-            ``decides_by_likelihood`` is always asked so, whether or not there is a grammar. Default False.
+        grammar: Whether the LM fills in a form by grammar, as the embedded LM does. Such an LM decides a choice by
+            likelihood, and does better without a list of the values. Its request contains the maximum lengths of the
+            values. Its texts cannot contain quotation marks, so prompts show quoted names between apostrophes. An LM
+            whose engine ``decides_by_likelihood`` always gets these prompts. Default False.
     """
 
     def __init__(self, *, grammar: bool = False) -> None:
@@ -63,7 +64,7 @@ class PromptAdapter(JSONAdapter):
     def __call__(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Ask the LM and return one mapping of output fields a completion."""
+        """Call the LM, and return one mapping of output fields per completion."""
         first = self._variant(lm)
         try:
             return list(JSONAdapter.__call__(first, lm, dict(lm_kwargs), signature, demos, inputs))
@@ -75,7 +76,7 @@ class PromptAdapter(JSONAdapter):
     async def acall(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Ask the LM asynchronously."""
+        """Call the LM asynchronously, and return one mapping of output fields per completion."""
         first = self._variant(lm)
         try:
             return list(await JSONAdapter.acall(first, lm, dict(lm_kwargs), signature, demos, inputs))
@@ -85,7 +86,7 @@ class PromptAdapter(JSONAdapter):
             return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
-        """Ask for the fields by schema; an LM that fills one in by grammar is told how long a value may get."""
+        """Request the fields by a schema, with maximum lengths for an LM that fills it in by grammar."""
         known = _formats.setdefault(signature, {})
         case = (self.grammar, "response_format" in lm.supported_params, lm.supports_response_schema)
         if case not in known:
@@ -93,12 +94,12 @@ class PromptAdapter(JSONAdapter):
             super()._prepare_response_format(lm, made, signature)
             schema_of = getattr(made.get("response_format"), "model_json_schema", None)
             if self.grammar and schema_of is not None:
-                _limit(schema_of()["properties"], signature)  # the form keeps this very mapping
+                _limit(schema_of()["properties"], signature)  # the response format keeps this mapping
             known[case] = made
         lm_kwargs.update(known[case])
 
     def format_system_message(self, signature: Any) -> str:
-        """The instructions, then one line an output field."""
+        """Return the instructions and one line per output field."""
         opening = "Fields of the answer:" if self.grammar else f"{JSON_REQUEST} with these fields:"
         fields = [self._field_line(name, field) for name, field in signature.output_fields.items()]
         return "\n".join([textwrap.dedent(signature.instructions).strip(), "", opening, *fields])
@@ -106,7 +107,7 @@ class PromptAdapter(JSONAdapter):
     def format_user_message_content(
         self, signature: Any, inputs: Mapping[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False
     ) -> str:
-        """The inputs, each under its field's name; empty ones are left out."""
+        """Return the inputs, each under the name of its field; empty inputs are omitted."""
         parts = [prefix]
         key, opening = _frame(tuple(signature.output_fields), tuple(signature.fields))
         for name in signature.input_fields:
@@ -119,7 +120,7 @@ class PromptAdapter(JSONAdapter):
     def format_assistant_message_content(
         self, signature: Any, outputs: Mapping[str, Any], missing_field_message: str | None = None
     ) -> str:
-        """The answer of a demonstration in the form that is asked for; what it lacks is left out, not filled in."""
+        """Return the answer of a demonstration as JSON; missing fields are omitted."""
         values = {name: self._shown(outputs[name]) for name in signature.output_fields if name in outputs}
         return json.dumps(values, ensure_ascii=False, default=str)
 
@@ -127,9 +128,9 @@ class PromptAdapter(JSONAdapter):
         """Return the output fields of an answer.
 
         Raises:
-            AdapterParseError: There is no JSON object with the fields, more than one, a value of another type, or the
-                answer breaks off inside a text; what could be read of the fields is in ``parsed_result``, and the
-                answer without thinking in ``lm_response``.
+            AdapterParseError: There is no JSON object with the fields, there are several, a value has another type, or
+                the answer ends inside a string. The error has the readable fields in ``parsed_result``, and the answer
+                without thinking in ``lm_response``.
         """
         given: dict[str, Any] = {}
         answer = strip_thinking(_valid(completion)).strip()
@@ -156,7 +157,7 @@ class PromptAdapter(JSONAdapter):
         return "" if self.grammar else _KINDS.get(annotation, "")
 
     def _shown(self, value: Any) -> Any:
-        """A value as the LM can write it: a grammar has no quotation marks within a text."""
+        """Return a value as the LM can write it: a grammar allows no quotation marks in a text."""
         if not self.grammar:
             return value
         if isinstance(value, str):
@@ -164,13 +165,13 @@ class PromptAdapter(JSONAdapter):
         return [self._shown(one) for one in value] if isinstance(value, list) else value
 
     def _variant(self, lm: Any) -> PromptAdapter:
-        """This adapter, or the one for an LM that writes in a grammar."""
+        """Return this adapter, or the adapter for an LM that writes by grammar."""
         if not self.grammar and isinstance(lm, dspy.LM) and getattr(lm.engine, "decides_by_likelihood", False):
             return PromptAdapter(grammar=True)
         return self
 
     def _repairing(self, lm: Any, signature: Any, error: AdapterParseError) -> PromptAdapter:
-        """An adapter that asks once more, in another prompt; the repair is entered in the LM's ledger."""
+        """Return an adapter that repeats the request in another prompt, and count the repair in the LM's ledger."""
         if engine := _own_engine(lm):
             engine.ledger.add(Cost(repairs=1))
         names = ", ".join(json.dumps(name) for name in signature.output_fields)
@@ -185,15 +186,15 @@ class PromptAdapter(JSONAdapter):
 
 @contextmanager
 def _last_try(lm: Any, signature: Any) -> Iterator[None]:
-    """Enters an answer that cannot be read in the LM's ledger, with its beginning and what was wanted."""
+    """Enter an unreadable answer in the LM's ledger, with its beginning and the requested form."""
     try:
         yield
     except AdapterParseError as error:
         if engine := _own_engine(lm):
             said = textwrap.shorten(_UNSEEN.sub("", str(error.lm_response or "")), _QUOTED, placeholder=" ...")
             wanted = " and ".join(json.dumps(name) for name in signature.output_fields)
-            told = f"{said!r}, where a JSON object with {wanted} was wanted of {lm.model}"
-            engine.ledger.add(Cost(unreadable=1), UnreadableAnswer(told, engine.limits.max_unreadable))
+            message = f"{said!r}, but {lm.model} was asked for a JSON object with {wanted}"
+            engine.ledger.add(Cost(unreadable=1), UnreadableAnswer(message, engine.limits.max_unreadable))
         raise
 
 
@@ -205,8 +206,10 @@ def _own_engine(lm: Any) -> LMEngine | None:
 
 
 def _limit(properties: dict[str, Any], signature: Any) -> None:
-    """Enter the limits that the fields name: ``max_length`` of a text, ``count`` or ``most`` of a list, ``max_chars``
-    of a list of texts and ``highest`` of a list of numbers from 1.
+    """Enter the limits of the fields in a schema.
+
+    The limits are ``max_length`` of a text, ``count`` or ``most`` of a list, ``max_chars`` of a list of texts, and
+    ``highest`` of a list of numbers from 1.
     """
     for name, field in signature.output_fields.items():
         extra = field.json_schema_extra or {}
@@ -224,12 +227,12 @@ def _limit(properties: dict[str, Any], signature: Any) -> None:
 
 
 def show_passages(passages: Sequence[Passage]) -> str:
-    """Passages as a reader sees them: numbered, best first, each on a line of its own."""
+    """Return passages as a reader sees them: numbered, best first, each on one line."""
     return "\n".join(f"[{number}] {show_passage(passage)}" for number, passage in enumerate(passages, 1))
 
 
 def show_passage(passage: Passage) -> str:
-    """A passage alone, on one line and without a number, which small models copy and count on from."""
+    """Return a passage on one line without a number, because small models copy numbers and continue counting."""
     title = f"{_one_line(passage.title)}: " if passage.title else ""
     return f"{title}{_one_line(passage.text)}"
 
@@ -250,14 +253,14 @@ def _text(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _frame(outputs: tuple[str, ...], fields: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What finds the keys of an answer to a prompt, and the lines of its frame."""
+    """Return patterns that match the keys of an answer to a prompt, and the first lines of its fields."""
     said, named = ("|".join(map(re.escape, names)) for names in (outputs, fields))
     key = re.compile(rf"""(["'])({said})\1(\s*:)""", re.IGNORECASE)
     return key, re.compile(rf"^(?=(?:{named})\s*:)", re.MULTILINE | re.IGNORECASE)
 
 
 def _framed(text: str, key: re.Pattern[str], opening: re.Pattern[str]) -> str:
-    """The text with nothing in it that could be taken for the frame of the prompt, or for an answer to it."""
+    """Return the text without anything that could pass for the frame of the prompt or for an answer."""
     text = _UNSEEN.sub("", _LINE_END.sub("\n", text)).strip()
     text = _MARKER.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", _valid(text))
     text = key.sub(r"(\2)\3", text)
@@ -265,14 +268,15 @@ def _framed(text: str, key: re.Pattern[str], opening: re.Pattern[str]) -> str:
 
 
 def _valid(text: str) -> str:
-    """The text in valid Unicode, which can be stored and sent: both halves of a surrogate pair are one character, half
-    a pair is U+FFFD.
+    """Return the text as valid Unicode, which can be stored and sent.
+
+    Both halves of a surrogate pair become one character; half a pair becomes U+FFFD.
     """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _parsed(signature: Any, completion: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The output fields of an answer, whose values are entered as they were given before they are read."""
+    """Return the output fields of an answer, and enter the values in ``given`` before they are converted."""
     names = list(signature.output_fields)
     found, is_whole = read_object(completion, names)
     kept = {name: found[name] for name in names if name in found}
@@ -288,13 +292,13 @@ def _parsed(signature: Any, completion: str, given: dict[str, Any]) -> dict[str,
 
 
 def _read(name: str, value: Any, annotation: Any) -> Any:
-    """A value of the field's type; a choice may be spelled otherwise, as `find_choice` has it."""
+    """Convert a value to the field's type; a choice may be spelled differently, see `find_choice`."""
     if annotation is str and value is None:
         return ""
     if annotation is str and not isinstance(value, (str, int, float)):
         raise ValueError(f"The field {name} is no text.")
     if annotation == list[str] and isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return value  # the usual field; pydantic would make a validator anew
+        return value  # the usual case; pydantic would make a new validator
     choices = get_args(annotation) if get_origin(annotation) is Literal else (True, False) if annotation is bool else ()
     if (place := find_choice(value, choices)) is not None:
         value = choices[place]

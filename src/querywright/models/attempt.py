@@ -1,4 +1,4 @@
-"""One attempt at an LM: it is paid for, counted, sent to the model, and ended in time."""
+"""One attempt at an LM call: pay for it, count it, send it, and end it in time."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from dspy.utils.exceptions import LMError, LMRateLimitError, LMServerError, LMTi
 from querywright.models.budget import Budget
 from querywright.models.engine_errors import redacted
 from querywright.models.flow import Flow
-from querywright.models.pieces import told
+from querywright.models.pieces import read_stream
 from querywright.models.response_parsing import is_empty
 from querywright.models.usage import Cost, Layer, Ledger, call_context, metered, surrounded
 
 T = TypeVar("T")
 
 Price = Callable[[Request, Response], float | None]
-"""Estimates US dollars of a response, or returns None when the price is not known."""
+"""Estimates the US dollars of a response; returns None if the price is not known."""
 
 _SILENT = 3
-"""Requests in a row that a model answered without a stream, after which no stream is requested."""
+"""After this many streaming requests in a row that were answered without a stream, no stream is requested."""
 
 
 class BudgetLayer:
-    """Pays each attempt from a budget.
+    """Pays for each attempt from a budget.
 
     Args:
-        inner: Sends the attempt.
-        budget: Pays it.
+        inner: Next layer.
+        budget: Pays for the attempt.
     """
 
     def __init__(self, inner: Layer, budget: Budget) -> None:
         self._inner, self._budget = inner, budget
 
     def complete(self, request: Request) -> Response:
-        """Send a request if the budget lasts."""
+        """Send a request if the budget allows it."""
         self._budget.reserve()
         with metered() as meter:
             try:
@@ -52,13 +52,13 @@ class BudgetLayer:
 
 
 class LedgerLayer:
-    """Enters what each attempt costs in a ledger, and reports its pace to a flow.
+    """Enters the cost of each attempt in a ledger, and reports its outcome to a flow.
 
     Args:
-        inner: Sends the attempt.
-        ledger: Where cost is entered.
-        price: Estimates US dollars of a response. Default None: not known.
-        flow: Learns of refusals and answers. Default None: nobody does.
+        inner: Next layer.
+        ledger: Receives the cost.
+        price: Estimates the US dollars of a response. Default None: prices are not known.
+        flow: Receives refusals and answers. Default None.
     """
 
     def __init__(self, inner: Layer, ledger: Ledger, price: Price | None = None, flow: Flow | None = None) -> None:
@@ -85,10 +85,10 @@ class LedgerLayer:
 
 
 class ModelLayer:
-    """Asks the model once, in pieces if somebody listens. Errors are DSPy's, without keys.
+    """Calls the model once, with a stream if somebody listens. Errors are DSPy's errors, without keys.
 
     Args:
-        engine: Asks the model.
+        engine: Calls the model.
         identity: Names the model in errors.
         secrets: Strings that must not appear in an error.
         timeout: Seconds until the end of the answer. Default None: no limit.
@@ -100,7 +100,7 @@ class ModelLayer:
         self._silent = 0
 
     def complete(self, request: Request) -> Response:
-        """Ask the model."""
+        """Call the model."""
         try:
             with error_boundary(self._identity, unexpected=True):
                 if self._timeout is None:
@@ -108,13 +108,13 @@ class ModelLayer:
                 return within(self._timeout, lambda: self._ask(request))
         except LMError as error:
             failure = redacted(error, self._secrets)
-        raise failure  # outside of the handler: what it came from would show keys
+        raise failure  # outside of the handler, because the original error may show keys
 
     def _ask(self, request: Request) -> Response:
         ear = call_context().ear
         if ear is not None and self._streams and self._silent < _SILENT:
             ear.begin()
-            heard = told(_until_deadline(self._engine.stream(request)), request, ear)
+            heard = read_stream(_until_deadline(self._engine.stream(request)), request, ear)
             self._silent = 0 if heard is not None else self._silent + 1
             if heard is not None:
                 return heard
@@ -123,10 +123,10 @@ class ModelLayer:
 
 
 def left() -> float:
-    """Return the seconds that the attempt in this context still has; infinite outside of an attempt.
+    """Return the seconds that the current attempt has left; infinite outside of an attempt.
 
     Raises:
-        TimeoutError: None are left.
+        TimeoutError: No time is left.
     """
     seconds = call_context().deadline - monotonic()
     if seconds <= 0:
@@ -135,12 +135,17 @@ def left() -> float:
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """Return what ``work`` returns in a thread, for which nobody waits longer than ``seconds``.
+    """Run ``work`` in a thread, and return its result within a time limit.
 
-    A client's own timeout is one between bytes, so a server that sends a byte now and then is never late for it.
+    The timeout of an HTTP client limits only the time between bytes, so a server that sends a byte now and then would
+    never exceed it.
+
+    Args:
+        seconds: Time limit.
+        work: The work. Its thread keeps running after the limit, but nobody waits for it.
 
     Raises:
-        LMTimeoutError: It took longer.
+        LMTimeoutError: The time limit is exceeded.
     """
     end, done = monotonic() + seconds, Future[T]()
 
@@ -160,13 +165,13 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         if monotonic() < end:
             raise
     raise LMTimeoutError(
-        f"there was no whole answer within {seconds:g} seconds; give a slower one more with --timeout SECONDS "
-        "(timeout= of resolve_lm)"
+        f"there was no complete answer within {seconds:g} seconds; if the server is slow, allow more time with "
+        "--timeout SECONDS (timeout= of resolve_lm)"
     )
 
 
 def _until_deadline(pieces: Iterator[T]) -> Iterator[T]:
-    """The pieces of an answer, until the attempt that they belong to has run out of time."""
+    """Yield the pieces of an answer until the attempt runs out of time."""
     try:
         for piece in pieces:
             left()

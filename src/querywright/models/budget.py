@@ -1,4 +1,4 @@
-"""What may be spent on LM calls: one count of calls, tokens and dollars for all who share it."""
+"""Limits on LM calls, tokens, and dollars, which threads, processes, and hosts share."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Spent(NamedTuple):
-    """What was spent of a budget.
+    """Amounts that were spent from a budget.
 
     Args:
-        calls: Attempts at LM calls that were sent, those under way and those of killed processes included.
+        calls: Attempts that were sent, including running attempts and attempts of killed processes.
         tokens: Input and output tokens of calls made.
         dollars: Estimated US dollars of calls made.
     """
@@ -38,23 +38,24 @@ class Spent(NamedTuple):
 
 
 class Budget(Shared):
-    """Limits of what LMs may spend together; exact in calls, over by the calls under way in tokens and dollars.
+    """Limits what several LMs spend together.
 
-    Every LM that is made with it (``resolve_lm(..., budget=)``) spends from it. With a store it is counted in the
-    store's database, so that all threads, processes and hosts with that store and this name share it, and a run that is
-    started again goes on where the last one stopped; without one it is this object's own.
+    The limit of calls is exact. The limits of tokens and dollars may be exceeded by the calls that are running. Every
+    LM that is made with a budget (``resolve_lm(..., budget=)``) spends from it. With a store, the amounts are kept in
+    the store's database: all threads, processes, and hosts with the same store and name share them, and a repeated run
+    continues from them. Without a store, they belong to this object.
 
     Args:
-        store: Where it is counted, or None for in memory.
-        name: Whose budget it is; each name has a count of its own.
-        calls: Attempts that may be sent in all, each retry counted; None for no limit. Default None.
-        tokens: Input and output tokens after which nothing more is sent; None for no limit. Default None.
-        dollars: Estimated US dollars after which nothing more is sent; None for no limit. A call whose price is not
-            known costs none. Default None.
-        remedy: What the error says is to be done to go on. Default: raise ``--max-calls``.
+        store: Where the amounts are kept, or None for this object's memory.
+        name: Name of the budget. Each name has separate amounts.
+        calls: Maximum number of attempts, including retries; None for no limit. Default None.
+        tokens: Input and output tokens after which no call is sent; None for no limit. Default None.
+        dollars: Estimated US dollars after which no call is sent; None for no limit. A call whose price is not known
+            costs 0. Default None.
+        remedy: Last sentence of the error, which tells how to continue. Default: raise ``--max-calls``.
 
     Raises:
-        InputError: A limit is below 0.
+        InputError: A limit is less than 0.
         QuerywrightError: The store cannot be used.
     """
 
@@ -66,7 +67,7 @@ class Budget(Shared):
         tokens: int | None = None,
         dollars: float | None = None,
         *,
-        remedy: str = "Raise --max-calls to go on",
+        remedy: str = "Raise --max-calls to continue",
     ) -> None:
         given = {"calls": calls, "tokens": tokens, "dollars": dollars}
         self.limits: dict[str, float] = {unit: limit for unit, limit in given.items() if limit is not None}
@@ -81,14 +82,16 @@ class Budget(Shared):
 
     @property
     def spent(self) -> Spent:
-        """What was spent so far, by all who share it."""
+        """Amounts spent so far, by all LMs that share the budget."""
         rows, _ = self._execute(_READ)
         if not rows:
-            raise LMStoreError(f"the count of the budget {self.name!r} is gone from {self._store!r}; run again")
+            raise LMStoreError(
+                f"the amounts of the budget {self.name!r} are missing from {self._store!r}; run the command again"
+            )
         return Spent(*rows[0])
 
     def check(self) -> None:
-        """Make sure that no limit is reached; nothing is counted."""
+        """Raise ``LMBudgetError`` if a limit is reached; nothing is counted."""
         spent = self.spent
         for unit, limit in self.limits.items():
             if getattr(spent, unit) >= limit:
@@ -101,31 +104,31 @@ class Budget(Shared):
 
         Raises:
             LMBudgetError: A limit is reached; nothing was counted.
-            LMStoreError: The count cannot be kept.
+            LMStoreError: The count cannot be written.
         """
         within = "".join(f" AND {unit} < :{unit}" for unit in self.limits)
         _, n_rows = self._execute(_RESERVE + within, **self.limits)
         if not n_rows:
             self.check()
-            raise LMBudgetError(f"the budget {self.name!r} was spent and raised meanwhile; run again")
+            raise LMBudgetError(f"the budget {self.name!r} was used up and raised at the same time; run again")
 
     def settle(self, cost: Cost) -> None:
-        """Enter the tokens and dollars of an attempt, once it ended; its call was counted by ``reserve``.
+        """Enter the tokens and dollars of an attempt after it ends; ``reserve`` counted its call.
 
-        What cannot be entered is told and goes uncounted: the answer that it paid for is there.
+        If they cannot be written, a warning is logged and they are not counted, because the answer is already paid for.
         """
         try:
             if cost.tokens or cost.dollars:
                 self._execute(_SETTLE, tokens=cost.tokens, dollars=cost.dollars)
         except LMStoreError as error:
-            _logger.warning("%s; what a call cost is not counted", error)
+            _logger.warning("%s; the cost of a call is not counted", error)
 
     def forget(self) -> None:
-        """Remove the count, at the end of a run that nothing goes on from."""
+        """Delete the amounts, at the end of a run that nothing continues."""
         self._execute(_FORGET)
 
     def _execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
         try:
             return self._store.execute(statement, name=self.name, **values)
         except QuerywrightError as error:
-            raise LMStoreError(f"the count of LM calls cannot be kept: {error}") from None
+            raise LMStoreError(f"LM calls cannot be counted: {error}") from None

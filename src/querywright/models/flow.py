@@ -1,12 +1,12 @@
-"""How many calls are under way at a model elsewhere: as many as its server takes, which is found while it is asked.
+"""The number of parallel calls to a remote LM, which adapts to its server.
 
-Additive increase, multiplicative decrease (Chiu and Jain, 1989), as TCP does it. The number doubles with each round of
-answers until the server refuses or slows down, and then grows by one a round, and slowly to where it was refused; a
-refusal takes a third of it away, and answers that take twice as long as they did with fewer calls a fifth. Seconds are
-compared with the length of an answer, because long ones take long.
+The number follows additive increase, multiplicative decrease (Chiu and Jain, 1989), as TCP does. It doubles with each
+round of answers until the server refuses a call or slows down. Then it grows by one per round, and more slowly near the
+number at which the server refused. A refusal reduces it by a third. If answers take twice as long as with fewer calls,
+it falls by a fifth. Times are compared per token, because long answers take long.
 
-Of the calls that wait, that of the question which began first is next. Otherwise the later calls of a question would
-stand behind the first calls of all others, and those that are left at the end would wait for each other.
+Among waiting calls, the call of the oldest question is next. Otherwise, the later calls of a question would wait behind
+the first calls of all other questions.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from dspy.lm15 import Request, Response
 from querywright.models.usage import Layer, age, waiting
 
 FEW, MOST = 4, 64
-"""Calls under way at first, below which no slowness leads, and at most."""
+"""Number of parallel calls at the start, and the maximum. Slow answers do not reduce it below the first number."""
 
 _REFUSED, _SLOWED = 2 / 3, 0.8
 _SLOW = 2.0
-"""Times as long as at best, from which a server counts as slow."""
+"""A server is slow if its answers take this many times as long as the best."""
 _DRIFT = 1.01
-"""What the best becomes with each round, so that it is of these hours."""
+"""Factor by which the best time grows per round, so that it reflects recent hours."""
 _CREEP = 0.1
-"""Of one a round, near the number that was refused."""
+"""Share of the normal growth that applies near the number that was refused."""
 _HEAD = 16
-"""Tokens of output that take as long as what comes before the first, about."""
+"""Number of output tokens that take about as long as the time before the first token."""
 
 
 class Flow:
     """Gives calls their turns; safe for many threads.
 
     Args:
-        fixed: Calls under way at most, 1 or more; None to find the number.
+        fixed: Maximum number of parallel calls, 1 or more. None (default) adapts the number to the server.
 
     Attributes:
-        limit: Calls under way at most, now.
-        cuts: Decreases of it so far.
+        limit: Current maximum number of parallel calls.
+        cuts: How often the maximum was reduced.
     """
 
     def __init__(self, fixed: int | None = None) -> None:
@@ -78,26 +78,35 @@ class Flow:
                 self._grant()
 
     def _grant(self) -> None:
-        """Give turns to those who wait, as long as there are any."""
+        """Give turns to waiting calls while turns are left."""
         while self._waiting and self._under_way < int(self.limit):
             heapq.heappop(self._waiting)[2].set()
             self._under_way += 1
             self._peak = max(self._peak, self._under_way)
 
     def refused(self, cuts: int) -> None:
-        """Take note of a refusal of a call that began after so many decreases; of those of one round, one counts."""
+        """Reduce the limit after a refused call.
+
+        Args:
+            cuts: Value of ``cuts`` when the call began. Only one refusal per round counts.
+        """
         with self._lock:
             if not self._fixed and cuts == self.cuts:
                 self._cut(_REFUSED, 1)
 
     def answered(self, seconds: float, tokens: int) -> None:
-        """Take note of an answer: the seconds it took, and its tokens."""
+        """Adjust the limit after an answer.
+
+        Args:
+            seconds: Seconds that the answer took.
+            tokens: Output tokens of the answer.
+        """
         with self._lock:
             if self._fixed:
                 return
             self._left -= 1
             self._seconds, self._tokens = self._seconds + seconds, self._tokens + tokens + _HEAD
-            if 2 * self._peak > self.limit:  # else it is not the limit that holds back
+            if 2 * self._peak > self.limit:  # otherwise the limit is not the bottleneck
                 slowly = _CREEP if self._wall - 1 <= self.limit <= self._wall else 1.0
                 self.limit = min(MOST, self.limit + (slowly / self.limit if self.cuts else 1))
             if self._left <= 0:
@@ -115,15 +124,15 @@ class Flow:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin a round: as many answers as there may be calls."""
+        """Begin a round, which ends after as many answers as calls may run in parallel."""
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, self._under_way
 
 
 class FlowLayer:
-    """Asks when it is the call's turn, which it keeps while it waits to ask again: an outage costs few calls.
+    """Waits for the call's turn, and keeps the turn during retries, so that an outage costs few calls.
 
     Args:
-        inner: Asks the model, with its retries.
+        inner: Next layer.
         flow: Gives the turns.
     """
 
@@ -131,6 +140,6 @@ class FlowLayer:
         self._inner, self._flow = inner, flow
 
     def complete(self, request: Request) -> Response:
-        """Wait for a turn, then ask."""
+        """Wait for a turn, then pass the request on."""
         with self._flow.turn():
             return self._inner.complete(request)

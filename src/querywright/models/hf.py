@@ -1,7 +1,7 @@
 """The embedded model in transformers, and prompts in its tokens.
 
-The model is read from the file that llama.cpp runs, and its prompts become the same tokens: the same chat template, the
-same splitting, and control tokens inside a message are broken up.
+The model is read from the file that llama.cpp runs, and prompts become the same tokens: they have the same chat
+template and the same splitting, and control tokens in a message are broken up.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Base(NamedTuple):
 
 
 def load_base() -> Base:
-    """Load the embedded model, with weights in 32 bits.
+    """Load the embedded model with 32-bit weights.
 
     Raises:
-        ModelError: The package that carries the model is missing.
+        ModelError: The package of the model is missing.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -38,7 +38,7 @@ def load_base() -> Base:
     with quietly():
         model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     if quantizer := getattr(model, "hf_quantizer", None):
-        quantizer.remove_quantization_config(model)  # its weights are plain numbers now, and can be saved
+        quantizer.remove_quantization_config(model)  # its weights are not quantized any more, and can be saved
     return Base(model.eval(), load_tokenizer())
 
 
@@ -46,7 +46,7 @@ def load_tokenizer() -> Any:
     """Load the tokenizer of the embedded model."""
     from transformers import PreTrainedTokenizerFast
 
-    # From the file; when transformers reads a GGUF file itself, it omits the rule that digits stand alone.
+    # transformers can read a GGUF file, but then it does not split numbers into digits.
     file = gguf_files.packaged_file()
     vocabulary = gguf_files.read_vocabulary(file)
     eos, bos = (None if one is None else vocabulary.tokens[one] for one in (vocabulary.eos, vocabulary.bos))
@@ -67,7 +67,7 @@ def prompt_text(tokenizer: Any, messages: Sequence[tuple[str, str]]) -> str:
 
     Args:
         tokenizer: Tokenizer of ``load_base``.
-        messages: Role and content of each message; the role is ``system``, ``user`` or ``assistant``.
+        messages: Role and content of each message; the role is ``system``, ``user``, or ``assistant``.
     """
     framed = [{"role": role, "content": broken_up(tokenizer, content)} for role, content in messages]
     return str(tokenizer.apply_chat_template(framed, tokenize=False, add_generation_prompt=True))
@@ -79,27 +79,27 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def encode_completion(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens of a completion, with the end token last; control tokens in the text are broken up."""
+    """Return the tokens of a completion and the end token; control tokens in the text are broken up."""
     return [*encode(tokenizer, broken_up(tokenizer, text)), tokenizer.eos_token_id]
 
 
 def broken_up(tokenizer: Any, text: str) -> str:
-    """Return the text with a space inside each control token: the same to a reader, plain text to the model."""
+    """Return the text with a space inside each control token, which makes it plain text for the model."""
     special = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
     return gguf_files.broken_up(text, {*special, *tokenizer.all_special_tokens})
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Inside the ``with`` block transformers draws no bars and makes no remarks while it loads."""
+    """Turn off progress bars and messages of transformers inside the ``with`` block."""
     from transformers.utils import logging
 
-    said: Any = logging  # its functions carry no types
+    said: Any = logging  # its functions have no types
     reading: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     level, bars, bar = said.get_verbosity(), said.is_progress_bar_enabled(), reading.tqdm
     said.set_verbosity_error()
     said.disable_progress_bar()
-    reading.tqdm = functools.partial(bar, disable=True)  # this one listens to no setting
+    reading.tqdm = functools.partial(bar, disable=True)  # this progress bar ignores the settings
     try:
         yield
     finally:
@@ -111,7 +111,7 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly_training() -> Iterator[None]:
-    """Inside the ``with`` block transformers and peft do not warn about coming removals and unneeded files."""
+    """Turn off progress bars, messages, and irrelevant warnings of transformers and peft inside the ``with`` block."""
     with quietly(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*gradient_checkpointing` is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "Could not find a config file in", UserWarning)

@@ -1,4 +1,4 @@
-"""Keys of services, by the name of the environment variable that holds them."""
+"""API keys from environment variables."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
 
 def api_key(variable: str | None, *, what: str = "key", option: str = "--api-key-env") -> str | None:
-    """The key in an environment variable, or None when none is named.
+    """Return the key in an environment variable, or None if no variable is named.
+
+    Args:
+        variable: Name of the variable, or None.
+        what: What the variable contains, for the error. Default ``key``.
+        option: Option that named the variable, for the error.
 
     Raises:
-        InputError: The variable is not set, or empty.
+        InputError: The variable is not set, or is empty.
     """
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()
     if not key:
-        named = repr(variable) if _VARIABLE.fullmatch(variable) else "that was given"  # it may be the key itself
+        named = repr(variable) if _VARIABLE.fullmatch(variable) else "(not shown)"  # it may be the key itself
         raise InputError(
-            f"the environment variable {named} is not set or empty; {option} takes the name of a variable: "
-            f"put the {what} into one (export NAME=...) and give its name"
+            f"the environment variable {named} is not set or empty; {option} takes the name of a variable: set a "
+            f"variable to the {what} (export NAME=...) and pass its name"
         )
     return key

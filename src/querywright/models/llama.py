@@ -1,7 +1,7 @@
-"""A llama.cpp server in this process, and one chat with it.
+"""A llama.cpp server in this process, and a chat with it.
 
-Equal requests get equal answers, to the last digit: the server has one slot, and what else is asked, or was asked
-before, does not change how the numbers of a chat are added up.
+Equal requests get exactly equal answers. The server has one slot, so other requests, before or at the same time, do not
+change the order of floating-point operations in a chat.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from querywright.models.constrained_decoding import Form
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.gguf_files import broken_up, read_vocabulary
 
-# Makes a run of tokens less likely the longer the run it would repeat (DRY, "do not repeat yourself"). Runs of up to 12
-# are free: a name in the question has to be written as it stands there.
+# A penalty for repeated runs of tokens, which grows with their length (DRY, "do not repeat yourself"). Runs of up to 12
+# tokens have no penalty, because answers repeat names of the question.
 _NO_LOOPS: dict[str, Any] = {
     "dry_multiplier": 0.8,
     "dry_base": 1.75,
@@ -28,17 +28,23 @@ _NO_LOOPS: dict[str, Any] = {
 
 
 class Llama:
-    """A GGUF model, loaded, with the LoRA adapter of another file if one is given.
+    """A loaded GGUF model, optionally with a LoRA adapter.
+
+    Args:
+        path: The GGUF file.
+        context: Tokens of the context.
+        threads: Number of threads.
+        adapter: GGUF file of the adapter. Default None.
 
     Raises:
-        RuntimeError: llama.cpp cannot load the file, or not the adapter for it.
+        RuntimeError: llama.cpp cannot load the file or the adapter.
         ValueError: The file's header is damaged.
     """
 
     def __init__(self, path: Path, *, context: int, threads: int, adapter: Path | None = None) -> None:
         xllamacpp: Any = importlib.import_module("xllamacpp")
 
-        vocabulary = read_vocabulary(path)  # reads the whole header, and so finds a damaged one first
+        vocabulary = read_vocabulary(path)  # also finds a damaged header before llama.cpp does
         self.control = vocabulary.control
         self._split = vocabulary.splitter()
         self._context = context
@@ -48,27 +54,30 @@ class Llama:
         params.kv_unified = False
         params.n_ctx = context
         params.n_gpu_layers = 0
-        params.cache_ram_mib = 0  # otherwise up to 8 GiB of prompts are kept
+        params.cache_ram_mib = 0  # otherwise llama.cpp keeps up to 8 GiB of prompts
         params.cache_idle_slots = False
         params.verbosity = -1
         if adapter is not None:
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter))]
         for cpu in (params.cpuparams, params.cpuparams_batch):
-            cpu.n_threads, cpu.poll = threads, 0  # threads that spin win little, and lose a lot on a busy machine
+            cpu.n_threads, cpu.poll = threads, 0  # spinning is slow on a busy machine
         self.server = xllamacpp.Server(params)
 
     def spelled(self, text: str) -> tuple[str, int]:
-        """A grammar that allows this text alone, in the model's own tokens where they are known, and its room.
+        """Return a grammar that allows only this text, and the number of tokens that the text needs.
 
-        A grammar cannot name a token that ends inside a character, so characters of several tokens are spelled.
+        The grammar uses the model's tokens, if they are known. It cannot name a token that ends inside a character, so
+        such characters are spelled.
         """
         pieces = self._split(text)
         parts = [_gbnf_string(piece.text) if piece.token is None else f"<[{piece.token}]>" for piece in pieces]
         is_spelled = any(piece.token is None for piece in pieces)
-        return "root ::= " + " ".join(parts), len(text.encode()) + 1 if is_spelled else len(parts)  # and the end token
+        return "root ::= " + " ".join(parts), len(text.encode()) + 1 if is_spelled else len(
+            parts
+        )  # 1 for the end token
 
     def ask(self, **options: Any) -> dict[str, Any]:
-        """One answer of the server, never one that the end of the context cut off."""
+        """Return an answer of the server; raise an error if the end of the context cut it off."""
         answer: dict[str, Any] = self.server.handle_chat_completions(options)
         room = int(options["max_tokens"])
         error = answer.get("error")
@@ -83,13 +92,13 @@ class Llama:
 
 
 class Chat:
-    """One request on its way: what is written of its answer so far, and the tokens it took.
+    """One request: the part of the answer that is written so far, and the tokens that it took.
 
     Args:
         llama: The model.
-        messages: Role and content of each; control tokens in them are broken up. A last one of the assistant's is what
-            is written already.
-        sampling: Temperature, seed and the like.
+        messages: Role and content of each message; control tokens in them are broken up. If the last message is from
+            the assistant, it is the beginning of the answer.
+        sampling: Sampling options, such as temperature and seed.
     """
 
     def __init__(self, llama: Llama, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> None:
@@ -101,15 +110,16 @@ class Chat:
         self.input_tokens = self.output_tokens = self.value_tokens = 0
 
     def write(self, max_tokens: int, *, json_object: bool = False) -> tuple[str, str]:
-        """Any text, or any JSON object; and why it ended."""
+        """Write any text, or any JSON object, and return it with the finish reason."""
         options: dict[str, Any] = {"response_format": {"type": "json_object"}} if json_object else {}
         text, answer = self._step("", max_tokens=max_tokens, **self._sampling, **options)
         return text, str(answer["choices"][0]["finish_reason"])
 
     def write_value(self, form: Form, max_tokens: int, *, taught: bool = False) -> str:
-        """The JSON of one value, perhaps cut off by ``max_tokens``.
+        """Write one value, and return its JSON, which ``max_tokens`` may cut off.
 
-        A model that was taught to write it knows when to end, and may have been taught to repeat what it read.
+        A trained model knows when to end, and may repeat parts of the prompt on purpose, so it gets no penalty for
+        repetition.
         """
         grammar = "%llguidance {}\n" + form.grammar
         sampling = {**self._sampling, **_NO_LOOPS} if form.may_loop and not taught else self._sampling
@@ -118,11 +128,11 @@ class Chat:
         return form.opening + text
 
     def likelihood(self, value: str, opening: str = "") -> float:
-        """Mean log-probability a token of a value, as the continuation of what is written and the opening."""
+        """Return the mean log-probability per token of a value as the continuation of the answer and the opening."""
         grammar, room = self._llama.spelled(value)
         wanted = {"grammar": grammar, "max_tokens": room, "logprobs": True, "top_logprobs": 1, "temperature": 0.0}
         _, answer = self._step(opening, **wanted)
-        # The end token has no bytes. It is left out: it says how well a text may end here, not what stands there.
+        # Leave out the end token, which has no bytes: its probability does not depend on the value.
         tokens = [token for token in answer["choices"][0]["logprobs"]["content"] if token["bytes"]]
         if bytes(byte for token in tokens for byte in token["bytes"]) != value.encode():
             raise LMProviderError(f"the model gave no log-probability for {value!r}")
@@ -131,11 +141,11 @@ class Chat:
     def _step(self, opening: str, **options: Any) -> tuple[str, dict[str, Any]]:
         begun = broken_up(self.written + opening, self._llama.control)
         messages = [*self._messages, {"role": "assistant", "content": begun}] if begun else self._messages
-        # The first step reads the whole prompt: a part left by another chat would change how it is added up.
+        # The first step reads the whole prompt, because a cached part of another chat would change rounding.
         answer = self._llama.ask(messages=messages, id_slot=0, cache_prompt=self.input_tokens > 0, **options)
         self.output_tokens += int(answer["usage"]["completion_tokens"])
         self.input_tokens = self.input_tokens or int(answer["usage"]["prompt_tokens"])
-        # The server repeats what was begun.
+        # The server repeats the beginning of the answer.
         return (answer["choices"][0]["message"]["content"] or "").removeprefix(begun), answer
 
 

@@ -1,4 +1,4 @@
-"""Any LM by name, and any LM of the user's own, with stored answers, counted calls and retried failures."""
+"""Make any LM ready for use by its name, or from a DSPy LM: with a cache, counted calls, and retries."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from querywright.models.rewriters import read_rewriter, rewriter_engine
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # no look-up over the network at first use
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # use the packaged prices, without a download
 
 _MAX_TOKENS = 1000
-_MAX_TOKENS_REASONING = 16_000  # the least that DSPy allows a model that reasons before it answers
-_OWN_TIMEOUT = 600.0  # seconds, what DSPy's own clients wait where nothing is said
+_MAX_TOKENS_REASONING = 16_000  # the minimum that DSPy requires for a model that reasons first
+_OWN_TIMEOUT = 600.0  # seconds; the default of DSPy's clients
 _LARGER_MODEL = EmbeddedSettings(max_chars=400, max_items=5)
-"""For a GGUF file of the user's own. The short texts of the default are for the smallest model, which only rambles."""
+"""Settings for a GGUF file of the user. The default has short texts, because the smallest model rambles."""
 
 
 def resolve_lm(
@@ -47,36 +47,35 @@ def resolve_lm(
     temperature: float | None = None,
     max_tokens: int | None = None,
 ) -> dspy.LM:
-    """An LM ready for use: answers stored, calls counted, failures retried.
+    """Return an LM that caches answers, counts calls, and retries failures.
 
     Args:
-        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process),
-            the folder of a trained rewriter or ``rewriter:PATH`` (in this process), ``recording:FILE`` (recorded
-            answers; ``recording:sample`` for the demo's) or any DSPy model string such as ``openai/gpt-4o-mini``,
-            ``anthropic/...`` or ``ollama_chat/...``.
-        store: Where answers are kept, or None to keep none.
-        ledger: Where cost is entered; a new one when not given.
-        limits: Attempts, their time and waits, when the model counts as down, and how much of what it says may be
-            unreadable in a run.
-        budget: What its calls are paid from, with all other LMs that were given it; None for no limit.
-        settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with room for longer texts where
-            the model is a file of one's own, and with a rewriter's own limits where it is a rewriter.
-        api_base: Address of an OpenAI-compatible server; otherwise the one in the provider's environment
-            variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own.
-        api_key: Key of the service; otherwise DSPy reads the service's environment variable. Never written
-            anywhere.
-        timeout: Seconds that one attempt at a remote model may take, to the end of its answer; more than 0 and at
-            most a week. Default: that of ``limits``, 60.
-        temperature: From 0. Default 0; for models that allow none, their own.
-        max_tokens: Tokens of an answer at most, thinking included. Default: that of ``limits`` for a remote model;
-            else 1000, and 16000 for models that are known to reason first.
+        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process), the folder
+            of a trained rewriter or ``rewriter:PATH`` (in this process), ``recording:FILE`` (recorded answers;
+            ``recording:sample`` for the demo's recording), or a DSPy model string such as ``openai/gpt-4o-mini``,
+            ``anthropic/...``, or ``ollama_chat/...``. Default ``embedded``.
+        store: Where answers are kept, or None to keep none. Default None.
+        ledger: Receives the cost of calls. Default: a new ledger.
+        limits: Attempts, waits, when the model counts as down, and the share of answers that may be unreadable.
+            Default: ``Limits()``.
+        budget: Pays for calls, together with other LMs that have the same budget; None for no limit. Default None.
+        settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with longer texts for a GGUF file,
+            and with its own limits for a rewriter.
+        api_base: Address of an OpenAI-compatible server. Default: the address in the provider's environment variable
+            (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's address.
+        api_key: Key of the service. Default: DSPy reads the service's environment variable. The key is never written.
+        timeout: Seconds from the start of an attempt at a remote model to the end of its answer, more than 0 and at
+            most a week. Default: the timeout of ``limits``, 60.
+        temperature: Sampling temperature, from 0. Default 0, or the model's default if it does not allow 0.
+        max_tokens: Maximum number of tokens of an answer, including thinking. Default: the maximum of ``limits`` for a
+            remote model; otherwise 1000, or 16000 for models that are known to reason first.
 
     Returns:
         A ``dspy.LM`` whose ``engine`` is an ``LMEngine``.
 
     Raises:
-        ModelError: The model is unknown, or its file or package is missing.
-        ArtifactError: The rewriter is missing, or was changed.
+        ModelError: The model is unknown, its file or package is missing, or its address cannot be used.
+        ArtifactError: The rewriter is missing or was changed.
         InputError: The timeout is out of range.
     """
     limits = limits or Limits()
@@ -103,7 +102,7 @@ def resolve_lm(
         if temperature is not None or max_tokens is not None:
             raise ModelError(str(error)) from error
         return _lm(model, engine, max_tokens=_MAX_TOKENS_REASONING)
-    reasons = "max_completion_tokens" in made.kwargs  # and takes no temperature but its own
+    reasons = "max_completion_tokens" in made.kwargs  # such a model has a fixed temperature
     return _lm(model, engine, max_tokens=max_tokens) if reasons and temperature is None else made
 
 
@@ -115,22 +114,22 @@ def as_lm(
     limits: Limits | None = None,
     budget: Budget | None = None,
 ) -> dspy.LM:
-    """An LM of the user's own, ready for use as one of ``resolve_lm`` is; it writes with the same settings.
+    """Return a DSPy LM with the same settings that caches answers, counts calls, and retries failures.
 
     Args:
-        lm: Any DSPy LM; it is not changed. One that is ready already is given back, with the
-            store where it has none, and with what an event loop needs.
-        store: Where answers are kept, or None to keep none.
-        ledger: Where cost is entered; a new one when not given.
-        limits: Attempts, their time and waits, when the model counts as down, and how much of what it says may be
-            unreadable in a run. Default: an attempt may take what the LM's own ``timeout`` says, else 600 seconds.
-        budget: What its calls are paid from, with all other LMs that were given it; None for no limit.
+        lm: Any DSPy LM; it is not changed. An LM of ``resolve_lm`` or ``as_lm`` is returned, with the store if it has
+            none.
+        store: Where answers are kept, or None to keep none. Default None.
+        ledger: Receives the cost of calls. Default: a new ledger.
+        limits: Attempts, waits, when the model counts as down, and the share of answers that may be unreadable.
+            Default: ``Limits()`` with the LM's ``timeout``, or 600 seconds if it has none.
+        budget: Pays for calls, together with other LMs that have the same budget; None for no limit. Default None.
 
     Raises:
-        ModelError: It is no DSPy LM.
+        ModelError: ``lm`` is not a DSPy LM.
     """
     if not isinstance(lm, dspy.BaseLM):
-        raise ModelError(f"an LM must be a dspy.LM or the name of one, such as openai/gpt-4o-mini, but got {lm!r:.80}")
+        raise ModelError(f"an LM must be a dspy.LM or a name such as openai/gpt-4o-mini, but got {lm!r:.80}")
     ready: Any = lm
     engine = getattr(ready, "engine", None)
     if isinstance(engine, LMEngine):
@@ -151,19 +150,19 @@ def as_lm(
 def writer_beside(
     lm: dspy.BaseLM, writer: dspy.BaseLM | str | Path | None, *, store: Store | None = None
 ) -> dspy.LM | None:
-    """The LM that writes, its answers kept and its calls counted and paid where those of the LM that reads are.
+    """Return the writer LM, with the store, the ledger, and the budget of the reader LM.
 
     Args:
-        lm: The LM that reads.
-        writer: Any LM, or its name, or the folder of a trained rewriter.
-        store: Where answers are kept where the LM that reads keeps none. Default None: nowhere.
+        lm: The reader LM.
+        writer: Any LM, its name, or the folder of a trained rewriter; None for no writer.
+        store: Where answers are kept if the reader LM keeps none. Default None.
 
     Returns:
-        None where no writer is given, or it is the LM that reads.
+        The writer LM; None if there is none, or if it is the reader LM.
 
     Raises:
-        ModelError: It is no LM, or cannot be used.
-        ArtifactError: The folder is no rewriter, or was changed.
+        ModelError: ``writer`` is not an LM, or cannot be used.
+        ArtifactError: The folder is not a rewriter, or was changed.
     """
     if writer is None or writer is lm or writer == lm.model:
         return None
@@ -191,30 +190,30 @@ def _remote(inner: RemoteEngine, common: dict[str, Any]) -> LMEngine:
 
 
 def _lm(model: str, engine: LMEngine, **options: Any) -> dspy.LM:
-    """Answers are stored and failures retried by the engine, where a bad answer is never kept."""
+    """Return a ``dspy.LM`` that leaves caching and retries to the engine, which does not cache an unreadable answer."""
     return dspy.LM(model, engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0, **options)
 
 
 def engine_of(lm: Any) -> LMEngine:
-    """The engine of an LM made by ``resolve_lm`` or ``as_lm``.
+    """Return the engine of an LM from ``resolve_lm`` or ``as_lm``.
 
     Raises:
-        ModelError: The LM was made otherwise.
+        ModelError: The LM was made in another way.
     """
     engine = getattr(lm, "engine", None)
     if not isinstance(engine, LMEngine):
         raise ModelError(
             f"the LM {getattr(lm, 'model', lm)!r} was not made by querywright.resolve_lm, so its cost cannot be "
-            "counted; make it ready with querywright.models.lm.as_lm"
+            "counted; convert it with querywright.models.lm.as_lm"
         )
     return engine
 
 
 def with_key(lm: dspy.LM) -> dspy.LM:
-    """The LM, whose service has its key, or of which the store has answers, for these need none.
+    """Return the LM if its service has a key, or if its answers are in the store, which needs no key.
 
     Raises:
-        ModelError: It has none; the variable is named.
+        ModelError: The key is missing; the message names its environment variable.
     """
     engine = engine_of(lm)
     if isinstance(engine.inner, RemoteEngine):
@@ -228,7 +227,7 @@ def with_key(lm: dspy.LM) -> dspy.LM:
 
 
 def lm_digest(lm: Any) -> str:
-    """SHA-256, as hex, of the model and of where it is asked: tells LMs apart without telling an address.
+    """Return the SHA-256, as hex, of the model and its address. It distinguishes LMs without showing an address.
 
     Raises:
         ModelError: The LM was not made by ``resolve_lm`` or ``as_lm``.

@@ -1,7 +1,7 @@
-"""Embedding models of BERT's kind on ONNX Runtime, from their files as they lie: no export, no torch.
+"""Embedding models of the BERT family on ONNX Runtime, from their original files, without an export and without torch.
 
-A graph of some kilobytes is written in memory, in ONNX's own protobuf form, over the weights in ``model.safetensors``,
-which the runtime maps into memory. Vectors are those of sentence-transformers, to 1e-6.
+The module writes a graph of a few kilobytes in memory, in ONNX's protobuf format. The runtime maps the weights in
+``model.safetensors`` into memory. The vectors equal those of sentence-transformers to 1e-6.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TOKENS = 512
-"""Of texts that are embedded at once, filled up ones counted; more is no faster and takes memory."""
+"""Maximum number of tokens per call, including padding. More tokens are no faster, and need more memory."""
 _CALL = 8
-"""Tokens that take as long as one more call: so many may be filled up for a text that is longer than those before."""
+"""A call costs about as much time as this many tokens.
+
+If a longer text would pad the previous texts by more tokens, it begins a new call.
+"""
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # element types of ONNX
-_MS = "com.microsoft"  # the domain of the runtime's own operators
+_MS = "com.microsoft"  # the domain of ONNX Runtime's operators
 _MODES = {"cls": "cls", "mean": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 
 
 class OnnxBert:
-    """A model of a folder, on the processors: each core embeds a few texts, in a thread of its own.
+    """Embeds texts with a model in a folder on the CPU; each core embeds a few texts at a time in its own thread.
 
     Args:
-        folder: As sentence-transformers keeps a model: BERT, the mean or first token of its states, of length 1.
+        folder: Folder of a sentence-transformers model: BERT with mean or first-token pooling.
 
     Raises:
         ValueError: The model is of another kind.
         OSError: A file is missing.
-        KeyError: A file is of another form.
-        ImportError: ONNX Runtime is not there.
+        KeyError: A file has another form.
+        ImportError: ONNX Runtime is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +64,7 @@ class OnnxBert:
         from tokenizers import Tokenizer
 
         options = onnxruntime.SessionOptions()
-        # A thread a call: threads inside of one win little, and lose a lot on a busy machine.
+        # One thread per call, because several threads in a call gain little, and lose a lot on a busy machine.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
         weights = Path(os.path.realpath(root / "model.safetensors"))
@@ -71,20 +74,20 @@ class OnnxBert:
                 _model(config, weights), options, providers=["CPUExecutionProvider"]
             )
             self._tokenizer = Tokenizer.from_str(words)
-        except Exception as error:  # both raise classes of their own
+        except Exception as error:  # both libraries raise custom classes
             raise ValueError(str(error)) from error
         longest = own.get("max_seq_length") or min(told["model_max_length"], config["max_position_embeddings"])
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(longest)
         self.max_seq_length = int(longest)
-        """Tokens of a text that are read."""
+        """Maximum number of tokens of a text; the rest is truncated."""
         self.at_once = os.cpu_count() or 1
-        """Calls that get on side by side: a small one has one thread."""
+        """Number of calls that may run in parallel, because a small call has one thread."""
         self._by_mean = _MODES[modes[0]] == "mean"
         self._dimension = config["hidden_size"]
 
     def encode(self, texts: Sequence[str], prompt: str = "", **_: Any) -> NDArray[np.float32]:
-        """One row a text, of any length; settings of sentence-transformers beside the prompt mean nothing here."""
+        """Return one row per text, which is not normalized; other options of sentence-transformers are ignored."""
         found = self._tokenizer.encode_batch([prompt + text for text in texts])
         order = sorted(range(len(found)), key=lambda place: len(found[place].ids))
         vectors = np.empty((len(found), self._dimension), dtype=np.float32)
@@ -98,13 +101,13 @@ class OnnxBert:
                 embed(part)
         else:
             with ThreadPoolExecutor(min(os.cpu_count() or 1, len(parts))) as pool:
-                list(pool.map(embed, reversed(parts)))  # the longest first, so that all end together
+                list(pool.map(embed, reversed(parts)))  # the longest first, so that all threads end together
         return vectors
 
     encode_query = encode_document = encode
 
     def longer(self, texts: Sequence[str]) -> list[bool]:
-        """Tell whether each text has more tokens than are read."""
+        """Return whether each text has more tokens than the model reads."""
         return [bool(one.overflowing) for one in self._tokenizer.encode_batch(texts)]
 
     def _states(self, tokens: list[list[int]]) -> Any:
@@ -117,10 +120,10 @@ class OnnxBert:
 
 
 def _parts(lengths: Sequence[int]) -> list[list[int]]:
-    """Texts that are embedded together, by their places: all are filled up to the length of the longest.
+    """Return the texts that are embedded together, as positions; each text is padded to the length of the longest.
 
     Args:
-        lengths: Tokens of each, in ascending order.
+        lengths: Number of tokens of each text, in ascending order.
     """
     parts: list[list[int]] = []
     for place, length in enumerate(lengths):
@@ -139,7 +142,7 @@ def _read(path: Path) -> Any:
 
 
 def _model(config: dict[str, Any], weights: Path) -> bytes:
-    """BERT over a file of weights: token numbers, their kinds and a mask to the last states, all [batch, tokens]."""
+    """Return BERT over a file of weights, from token ids, types, and a mask [batch, tokens] to the last states."""
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         tensors = json.loads(file.read(length))
@@ -206,7 +209,7 @@ def _value(name: str, kind: int, dimensions: Sequence[str]) -> bytes:
 
 
 def _message(fields: dict[int, Any]) -> bytes:
-    """A message of protobuf: the values by the numbers of their fields, a list for one that is repeated."""
+    """Return a protobuf message from values by field number; a list is a repeated field."""
     made = bytearray()
     for number, given in fields.items():
         for value in given if isinstance(given, list) else [given]:

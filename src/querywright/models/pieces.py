@@ -1,4 +1,4 @@
-"""An LM's answer while it is written: who listens to it, and how its pieces become a response or a field's text."""
+"""An LM's answer while it is written: who listens, and how pieces become a response or the text of a field."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from querywright.models.response_parsing import is_empty, is_only_thinking, rest
 from querywright.models.usage import surrounded
 
 _UNCERTAIN = re.compile(r"\\.?[A-Za-z0-9]*\Z", re.DOTALL)
-"""An escape that the next piece may make a LaTeX command."""
+"""An escape that the next piece may turn into a LaTeX command."""
 _OBJECT = re.compile(r'\{(?=\s*(?:"|\}|$))')
 
 
 class Ear(Protocol):
-    """Listens to the answer of an LM; called from the thread that asks."""
+    """Listens to the answer of an LM; its methods are called in the thread that made the call."""
 
     def begin(self) -> None:
-        """An answer begins; whatever was heard before is not part of it."""
+        """Begin a new answer, and discard the pieces so far."""
 
     def hear(self, text: str) -> None:
-        """The next piece of the answer, as the LM wrote it."""
+        """Receive the next piece of the answer."""
 
 
 def heard_by(ear: Ear | None) -> AbstractContextManager[None]:
-    """Inside the ``with`` block, in this thread and contexts copied from it, answers are heard as they are written.
+    """Let an ear listen to answers inside the ``with`` block, in this thread and in copies of its context.
 
-    Only answers that are asked for there: one that is stored, or that another thread asked for, is not heard.
+    The ear hears only the answers of calls that are made there. It hears no cached answer, and no answer to a call of
+    another thread.
     """
     return surrounded(ear=ear)
 
 
-def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
-    """Return the response that a stream makes, and tell its text on the way.
+def read_stream(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
+    """Return the response of a stream, and pass its text to the ear piece by piece.
 
-    None if nothing was streamed: DSPy's client streams no refusal, so the whole answer must say why it is empty.
+    Return None if nothing was streamed. DSPy's client does not stream refusals, so an empty stream needs a second
+    request for the whole answer.
     """
     stream = ResponseStream(events, request)
     begun = False
@@ -61,11 +63,11 @@ def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
 
 
 class FieldText:
-    """Reads a JSON answer piece by piece and gives the text of one of its fields as far as it is certain.
+    """Reads a JSON answer piece by piece, and returns the text of one field as soon as it is certain.
 
-    The field is a text among the keys of the first JSON object after the LM's thinking. What stands around the object,
-    other fields, escapes and space at the ends of the text are left out. A field that is not a text gives nothing, and
-    one that is not valid JSON nothing from there on.
+    The field is a string among the keys of the first JSON object after the LM's thinking. Text around the object, other
+    fields, escapes, and spaces at the ends of the string are left out. A field of another type gives no text, and
+    invalid JSON ends the text.
     """
 
     def __init__(self, name: str) -> None:
@@ -74,7 +76,7 @@ class FieldText:
         self._given = 0
 
     def feed(self, piece: str) -> str:
-        """The part of the field's text that became certain with the next piece of the answer."""
+        """Return the part of the field's text that became certain with the next piece of the answer."""
         self._heard += piece
         answer = restore_latex(_UNCERTAIN.sub("", strip_thinking(self._heard)))
         found = _OBJECT.search(answer)

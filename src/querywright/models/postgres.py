@@ -1,4 +1,4 @@
-"""How a PostgreSQL server is reached, without its address, its user or a password in any message."""
+"""Connections to PostgreSQL, with error messages that show no address, user, or password."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from querywright.errors import InputError, QuerywrightError
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
-CONNECT_SECONDS = 4  # for each address of a host; most names have one or two
+CONNECT_SECONDS = 4  # per address of a host; most hosts have one or two
 _OPTIONS = {
     "connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 30_000, "application_name": "querywright", "keepalives": 1,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
@@ -17,27 +17,30 @@ _REASONS = {
     "password|pg_hba": "it refuses the user or the password",
     "does not exist": "it has no such database or user",
     "too many|connection slots": "it has no connection left",
-    "refused|No such file": "nothing listens there",
+    "refused|No such file": "no server listens there",
     "starting up|shutting down|terminating|closed the|reconnect": "it is starting or stopping, or ended the connection",
-    "resolve|translate host name": "its host's name is not known",
+    "resolve|translate host name": "the name of its host is not known",
     "SSL": "the encrypted connection failed",
-    "permission denied": "its user may not do this",
+    "permission denied": "its user does not have the permission",
 }
 
 
 def server_options(url: str) -> dict[str, Any]:
-    """What ``sqlalchemy.create_engine`` needs beside ``postgresql+psycopg://``: the address is not in the engine's URL.
+    """Return the options of ``sqlalchemy.create_engine`` for a database, so that the engine's URL contains no address.
 
     Args:
-        url: ``postgresql://user:password@host:port/database``; libpq's parameters may follow after ``?``. What is
-            missing is taken from libpq's environment variables and password file.
+        url: ``postgresql://user:password@host:port/database``, with libpq's parameters after ``?``. Missing parts come
+            from libpq's environment variables and password file.
+
+    Raises:
+        InputError: The URL cannot be read, or the driver is not installed.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
-        raise InputError("of the database servers only PostgreSQL is supported: postgresql://user:password@host/name")
+        raise InputError("PostgreSQL is the only supported database server: postgresql://user:password@host/name")
     try:
         from psycopg import Error
         from psycopg.conninfo import make_conninfo
@@ -52,12 +55,12 @@ def server_options(url: str) -> dict[str, Any]:
         options = _OPTIONS | dict(parsed.get_dialect()().create_connect_args(parsed)[1])
         make_conninfo("", **options)
     except (ArgumentError, ValueError, TypeError, Error):
-        options = None  # its text may hold a password, so it is no part of our error
+        options = None  # the driver's error may show a password
     if options is None:
         raise InputError(
             "the URL of the PostgreSQL database cannot be read; write "
-            "postgresql://user:password@host:5432/database, special characters of the password as %XX, and after '?' "
-            'only what PostgreSQL\'s manual lists under "Parameter Key Words"'
+            "postgresql://user:password@host:5432/database, with special characters of the password as %XX, and with "
+            'only the "Parameter Key Words" of PostgreSQL\'s manual after "?"'
         )
     return {
         "connect_args": options, "pool_pre_ping": True, "pool_size": 2, "max_overflow": 14, "hide_parameters": True,
@@ -65,7 +68,12 @@ def server_options(url: str) -> dict[str, Any]:
 
 
 def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError:
-    """What a failure of the driver means, said without addresses and names."""
+    """Return an error that explains a failure of the driver without addresses and names.
+
+    Args:
+        error: Error of the driver.
+        what: What is in the database, for the message. Default ``storage``.
+    """
     if type(error).__name__ == "ConnectionTimeout":
         reason = f"it does not answer within {CONNECT_SECONDS} seconds"
     else:

@@ -1,9 +1,9 @@
-"""Recordings: answers of an LM in a file, which stand in for the LM where the same is asked again.
+"""Recordings: files of an LM's answers, which replace the LM for the same prompts.
 
-``write_recording`` takes the answers that a working folder keeps; ``--lm recording:FILE`` gives them. An answer is
-found by what was asked, not by who was asked or where, so that one file can hold what several LMs said in several
-roles. The file is gzipped JSON lines: a head, then one answer a line with the digest of its prompt. There is no prompt
-in it, no address and no key.
+``write_recording`` writes the cached answers of a workspace, and ``--lm recording:FILE`` replays them. An answer is
+found by its prompt, whatever the model and its address are, so one file can hold the answers of several LMs in several
+roles. The file contains gzipped JSON lines: a header, then one answer per line with the digest of its prompt. It
+contains no prompt, no address, and no key.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from querywright.models.store import Store
 from querywright.shared import Shared
 
 KIND = "lm"
-"""Kind of the answers of LMs in a store."""
+"""Kind of LM answers in a store."""
 PREFIX = "recording:"
 SAMPLE = "sample"
 PACKAGED = f"{PREFIX}{SAMPLE}"
-"""The name of the packaged one."""
+"""Name of the packaged recording."""
 MOST_BYTES = 256 * 1024 * 1024
-"""Bytes of a recording once it is unpacked, at most."""
+"""Maximum size of an unpacked recording in bytes."""
 _SHOWN = 120  # characters of a prompt in an error
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,._()/:-]{0,79}")
 
@@ -62,14 +62,14 @@ class _Answer(_Row):
 
 
 def packaged_recording() -> Path:
-    """What a large LM answered to the questions of the sample."""
+    """Return the path of the packaged recording: a large LM's answers to the questions of the sample."""
     return Path(str(resources.files("querywright.data.sample") / "recording.jsonl.gz"))
 
 
 def digests_of(request: Request) -> dict[str, str]:
-    """What an answer is found by: SHA-256 of the prompt with its seed, and of its instructions, as hex.
+    """Return the digests that find an answer: SHA-256, as hex, of the prompt with its seed, and of the instructions.
 
-    The model, the form of the answer and its length are left out: another provider is asked for them in another way.
+    The model, the response format, and the token limit are not included, because providers express them differently.
     """
     instructions = system_text(request)
     asked = [instructions, *([one.role, one.text or ""] for one in request.messages), request.config.seed]
@@ -77,13 +77,13 @@ def digests_of(request: Request) -> dict[str, str]:
 
 
 class RecordingEngine(Shared):
-    """Answers from a recording, and from nothing else.
+    """Answers from a recording only.
 
     Args:
-        path: The file; ``sample`` for the packaged one, of which the demo is made.
+        path: The file; ``sample`` for the packaged recording, which the demo uses.
 
     Raises:
-        InputError: It is no recording, or damaged, or cannot be read.
+        InputError: The file is not a recording, is damaged, or cannot be read.
     """
 
     deterministic = True
@@ -100,10 +100,10 @@ class RecordingEngine(Shared):
         self.answers_identity = f"{self.identity} {_digest(content)[:16]}"
 
     def complete(self, request: Request) -> Response:
-        """The recorded answer.
+        """Return the recorded answer.
 
         Raises:
-            LMModelError: There is none; it says what was asked and how to record it.
+            LMModelError: The recording has no answer; the message shows the prompt and tells how to record it.
         """
         asked = digests_of(request)
         answer = self._answers.get(asked["prompt"])
@@ -111,16 +111,12 @@ class RecordingEngine(Shared):
             last = next((one.text for one in reversed(request.messages) if one.role == "user"), "") or ""
             shown = " ".join(last.split())[:_SHOWN]
             known = asked["instructions"] in self._instructions
-            why = (
-                "of this prompt, whose instructions it knows,"
-                if known
-                else "of these instructions, which it does not know,"
-            )
+            why = "has the instructions, but not the inputs, of" if known else "does not have the instructions of"
             raise LMModelError(
-                f"this question is not in the recording {self.path.name!r}, which gives recorded answers alone: ask an "
-                f"LM, such as --lm embedded. It holds no answer {why} asked of: {shown!r} ... (prompt "
-                f"{asked['prompt'][:12]}). To record it, ask an LM once (--lm NAME, the same --home), then: "
-                "querywright recording write FILE"
+                f"this question is not in the recording {self.path.name!r}, which contains only recorded answers. Use "
+                f"an LM instead, such as --lm embedded. The recording {why} this prompt: {shown!r} ... (digest "
+                f"{asked['prompt'][:12]}). To record it, run the command once with an LM (--lm NAME, the same --home), "
+                "then: querywright recording write FILE"
             )
         return text_response(
             answer.text, answer.finish_reason, self.identity, answer.input_tokens, answer.output_tokens
@@ -128,21 +124,22 @@ class RecordingEngine(Shared):
 
 
 def write_recording(path: Path, store: Store, *, models: Collection[str] = (), label: str = "") -> tuple[str, int, int]:
-    """Write the answers that a store keeps.
+    """Write the answers of a store to a recording.
 
     Args:
-        path: The file, ``.jsonl.gz``. The same answers give the same bytes, but for the day.
-        store: Where they are kept.
-        models: Whose answers, by the names that the LMs gave for themselves; where two answered the same, the first
-            one's. Where none is given there must be one.
-        label: What the LM is called in results, up to 80 letters, digits, spaces and ``,._()/:-``. Default: its name.
+        path: The file, ``.jsonl.gz``. The same answers give the same bytes on the same day.
+        store: Where the answers are kept.
+        models: Names of the LMs whose answers are written, as the LMs report their names. If two LMs answered the same
+            prompt, the answer of the first one is written. Default: the only LM of the store.
+        label: Name of the LM in results, up to 80 letters, digits, spaces, and ``,._()/:-``. Default: the LM's name.
 
     Returns:
-        The label, how many answers were written, and to how many prompts there was another one, which was left out:
-        a prompt may have been asked in two ways, such as with other limits, or of two LMs.
+        The label, the number of answers, and the number of prompts with another answer that was left out. A prompt may
+            have
+        several answers, for example with other limits or from two LMs.
 
     Raises:
-        InputError: There are no answers, or of several models, or the label is no such text.
+        InputError: There are no answers, there are several LMs to choose from, or the label is not allowed.
     """
     kept: dict[str, list[dict[str, Any]]] = {}
     for value in store.values(KIND):
@@ -152,15 +149,15 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
     missing = [name for name in models if name not in kept]
     if not kept or missing:
         what = f"answers of {', '.join(missing)}" if missing else "answers of an LM"
-        raise InputError(f"the working folder keeps no {what}; it has those of: {', '.join(sorted(kept)) or 'none'}")
+        raise InputError(f"the workspace has no {what}; it has answers of: {', '.join(sorted(kept)) or 'no LM'}")
     if not models and len(kept) > 1:
-        raise InputError(f"the working folder keeps answers of {', '.join(sorted(kept))}; say whose (--model NAME)")
+        raise InputError(f"the workspace has answers of {', '.join(sorted(kept))}; choose an LM (--model NAME)")
     chosen = list(dict.fromkeys(models or kept))
     label = label or " and ".join(name.removeprefix(PREFIX) for name in chosen)
     if not _LABEL.fullmatch(label) or label == SAMPLE:
         raise InputError(
-            f"a label has up to 80 letters, digits, spaces and ,._()/:- and is not {SAMPLE!r}, which is the packaged "
-            f"recording's, but got {label!r:.100}; give another (--label)"
+            f"a label has up to 80 letters, digits, spaces and ,._()/:- and is not {SAMPLE!r}, which names a packaged "
+            f"recording, but got {label!r:.100}; choose another label (--label)"
         )
     answers = {one["prompt"]: one for name in reversed(chosen) for one in kept[name]}
     head = _Head(recording=1, model=label, made=datetime.datetime.now(datetime.UTC).date())
@@ -176,31 +173,33 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
 
 
 def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
-    """The head of a recording, and its answers by the digests of their prompts.
+    """Return the header of a recording, and its answers by the digests of their prompts.
 
     Raises:
-        InputError: It is no recording, or damaged, or cannot be read.
+        InputError: The file is not a recording, is damaged, or cannot be read.
     """
     try:
         with gzip.open(path) as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise InputError(f"the recording {path.name!r} has more than {MOST_BYTES >> 20} MiB; write smaller ones")
-        rows = content.decode().split("\n")[:-1]  # an answer may hold ends of lines that are not ours
+            raise InputError(f"the recording {path.name!r} is larger than {MOST_BYTES >> 20} MiB; write smaller files")
+        rows = content.decode().split("\n")[:-1]  # an answer may contain other line ends
         head = _Head.model_validate_json(rows[0] if rows else "")
         answers = [_Answer.model_validate_json(row) for row in rows[1:]]
     except OSError as error:
         raise InputError(
-            f"the recording {str(path)!r} cannot be read: {error.strerror or error}; querywright recording write makes "
-            "one"
+            f"the recording {str(path)!r} cannot be read: {error.strerror or error}; querywright recording write "
+            "writes recordings"
         ) from error
     except (EOFError, zlib.error, UnicodeDecodeError, ValidationError) as error:
-        raise InputError(f"{path.name!r} is no recording, or damaged; querywright recording write makes one") from error
+        raise InputError(
+            f"{path.name!r} is not a recording, or is damaged; write it again with querywright recording write"
+        ) from error
     return head, {one.prompt: one for one in answers}
 
 
 def _whole(text: str) -> str:
-    """The text without half of a surrogate pair, which no file can hold."""
+    """Return the text without half a surrogate pair, which a file cannot contain."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Engines that ask models elsewhere: by the name of the model, or through a ``dspy.LM`` of the user's own."""
+"""Engines for remote models, which have a model's name or a ``dspy.LM`` of the user."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from querywright.models.unsupported import STATUSES, complaints, unsupported_nam
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
 _SHORTEST_KEY = 8
 _LARGEST = 2**24
-"""Bytes of an answer at most."""
+"""Maximum size of an answer in bytes."""
 _LATER = 1.0
-"""Seconds that LiteLLM's client waits for the next bytes after an attempt's time is over, and nobody else does."""
+"""LiteLLM's client waits for this many seconds after the attempt's time is over; nobody waits for the client."""
 
 
 class Transport:
-    """DSPy's HTTP transport with the deadline of an attempt, a limit of size, and no redirects.
+    """DSPy's HTTP transport with the deadline of an attempt, a limit on size, and no redirects.
 
     Args:
         timeout: Seconds to wait for the next bytes.
@@ -76,7 +76,7 @@ class Transport:
 
 
 def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks, while the attempt has time left and the answer is not too large."""
+    """Yield the chunks while the attempt has time left and the answer is not too large."""
     size = 0
     for chunk in chunks:
         left()
@@ -84,7 +84,7 @@ def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
         if size > _LARGEST:
             raise LMError(
                 f"the answer is larger than {_LARGEST // 2**20} MiB; the server seems to ignore the limit of tokens; "
-                "set one in its configuration"
+                "set a limit in its configuration"
             )
         yield chunk
 
@@ -93,8 +93,8 @@ def _check_status(status: int, body: bytes, sent: bytes) -> None:
     """Raise errors that DSPy does not recognize: redirects, and unsupported parameters in other forms than OpenAI's."""
     if 300 <= status < 400:
         raise LMConfigurationError(
-            f"the service sends HTTP {status}, which is to ask at another address, where neither question "
-            "nor key is sent; give that address (api_base=) if it is right"
+            f"the service answers HTTP {status}, a redirect to another address. Neither the question nor the key is "
+            "sent there; pass that address (api_base=) if you trust it"
         )
     if status in STATUSES:
         text = "\n".join(complaints(body.decode(errors="replace")))
@@ -103,7 +103,7 @@ def _check_status(status: int, body: bytes, sent: bytes) -> None:
 
 
 def _counted(chunks: Iterator[bytes], *, is_stream: bool) -> Iterator[bytes]:
-    """A response whose token counts are whole numbers: on any others DSPy would give up the answer."""
+    """Yield a response whose token counts are whole numbers, because DSPy rejects an answer with any other counts."""
     rest = [b""]
     for chunk in chunks:
         rest.append(chunk)
@@ -126,7 +126,7 @@ def _with_whole_counts(data: bytes) -> bytes:
 
 
 def _whole(usage: Any) -> dict[str, Any] | None:
-    """Token counts as whole numbers, without those that are no counts."""
+    """Return the token counts as whole numbers, without values that are not counts."""
     if not isinstance(usage, dict):
         return None
     counts = dict(usage)
@@ -141,11 +141,11 @@ def _whole(usage: Any) -> dict[str, Any] | None:
 
 
 class RemoteEngine:
-    """One attempt at a model elsewhere.
+    """Makes one attempt at a remote model.
 
     Args:
-        lm: Asks it, whatever it is; it is not changed. What it caches and retries by itself it does not do here.
-        client: An engine of DSPy's for the same model, which is asked in its stead and can stream; None for none.
+        lm: Any LM. It is not changed, and its cache and its retries are not used.
+        client: DSPy engine for the same model that is called instead of ``lm``. Default None.
     """
 
     def __init__(self, lm: dspy.BaseLM, client: Any = None) -> None:
@@ -162,7 +162,7 @@ class RemoteEngine:
             self.stream = engine.stream
 
     def complete(self, request: Request) -> Response:
-        """Ask once. What DSPy would record is recorded by the LM around this engine."""
+        """Call the model once. The LM around this engine records the call, so DSPy's recording is off here."""
         response: Response
         if self._client is not None:
             response = self._client.complete(request)
@@ -172,7 +172,7 @@ class RemoteEngine:
             return response
 
     def price(self, request: Request, response: Response) -> float | None:
-        """Estimated US dollars of a response, or None when the price is not known."""
+        """Return the estimated US dollars of a response, or None if the price is not known."""
         provider, _, model = self._lm.model.partition("/")
         if not (_is_listed(provider, response.model) or _is_listed(provider, model)):
             return None
@@ -180,10 +180,10 @@ class RemoteEngine:
         return dollars
 
     def check_key(self) -> None:
-        """Say now, and not at the first question, that there is no key.
+        """Check that the service has its key, before the first question.
 
         Raises:
-            ModelError: The service takes one, which is neither given nor in the environment.
+            ModelError: The service needs a key, which was neither passed nor set in the environment.
         """
         client, name = self._client, self._lm.model
         try:
@@ -200,8 +200,8 @@ class RemoteEngine:
             lacking = [] if given else litellm.validate_environment(name)["missing_keys"]
         if lacking:
             raise ModelError(
-                f"the LM {name!r} needs a key: set {' or '.join(lacking)} in the environment, or give api_key= "
-                "(nothing was asked yet)"
+                f"the LM {name!r} needs a key: set {' or '.join(lacking)} in the environment, or pass api_key= (no "
+                "request was sent)"
             )
 
     def close(self) -> None:
@@ -209,13 +209,13 @@ class RemoteEngine:
         if self._client is not None:
             self._client.close()
             transport = getattr(getattr(self._client, "config", None), "transport", None)
-            if transport is not None:  # ours, which DSPy's client leaves to us
+            if transport is not None:  # DSPy's client does not close our transport
                 transport.close()
 
 
 @cache
 def _is_listed(provider: str, model: str) -> bool:
-    """Whether DSPy has a list price of a model; for one that it does not know it goes through the whole list."""
+    """Return whether DSPy has a list price for a model. The result is cached, because DSPy searches its whole list."""
     return bool(model_info(provider, model))
 
 
@@ -224,17 +224,17 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
 
     Args:
         name: A DSPy model string.
-        api_base: The service's address; else the one in the environment, or the provider's own.
-        api_key: The service's key; else the one in the environment.
-        timeout: Seconds that an attempt may take, after which nobody waits for it.
+        api_base: Address of the service. Default: the address in the environment, or the provider's address.
+        api_key: Key of the service. Default: the key in the environment.
+        timeout: Time limit of an attempt in seconds.
 
     Raises:
-        ModelError: The model cannot be asked.
+        ModelError: The model or its address cannot be used.
     """
     provider, _, model = name.partition("/")
     if not provider or not model:
         raise ModelError(
-            f"unknown LM {name!r}: give embedded, gguf:PATH, a rewriter's folder or a DSPy model string with its "
+            f"unknown LM {name!r}: use embedded, gguf:PATH, a rewriter's folder, or a DSPy model string with its "
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base, patience = api_base or _from_environment(provider), timeout + _LATER
@@ -252,18 +252,18 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
         raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), secrets_of(api_key))}") from None
     if not engine.supported_params:
         raise ModelError(
-            f"unknown LM {name!r}: there is neither a provider {provider!r} nor such a folder of a rewriter; an "
-            "OpenAI-compatible server of your own is openai/MODEL with api_base"
+            f"unknown LM {name!r}: there is neither a provider {provider!r} nor a folder of a rewriter with this name; "
+            "for an OpenAI-compatible server, use openai/MODEL with api_base"
         )
     return engine
 
 
 def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
-    """Return our client in place of the one that DSPy would make for an LM; None if it would make none of its own.
+    """Return our client for an LM, instead of the client that DSPy would make; None if DSPy would not make one.
 
     Args:
         lm: Any LM.
-        timeout: Seconds that an attempt may take.
+        timeout: Time limit of an attempt in seconds.
     """
     if type(lm) is not dspy.LM or lm.model_type != "chat" or not isinstance(lm._engine_spec, str):
         return None
@@ -293,7 +293,7 @@ def place_of(api_base: str | None) -> str:
     if "@" in parts.netloc:
         raise ModelError(
             f"the address of the LM at {parts.netloc.rpartition('@')[2]} contains a user or a password, which is not "
-            "supported; remove it and give the service's key instead (api_key=, or --api-key-env)"
+            "supported; remove it, and pass the service's key instead (api_key=, or --api-key-env)"
         )
     return parts.netloc + parts.path.rstrip("/")
 

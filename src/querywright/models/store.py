@@ -1,9 +1,8 @@
-"""A database of answers, vectors and rankings that were computed once, shared by threads, processes and hosts.
+"""The cache: a database of answers, vectors, and rankings that threads, processes, and hosts share.
 
-A SQLite file by default, PostgreSQL by its URL. A key is written once: the first writer wins, so that every later
-reader sees the same bytes. Each value carries a checksum of its kind, its key and itself; one that is damaged costs its
-recomputation. A file that is damaged as a whole is set aside, and a fresh one begun. Values are bytes (UTF-8 JSON, raw
-float32); nothing is ever unpickled.
+The database is a SQLite file by default, or PostgreSQL. Each key is written once, so every reader sees the same bytes.
+Each value has a checksum; a damaged value is deleted and computed again. A damaged file is moved away, and a new file
+replaces it. Values are bytes (UTF-8 JSON or raw float32); nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _NO_DAMAGE = {
     sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE,
 }  # fmt: skip
-"""What SQLite says of the place, the moment or the caller; all else it says of a damaged file."""
+"""SQLite errors about the place, the moment, or the caller. All other errors mean a damaged file."""
 _MOVED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DBMOVED}
-"""What it also says of a file that may be written: its head is damaged, or another process set it aside."""
+"""SQLite also reports these errors if a file's header is damaged, or if another process moved the file away."""
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
@@ -50,7 +49,7 @@ _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _ALL = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind ORDER BY key"
 _COUNT = "SELECT COUNT(*) FROM querywright_entries WHERE kind = :kind"
 _SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
-"""PostgreSQL lets two make a table at the same time, and fails one of them."""
+"""A lock for PostgreSQL, in which one of two simultaneous ``CREATE TABLE IF NOT EXISTS`` fails."""
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -90,23 +89,23 @@ class SingleFlight(Generic[_T]):
 
 
 class Store(Shared):
-    """Bytes by kind and key, safe for many threads and processes.
+    """Keeps bytes by kind and key; safe for many threads and processes.
 
     Args:
-        place: A SQLite file, which is created with its folder and with access for their owner only; the URL of a
-            database, ``postgresql://user:password@host/database``, for several hosts (the extra ``postgres``); or None
-            for the memory of this process. Default None.
+        place: A SQLite file, which is created with its folder and is readable only by its owner; the URL of a database,
+            ``postgresql://user:password@host/database``, for several hosts (needs the extra ``postgres``); or None for
+            the memory of this process. Default None.
 
     Raises:
-        InputError: It is no such URL, or the driver is not installed.
-        QuerywrightError: It cannot be created, read or written (no space, no permission, no server).
+        InputError: The URL cannot be used, or the driver is not installed.
+        QuerywrightError: The database cannot be created, read, or written (no space, no permission, no server).
     """
 
     def __init__(self, place: str | Path | None = None) -> None:
         url = place if isinstance(place, str) and "://" in place else None
         self.path = Path(place) if place is not None and url is None else None
         self._server = None if url is None else server_options(url)
-        # SQLite has one writer; threads take turns sooner than connections do.
+        # SQLite has one writer. A lock in this process hands over faster than SQLite's lock.
         self._turn: AbstractContextManager[Any] = threading.RLock() if url is None else nullcontext()
         self._flights = SingleFlight[bytes]()
         self._lock = threading.RLock()
@@ -120,29 +119,29 @@ class Store(Shared):
         return f"<the store {self.path or ('in memory' if self._server is None else 'in PostgreSQL')}>"
 
     def get_many(self, kind: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The values of those keys that are there.
+        """Return the values of the keys that exist.
 
         Args:
-            kind: What the values are, such as ``lm`` or ``vector:<embedder id>``.
-            keys: Any number of keys; repeated ones are looked up once.
+            kind: Kind of the values, such as ``lm`` or ``vector:<embedder id>``.
+            keys: Any number of keys; repeated keys are looked up once.
         """
         wanted = list(dict.fromkeys(keys))
         rows: list[Any] = []
         for start in range(0, len(wanted), KEYS_PER_SELECT):
             rows += self.execute(_SELECT, kind=kind, keys=wanted[start : start + KEYS_PER_SELECT])[0]
-        asked = set(wanted)  # a damaged index leads to other rows, which may be whole
+        asked = set(wanted)  # a damaged index may return other rows
         found = {key: value for key, sum_, value in rows if key in asked and _is_whole(kind, key, sum_, value)}
         if len(found) < len(rows):
             _logger.warning("%d damaged values of kind %r in %r are computed again", len(rows) - len(found), kind, self)
-            self.delete_many(kind, [key for key in wanted if key not in found])  # whatever key stands in a row
+            self.delete_many(kind, [key for key in wanted if key not in found])  # a damaged row may have any key
         return found
 
     def put_many(self, kind: str, items: Mapping[str, bytes]) -> None:
-        """Write the values of keys that are not there yet, all or none; committed when it returns.
+        """Write the values of new keys, all or none, and commit them.
 
         Args:
-            kind: What the values are.
-            items: Value by key. A key that is there keeps its value.
+            kind: Kind of the values.
+            items: Value by key. A key that exists keeps its value.
         """
         if items:
             rows: list[dict[str, Any]] = [
@@ -152,25 +151,25 @@ class Store(Shared):
             self.transact(lambda connection: connection.execute(_sql(_INSERT), rows))
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
-        """Forget the values of some keys, so that they can be written again."""
+        """Delete the values of some keys, so that they can be written again."""
         for start in range(0, len(keys), KEYS_PER_SELECT):
             self.execute(_DELETE, kind=kind, keys=list(keys[start : start + KEYS_PER_SELECT]))
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """The value of a key, or None when it is not there."""
+        """Return the value of a key, or None if it does not exist."""
         return self.get_many(kind, [key]).get(key)
 
     def put(self, kind: str, key: str, value: bytes) -> None:
-        """Write the value of a key that is not there yet; committed when it returns."""
+        """Write and commit the value of a new key."""
         self.put_many(kind, {key: value})
 
     def values(self, kind: str) -> list[bytes]:
-        """All values of a kind, in the order of their keys, without those that are damaged."""
+        """Return all values of a kind in the order of their keys, without damaged values."""
         rows, _ = self.execute(_ALL, kind=kind)
         return [value for key, checksum, value in rows if _is_whole(kind, key, checksum, value)]
 
     def count(self, kind: str) -> int:
-        """How many keys of a kind there are."""
+        """Return the number of keys of a kind."""
         return int(self.execute(_COUNT, kind=kind)[0][0][0])
 
     def get_or_compute(
@@ -205,14 +204,14 @@ class Store(Shared):
             self._is_full = False
         except QuerywrightError as error:
             if not self._is_full:
-                _logger.warning("%s. Until then what is computed is not kept", error)
+                _logger.warning("%s. Until then, new values are not kept", error)
             self._is_full = True
 
     def add_table(self, statement: str) -> None:
-        """Keep a table of another module in the database, a fresh one after damage included.
+        """Add a table of another module to the database. If a damaged file is replaced, the new file has the table too.
 
         Args:
-            statement: ``CREATE TABLE IF NOT EXISTS`` in SQL that both databases know.
+            statement: ``CREATE TABLE IF NOT EXISTS`` in SQL that SQLite and PostgreSQL support.
 
         Raises:
             QuerywrightError: The database cannot be used.
@@ -226,11 +225,11 @@ class Store(Shared):
             connection.execute(_sql(statement))
 
     def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
-        """The rows that a statement of SQL gives, and how many it changed, as one transaction.
+        """Execute a SQL statement as one transaction, and return its rows and the number of changed rows.
 
         Args:
-            statement: In SQL that both databases know; ``:keys`` stands for a list.
-            values: By the names in it.
+            statement: SQL that SQLite and PostgreSQL support; ``:keys`` is a list.
+            values: Values of the statement's parameters.
 
         Raises:
             QuerywrightError: The database cannot be used.
@@ -243,7 +242,9 @@ class Store(Shared):
         return self.transact(run)
 
     def transact(self, operation: Callable[[Connection], _T]) -> _T:
-        """What an operation gives, run as one transaction; a damaged file is set aside once on the way.
+        """Run an operation as one transaction, and return its result.
+
+        If the file is damaged, a new file replaces it, and the operation runs once more.
 
         Args:
             operation: Takes a SQLAlchemy connection to the database.
@@ -259,11 +260,15 @@ class Store(Shared):
                 try:
                     with self._opened().begin() as connection:
                         return operation(connection)
-                except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:  # it may cite what is damaged
+                except (
+                    SQLAlchemyError,
+                    sqlite3.Error,
+                    UnicodeDecodeError,
+                ) as error:  # the last is raised for damaged text
                     cause = getattr(error, "orig", None) or error
                 if is_last or not self._set_aside(cause):
                     break
-        raise self._unusable(cause)  # outside of the handler: a driver's error may name an address
+        raise self._unusable(cause)  # outside of the handler: the driver's error may show an address
 
     def close(self) -> None:
         """Close the database; the next call opens it again."""
@@ -274,7 +279,7 @@ class Store(Shared):
 
     def _opened(self) -> Engine:
         with self._lock:
-            # A parent's connections are left to the parent, but of what is in memory a forked process has a copy.
+            # A forked process must not use its parent's connections, but it has a copy of a database in memory.
             is_parents = self._pid != os.getpid() and (self.path is not None or self._server is not None)
             if self._engine is None or is_parents:
                 self._engine, self._pid = None, os.getpid()
@@ -318,7 +323,7 @@ class Store(Shared):
         return engine
 
     def _set_aside(self, error: BaseException) -> bool:
-        """Move a damaged file away, unless another process has already done so; whether to go on with a fresh one."""
+        """Move a damaged file away, unless another process did; return whether to try again with a new file."""
         if self.path is None or not _is_damage(error, self.path):
             return False
         self.close()
@@ -336,7 +341,7 @@ class Store(Shared):
         return True
 
     def _exclusive(self) -> AbstractContextManager[None]:
-        """The lock under which processes create, open and replace the file."""
+        """Return the lock under which processes create, open, and replace the file."""
         if self.path is None:
             return nullcontext()
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -346,8 +351,8 @@ class Store(Shared):
         if self._server is not None:
             return unreachable(error, "store")
         return QuerywrightError(
-            f"the store {self.path} cannot be used ({error}); free some space or allow writing there, "
-            "or name another folder in QUERYWRIGHT_HOME"
+            f"the store {self.path} cannot be used ({error}); free some space, allow writing there, or set "
+            "QUERYWRIGHT_HOME to another folder"
         )
 
 
@@ -356,13 +361,13 @@ _stores_lock = threading.Lock()
 
 
 def open_store(home: Path | None = None, url: str | None = None) -> Store:
-    """The store of a working folder, or of a database: one instance a place in a process.
+    """Return the store of a workspace or of a database; a process has one instance per place.
 
-    That of a working folder which cannot be written is in memory, which is told once.
+    If the workspace cannot be written, the store is in memory, and a warning is logged once.
 
     Args:
-        home: The working folder. Default: ``querywright.home.home()``.
-        url: ``postgresql://user:password@host/database`` in its stead. Default none.
+        home: The workspace. Default: ``querywright.home.home()``.
+        url: URL of a database that replaces the workspace's file. Default None.
     """
     folder = named_home(home).absolute()
     place = url or folder.resolve() / FILE_NAME
@@ -370,7 +375,7 @@ def open_store(home: Path | None = None, url: str | None = None) -> Store:
         if place not in _stores:
             is_kept = url is not None or not is_read_only(folder)
             if not is_kept:
-                _logger.warning("the working folder %s cannot be written: what is answered is not kept", folder)
+                _logger.warning("the workspace %s cannot be written, so answers are not kept", folder)
             _stores[place] = Store(place if is_kept else None)
         return _stores[place]
 
@@ -388,17 +393,17 @@ def _checksum(kind: str, key: str, value: bytes) -> int:
 
 
 def _is_whole(kind: object, key: object, checksum: object, value: object) -> bool:
-    """Whether a row is as it was written; in a damaged one anything may stand."""
+    """Return whether a row has the checksum of its content; a damaged row may contain anything."""
     return isinstance(value, bytes) and _checksum(str(kind), str(key), value) == checksum
 
 
 def _text(raw: bytes) -> str:
-    """A text of a file, which is read where it is damaged as well."""
+    """Decode a text of the file, also if it is damaged."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def _is_damage(error: BaseException, path: Path) -> bool:
-    """Whether SQLite says that a file is damaged, and not that the place or the moment is wrong."""
+    """Return whether an error of SQLite means a damaged file, and not a problem of the place or the moment."""
     code = getattr(error, "sqlite_errorcode", None)
     if code in _MOVED:
         return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)

@@ -1,4 +1,4 @@
-"""What LMs were asked and answered, kept word for word where somebody wants to read it."""
+"""Transcripts: prompts and answers of LMs, kept word for word for readers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from querywright.models.usage import Layer, call_context, surrounded
 
 
 class Exchange(NamedTuple):
-    """One prompt and its answer.
+    """A prompt and its answer.
 
     Args:
-        predictor: Name of the predictor that asked, as DSPy has it (``reader.predict``); empty where none did.
-        messages: Role and text of each message of the prompt, the instructions (``system``) first.
-        answer: What the LM wrote; None where the call failed.
+        predictor: Name of the predictor in DSPy, such as ``reader.predict``; empty if no predictor made the call.
+        messages: Role and text of each message of the prompt, beginning with the instructions (``system``).
+        answer: The LM's answer; None if the call failed.
     """
 
     predictor: str
@@ -29,7 +29,7 @@ class Exchange(NamedTuple):
     answer: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """The call as a JSON object: ``predictor``, ``messages`` (``role`` and ``content``) and ``answer``."""
+        """Return the call as a JSON object: ``predictor``, ``messages`` (``role`` and ``content``), and ``answer``."""
         messages = [{"role": role, "content": text} for role, text in self.messages]
         return {"predictor": self.predictor, "messages": messages, "answer": self.answer}
 
@@ -40,9 +40,9 @@ _numbers = itertools.count()
 
 
 class Transcript:
-    """Keeps what is asked inside its ``with`` block, in this thread and contexts copied from it.
+    """Keeps the LM calls inside its ``with`` block, in this thread and in copies of its context.
 
-    It holds no key and no address, but all the text of the prompts.
+    It contains the whole text of the prompts, but no key and no address.
     """
 
     def __init__(self) -> None:
@@ -58,18 +58,18 @@ class Transcript:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """All of them until now, calls of steps side by side in the order of the steps."""
+        """All calls so far; calls of parallel steps are in the order of the steps."""
         return tuple(one for _, one in sorted(self._heard, key=lambda pair: pair[0]))
 
 
 def side_by_side() -> Callable[[int], AbstractContextManager[None]]:
-    """Makes, for steps that begin now and run side by side, the ``with`` block of each from its number."""
+    """Return a function that makes the ``with`` block of a parallel step from the step's number."""
     begun = next_place()
     return lambda number: surrounded(place=(*begun, number))
 
 
 def next_place() -> Place:
-    """A place after all that were given before, calls side by side in the order of their steps."""
+    """Return a position after all earlier positions; parallel calls are in the order of their steps."""
     return (*call_context().place, next(_numbers))
 
 
@@ -77,7 +77,7 @@ class TranscriptLayer:
     """Enters each request and its answer in the transcript, if there is one.
 
     Args:
-        inner: Answers the request.
+        inner: Next layer.
     """
 
     def __init__(self, inner: Layer) -> None:
@@ -101,12 +101,12 @@ class TranscriptLayer:
 
 @lru_cache(maxsize=256)
 def _same(text: str) -> str:
-    """The text, as the object that it was before: instructions and demonstrations come again with each question."""
+    """Return the text as an object that is shared between calls, because instructions repeat with each question."""
     return text
 
 
 def _asker() -> str:
-    """Name of the predictor that asks, within the program that was called."""
+    """Return the name of the predictor that makes the call, in the program that was called."""
     modules: list[Any] = list(dspy.settings.caller_modules or [])
     named = modules[0].named_predictors() if modules else ()
     return next((name for name, one in named if one is modules[-1]), "")

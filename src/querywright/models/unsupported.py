@@ -1,4 +1,7 @@
-"""Parameters that a server does not support: its error names one, which is left out from then on and reported once."""
+"""Request parameters that a server does not support.
+
+If a server's error names a parameter, later requests omit it, and a warning reports it once.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ from querywright.models.usage import Layer, call_context, surrounded
 STATUSES = (400, 422)
 """HTTP statuses of an error that may name a parameter."""
 _LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-"""The two names of one limit: a server that does not support one of them is sent the other."""
+"""The two names of one limit. If a server does not support one name, requests use the other name."""
 _FIELDS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs", "reasoning_effort": "reasoning"}
-"""Parameters that a request's configuration has under another name."""
+"""Parameters that have another name in a request's configuration."""
 _STREAM = ("stream", "stream_options")
-"""Parameters of a request whose answer is heard while it is written; without them nobody hears it."""
+"""Parameters of a streaming request. Without them, the answer arrives as a whole."""
 _OPTIONAL = {
     "seed", "temperature", "top_p", "top_k", "min_p", "stop", "response_format", "logprobs", "logit_bias",
     "frequency_penalty", "presence_penalty", "repetition_penalty", *_LENGTHS, *_FIELDS, *_STREAM,
 }  # fmt: skip
-"""Parameters that a request can do without."""
+"""Parameters that a request can omit."""
 
 _TEXTS = ("code", "type", "param", "loc", "message", "msg", "detail", "details", "error", "errors")
-"""Keys of an error's JSON that say what is wrong; others may repeat the request, and with it any word."""
+"""Keys of an error's JSON that describe the error. Other keys may repeat the request, which can contain any word."""
 _SENTENCE_END = re.compile(r"[.;]\s|\n")
 _REFUSAL = re.compile(
     r"(?i)un(?:supported|recogni[sz]ed|known|expected)|deprecated|forbidden|extra[_ ](?:fields|inputs)|extraneous"
@@ -47,8 +50,8 @@ class UnsupportedParameter(NamedTuple):
     """A parameter that a server does not support.
 
     Args:
-        name: Its name, as the server has it.
-        value: The only value that is not supported; None for every value.
+        name: Name of the parameter in requests.
+        value: The value that is not supported; None if no value is.
     """
 
     name: str
@@ -57,19 +60,19 @@ class UnsupportedParameter(NamedTuple):
 
 @cache
 def unsupported_by(identity: str) -> set[UnsupportedParameter]:
-    """Return what this process knows of a model and its server, to be added to."""
+    """Return the set of parameters that a model's server is known not to support; callers add to the set."""
     return set()
 
 
 class ParameterLayer:
-    """Asks again without the parameter that a server's error names, and from then on without it at once.
+    """Repeats a request without the parameter that a server's error names, and omits the parameter from then on.
 
-    A parameter counts as unsupported once a request without it was answered.
+    A parameter counts as unsupported when a request without it succeeds.
 
     Args:
-        inner: Sends one request.
+        inner: Next layer; sends one request.
         identity: Names the model and its server.
-        always: Parameters to leave out in any case.
+        always: Parameters to omit in any case.
     """
 
     def __init__(self, inner: Layer, identity: str, always: Collection[UnsupportedParameter] = ()) -> None:
@@ -94,23 +97,23 @@ class ParameterLayer:
                 for one in left_out.difference(self._always):
                     if one in self._known:
                         continue
-                    self._known.add(one)  # before the report, in which another thread may come here
+                    self._known.add(one)  # before the warning, because another thread may get here
                     _logger.warning("%s does not support %s", self._identity, _report(one, left_out))
                 return response
 
 
 def unsupported_notes(identity: str) -> list[str]:
-    """Return a line for each parameter that a server was found not to support."""
+    """Return a line for each parameter that the model's server does not support."""
     known = unsupported_by(identity)
     return [f"the server of the LM does not support {_report(one, known)}" for one in sorted(known.copy(), key=str)]
 
 
 def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | None:
-    """Return which parameter an error says is not supported, and whether only its value is wrong; None for none.
+    """Return the parameter that an error reports as unsupported, and whether only its value is; None if there is none.
 
     Args:
-        text: The error.
-        names: Parameters that were sent.
+        text: Text of the error.
+        names: Parameters of the request.
     """
     names = _OPTIONAL.intersection(names)
     for sentence in _SENTENCE_END.split(text):
@@ -118,7 +121,7 @@ def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | No
         if is_refused or _WRONG_VALUE.search(sentence):
             said = [(found.start(), name) for name in names if (found := re.search(rf"(?i)\b{name}\b", sentence))]
             name = min(said)[1] if said else ""
-            # The programs choose temperatures and seeds. A limit that is too high is the user's to lower.
+            # Programs choose temperatures and seeds, so we may omit them. The user must lower a limit that is too high.
             if name in _LENGTHS and _TOO_LONG.search(sentence):
                 continue
             if name and (is_refused or name in ("temperature", "seed")):
@@ -127,7 +130,7 @@ def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | No
 
 
 def complaints(body: str) -> Iterator[str]:
-    """Yield the texts of a server's error: one for each object of its JSON, or the whole if it is not JSON."""
+    """Yield the texts of a server's error: one for each object of its JSON, or the whole text if it is not JSON."""
     try:
         data = json.loads(body)
     except ValueError:
@@ -146,7 +149,7 @@ def complaints(body: str) -> Iterator[str]:
 
 
 def _unsupported(error: LMError, config: Config) -> UnsupportedParameter | None:
-    """What an error names of a request's parameters."""
+    """Return the parameter of the request that an error reports as unsupported."""
     if error.status not in STATUSES:
         return None
     names = [name for name in _OPTIONAL if _value(config, name) not in (None, ())]
@@ -161,7 +164,7 @@ def _value(config: Config, name: str) -> Any:
 
 
 def _without(request: Request, left_out: Collection[UnsupportedParameter]) -> Request:
-    """The request without parameters; a limit of one name alone is sent under its other name."""
+    """Return the request without parameters. If one name of the length limit is omitted, use its other name."""
     config = request.config
     names = {name for name, value in left_out if value is None or value == _value(config, name)}
     fields = {_FIELDS.get(name, name) for name in names}

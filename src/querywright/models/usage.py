@@ -1,4 +1,4 @@
-"""What a run cost: LM calls, tokens, seconds and dollars, made and saved."""
+"""What LM calls cost, and the context that they are made in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Layer(Protocol):
-    """A part of an LM's stack; it passes requests on to the layer inside it. See ``engine.LMEngine``."""
+    """One layer of an LM's stack, which passes requests on to the next layer. See ``engine.LMEngine``."""
 
     def complete(self, request: Request, /) -> Response:
         """Return the answer to a request."""
@@ -30,14 +30,14 @@ class Layer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What surrounds the LM calls of a thread, and of contexts copied from it.
+    """State that the LM calls of a thread share, also in copies of its context.
 
     Args:
-        deadline: When the attempt under way ends, in seconds of a monotonic clock.
-        meters: Ledgers that count the calls, the outermost first.
-        ear: Hears answers while they are written; None if nobody listens.
-        place: Position among steps that run side by side.
-        transcript: Keeps prompts and answers; None if nobody reads them.
+        deadline: Time at which the current attempt ends, in seconds of a monotonic clock.
+        meters: Ledgers that count the calls, outermost first.
+        ear: Receives answers while they are written; None if nobody listens.
+        place: Position among steps that run in parallel.
+        transcript: Collects prompts and answers; None if nobody reads them.
     """
 
     deadline: float = math.inf
@@ -51,13 +51,13 @@ _context = ContextVar("querywright_call", default=CallContext())  # noqa: B039 -
 
 
 def call_context() -> CallContext:
-    """Return what surrounds an LM call that is made here."""
+    """Return the current call context."""
     return _context.get()
 
 
 @contextmanager
 def surrounded(**changes: Any) -> Iterator[None]:
-    """Change fields of the context inside the ``with`` block."""
+    """Change fields of the call context inside the ``with`` block."""
     token = _context.set(replace(_context.get(), **changes))
     try:
         yield
@@ -67,22 +67,22 @@ def surrounded(**changes: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Totals, additive.
+    """Totals of LM calls, which can be added and subtracted.
 
     Args:
-        calls: LM calls made: requests answered by the model.
-        saved: LM calls saved: answers taken from the store or from a call that was under way already.
-        retries: Attempts beyond the first.
+        calls: LM calls made: requests that the model answered.
+        saved: LM calls saved: answers from the cache, or from an equal call that was already running.
+        retries: Attempts after the first.
         failures: Requests that failed after all attempts.
-        repairs: Answers that could not be read and were asked for once more.
-        unreadable: Answers that could not be read then either.
-        input_tokens: Tokens read by the model in calls made.
-        output_tokens: Tokens written by the model in calls made.
-        saved_tokens: Input and output tokens of the calls saved.
+        repairs: Answers that could not be read and were requested again.
+        unreadable: Answers that could not be read after the second request either.
+        input_tokens: Tokens that the model read in calls made.
+        output_tokens: Tokens that the model wrote in calls made.
+        saved_tokens: Input and output tokens of calls saved.
         seconds: Seconds that calls made took, summed over threads.
-        dollars: Estimated US dollars of calls made, where the price is known.
+        dollars: Estimated US dollars of calls made whose price is known.
         unpriced: Calls made whose price is not known.
-        saved_seconds: Seconds that the calls saved took when they were made, as far as that is known.
+        saved_seconds: Seconds that calls saved took when they were made, if known.
     """
 
     calls: int = 0
@@ -107,32 +107,32 @@ class Cost:
 
     @property
     def asked(self) -> int:
-        """LM calls that the work needs when nothing is stored: made and saved."""
+        """LM calls that the work needs without a cache: made and saved."""
         return self.calls + self.saved
 
     @property
     def tokens(self) -> int:
-        """Input and output tokens of the calls made."""
+        """Input and output tokens of calls made."""
         return self.input_tokens + self.output_tokens
 
     @property
     def asked_tokens(self) -> int:
-        """Tokens that the work needs when nothing is stored: of calls made and saved."""
+        """Tokens that the work needs without a cache: of calls made and saved."""
         return self.tokens + self.saved_tokens
 
     @property
     def answers(self) -> int:
-        """Answers that were wanted of an LM: calls made and saved, but not those that asked once more."""
+        """Number of answers that the work needs: calls made and saved, without repeated requests."""
         return self.asked - self.repairs
 
     def to_json(self) -> dict[str, Any]:
-        """The totals as a JSON object; seconds and dollars rounded."""
+        """Return the totals as a JSON object, with rounded seconds and dollars."""
         digits = {"seconds": 3, "saved_seconds": 3, "dollars": 6}
         return {name: round(value, digits.get(name)) for name, value in zip(_NAMES, _values(self), strict=True)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cost:
-        """The totals that ``to_json`` wrote."""
+        """Return the totals that ``to_json`` wrote."""
         return cls(**{name: data[name] for name in _NAMES if name in data})
 
 
@@ -141,11 +141,11 @@ _values = attrgetter(*_NAMES)
 
 
 class UnreadableAnswer(NamedTuple):
-    """An answer that could not be read, also when asked for again.
+    """An answer that could not be read, although it was requested twice.
 
     Args:
-        said: The beginning of the answer, and what was wanted.
-        allowed: Share of the LM's answers that may be so in a run, from 0 to less than 1.
+        said: Beginning of the answer, and the form that was requested.
+        allowed: Share of the LM's answers that may be unreadable in a run, from 0 to less than 1.
     """
 
     said: str
@@ -154,13 +154,13 @@ class UnreadableAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """Adds up cost from many threads; exact, because each request is entered once, where it is answered.
+    """Adds up costs from many threads; each request is entered exactly once.
 
     Attributes:
-        unread: The last answer that could not be read; None where there was none, or it was one of another process.
-        loading: The model that is being loaded; empty where none is.
-        loaded: Seconds in which models were loaded, summed over the threads that waited for that.
-        began: When it was made, in seconds of a monotonic clock.
+        unread: Last answer that could not be read; None if there is none in this process.
+        loading: Name of the model that is being loaded; empty if no model is.
+        loaded: Seconds in which models were loaded, summed over the threads that waited.
+        began: When the ledger was made, in seconds of a monotonic clock.
     """
 
     unread: UnreadableAnswer | None = None
@@ -175,7 +175,7 @@ class Ledger:
     _waited: float = 0.0
 
     def add(self, cost: Cost, unread: UnreadableAnswer | None = None) -> None:
-        """Enter a cost, here and in every meter that is open in this context, with an answer that could not be read."""
+        """Enter a cost here and in every open meter of this context, and remember an unreadable answer."""
         for ledger in {id(one): one for one in (self, *call_context().meters)}.values():
             with ledger._lock:
                 ledger._total = ledger._total + cost
@@ -183,12 +183,12 @@ class Ledger:
 
     @property
     def total(self) -> Cost:
-        """Everything entered so far."""
+        """Sum of all costs so far."""
         return self._total
 
     @property
     def waited(self) -> float:
-        """Seconds until now in which something that it meters waited for its turn, and nothing of it had one."""
+        """Seconds so far in which some metered call waited for its turn and no metered call had one."""
         self._count(0, 0)
         return self._waited
 
@@ -208,15 +208,20 @@ class Ledger:
 
 
 def age() -> tuple[float, ...]:
-    """Return when each meter of this context was made, from the outermost in: smaller for work that began earlier."""
+    """Return when each meter of this context was made, outermost first.
+
+    Smaller values belong to work that began earlier.
+    """
     return tuple(meter.began for meter in call_context().meters)
 
 
 @contextmanager
 def waiting(*, ended: bool = False) -> Iterator[None]:
-    """Enters the ``with`` block as waiting for a turn in every meter that is open in this context.
+    """Count the ``with`` block as waiting for a turn, in every open meter of this context.
 
-    When the wait has ``ended``, what else the meter meters waits for this, and for nobody else.
+    Args:
+        ended: The wait is over, and this call has its turn. Other calls of the meter now wait for this call. Default
+            False.
     """
     with contextlib.ExitStack() as stack:
         for meter in call_context().meters:
@@ -226,7 +231,7 @@ def waiting(*, ended: bool = False) -> Iterator[None]:
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Enters the ``with`` block as the loading of a model: nobody's latency, and nobody's deadline."""
+    """Count the ``with`` block as the loading of a model, which counts toward no latency and no deadline."""
     began, meters = time.monotonic(), call_context().meters
     for meter in meters:
         meter.loading = what
@@ -241,7 +246,7 @@ def loading(what: str) -> Iterator[None]:
 
 @contextmanager
 def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
-    """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it."""
+    """Yield a ledger of the LM calls inside the ``with`` block, in this thread and in copies of its context."""
     meter = ledger or Ledger()
     with surrounded(meters=(*call_context().meters, meter)):
         yield meter
