@@ -8,7 +8,7 @@ from typing import Any
 
 import dspy
 
-from querywright.models.constrained_decoding import apostrophes, ended
+from querywright.models.response_parsing import apostrophes, ended
 
 LONGEST_QUERY = 120
 """Characters of a query that a model is held to where its answers are written by a grammar."""

@@ -20,9 +20,9 @@ from dspy.lm15 import Request, Response
 
 from querywright.data.types import Question
 from querywright.models.adapter import PromptAdapter
-from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
+from querywright.models.constrained_decoding import Form, Schema, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, messages_of, schema_of
-from querywright.models.response_parsing import text_response
+from querywright.models.response_parsing import apostrophes, text_response
 from querywright.models.rewriters import REWRITER_LIMITS
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind

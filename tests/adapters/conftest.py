@@ -1,4 +1,4 @@
-"""Two small artifacts, and an LM that answers from a script."""
+"""Two small artifacts, and a scripted LM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-# Read when a framework is imported, which a test module does before it imports an adapter.
+# Frameworks read these variables when a test module imports them, which is before it imports an adapter.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["LANGSMITH_TRACING"] = "false"
@@ -44,7 +44,7 @@ fill_in = SCRIPTED["fill_in"]
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `make demo` leaves it: ``artifacts/hcqr-sample`` with its collection; and ``artifacts/plain``."""
+    """A folder like after `make demo`: ``artifacts/hcqr-sample`` with its collection, and ``artifacts/plain``."""
     from querywright.data.types import Passage, Question
     from querywright.models.lm import resolve_lm
     from querywright.optimize.artifacts.save import save_program
@@ -78,7 +78,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(chat_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The LM; artifacts ask it without being told where it is."""
+    """The LM. Environment variables contain its address, so artifacts find it by its name."""
     started = chat_server(fill_in)
     monkeypatch.setenv("OPENAI_API_BASE", started.url)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -88,7 +88,7 @@ def server(chat_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def open_program(place: Path, server: Any) -> Callable[..., Any]:
-    """Loads one of the artifacts."""
+    """Return a function that loads one of the artifacts."""
     from querywright.optimize.artifacts.load import load
 
     return lambda name="hcqr-sample": load(place / "artifacts" / name, home=place / ".querywright")
@@ -102,7 +102,7 @@ def program(open_program: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def at_place(place: Path, server: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The test works in that folder, where paths are those of the examples."""
+    """The folder as the current directory, so that the paths of the examples exist."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("QUERYWRIGHT_HOME", str(place / ".querywright"))
     return place
@@ -110,7 +110,7 @@ def at_place(place: Path, server: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def example(at_place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
-    """Runs an example in this process, at the place, and gives the lines that it printed."""
+    """Return a function that runs an example in this process, and returns its printed lines."""
 
     def call(name: str) -> list[str]:
         capsys.readouterr()

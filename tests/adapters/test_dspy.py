@@ -23,7 +23,7 @@ TRAIN = [example.with_inputs("question", "options") for example in TRAIN]
 
 
 class Explain(dspy.Module):
-    """A larger program: an answer found by ours, and a word on it by a predictor of its own."""
+    """A larger program: our program finds an answer, and another predictor comments on it."""
 
     def __init__(self, rag):
         super().__init__()
@@ -43,7 +43,7 @@ class Explain(dspy.Module):
 
 @pytest.fixture
 def outer():
-    """The LM of the larger program, which knows nothing but comments."""
+    """The LM of the larger program, which writes only comments."""
     return DummyLM([{"comment": f"word {n}"} for n in range(40)])
 
 

@@ -1,4 +1,4 @@
-"""What an adapter says without its framework, and that importing one sends nothing."""
+"""Adapters name the extra of a missing framework, and importing them sends nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in LangChain, LlamaIndex and Haystack: what is found, what is answered, and what a pipeline keeps."""
+"""Programs in LangChain, LlamaIndex, and Haystack: passages, answers, and saved pipelines."""
 
 from __future__ import annotations
 

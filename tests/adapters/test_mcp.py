@@ -3,13 +3,10 @@ from __future__ import annotations
 import json
 
 import anyio
-import dspy
 import pytest
 from mcp import Client
 
-from querywright.adapters.mcp import _contents
 from querywright.adapters.mcp import server as serve
-from querywright.data.types import Passage
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
@@ -17,7 +14,7 @@ GIVEN = {"question": QUESTION, "options": OPTIONS}
 
 
 def with_client(server, work, **options):
-    """What comes of work with a client that is connected to a server."""
+    """Return the result of work with a client that is connected to a server."""
 
     async def connected():
         async with Client(server, **options) as client:
@@ -63,12 +60,6 @@ def test_retrieve_asks_no_reader(open_program, server):
     assert said["passages"][0]["text"].startswith("A home blood pressure reading")
     assert said["passages"][0]["queries"] == [QUESTION]
     assert server.count == 0
-
-
-def test_metadata_of_any_name_take_no_field_of_a_passage():
-    one = Passage("a", "A.", "Title", {"text": "x", "id": "x", "title": "x", "rank": 9, "queries": 9, "score": 9})
-    (told,) = _contents(dspy.Prediction(passages=[one], steps=[], queries=[], fallbacks=[]))["passages"]
-    assert told.model_dump() == {"id": "a", "title": "Title", "text": "A.", "rank": 1, "queries": []}
 
 
 def test_what_a_client_can_mend_is_told_and_nothing_else(program, monkeypatch):

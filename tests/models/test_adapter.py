@@ -1,4 +1,4 @@
-"""How a signature becomes a prompt, and an answer becomes fields."""
+"""A signature becomes a prompt, and an answer becomes fields."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GOOD = '{"answer": "tea", "reasons": ["hot"], "sure": true}'
 
 
 class ScriptedEngine:
-    """Answers with the texts in turn, the last one again and again."""
+    """Answers with the texts in turn, and repeats the last one."""
 
     supports_response_schema = True
     supported_params = frozenset({"temperature", "max_tokens", "response_format"})
@@ -126,7 +126,7 @@ def test_demonstrations_have_the_form_that_is_asked_for():
     messages = [(message.role, message.text) for message in lm.engine.inner.requests[0].messages]
     assert [role for role, _ in messages] == ["user", "assistant"] * 2 + ["user"]
     assert "not supplied" in messages[0][1]
-    assert messages[1][1] == '{"answer": "coffee"}'  # what it lacks is left out
+    assert messages[1][1] == '{"answer": "coffee"}'  # missing fields are omitted
     assert messages[2][1] == "passages: p1\n\nquestion: q1"
     assert json.loads(messages[3][1]) == {"answer": "tea", "reasons": ["warm"], "sure": False}
 
@@ -207,7 +207,7 @@ def test_answers_that_can_be_read(text):
 @pytest.mark.parametrize("said", ["the tag </think> closes", "<think>", "[/THINK] and [THINK]"])
 def test_a_tag_within_the_answer_is_content(wrapped, said):
     for written in (json.dumps({"answer": said}), str({"answer": said})):
-        if not (wrapped.startswith("Here") and written.startswith("{'")):  # which nobody can tell from thinking
+        if not (wrapped.startswith("Here") and written.startswith("{'")):  # this cannot be distinguished from thinking
             assert parse(wrapped.replace("{}", written)) == {"answer": said}
 
 
@@ -289,7 +289,7 @@ def test_values_have_their_fields_types():
 
 
 HALF = r"\ud83d"
-"""Half of a surrogate pair as JSON escapes it; ``json`` makes it half a character, which cannot be encoded."""
+"""Half a surrogate pair as JSON escapes it; ``json`` decodes it to half a character, which cannot be encoded."""
 
 
 def test_half_a_surrogate_pair_in_an_answer_is_a_character_that_can_be_stored():
@@ -302,7 +302,7 @@ def test_half_a_surrogate_pair_in_an_answer_is_a_character_that_can_be_stored():
 
     answer = f'{{"words": ["a{HALF} b", "c"], "object": {{"k{HALF}": ["v{HALF}"]}}}}'
     unescaped = json.dumps(json.loads(answer), ensure_ascii=False)
-    for text in (answer, answer[:-1], unescaped):  # also from JSON that had to be mended
+    for text in (answer, answer[:-1], unescaped):  # also from repaired JSON
         assert parse(text, Nested) == {"words": ["a\ufffd b", "c"], "object": {"k\ufffd": ["v\ufffd"]}}
 
 

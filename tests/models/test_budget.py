@@ -1,4 +1,4 @@
-"""What a run cost, and limits of what LMs may spend, over threads, processes and runs that are started again."""
+"""Costs, and limits on what LMs may spend, across threads, processes, and repeated runs."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ with ThreadPoolExecutor(4) as pool:
 """
 
 
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.slow)])
+def place(request, tmp_path):
+    """The place of a store: a file, or a database of a PostgreSQL server."""
+    if request.param == "file":
+        return str(tmp_path / "store.sqlite")
+    return request.getfixturevalue("postgres").new_database()
+
+
 @pytest.fixture
 def store(place):
     store = Store(place)
@@ -46,7 +54,7 @@ def store(place):
 
 
 def reserved(budget, attempts=6):
-    """How many of some attempts are let through."""
+    """Return how many of some attempts are allowed."""
     count = 0
     for _ in range(attempts):
         try:

@@ -1,4 +1,4 @@
-"""The embedded model itself, the real one, and its file."""
+"""The embedded model and its file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made():
 
 @pytest.fixture
 def engine(made, working_folder):
-    """The embedded model, loaded from the working folder of the test that asked first."""
+    """The embedded model, loaded from the workspace of the first test that uses it."""
     if made._model is None:
         made.complete(request(max_tokens=1))
     return made
@@ -229,7 +229,7 @@ def test_an_answer_is_never_cut_by_the_end_of_the_context():
     assert 200 < caught.value.n_tokens < 256
     with pytest.raises(PromptTooLongError):
         engine.complete(request(object_of(answer={"enum": ["y n " * 40, "n y " * 40]}), long))
-    # What fits is answered, whatever room was asked for.
+    # A prompt that fits is answered, whatever the limit of tokens is.
     assert filled(engine, long, max_tokens=500, answer={"enum": ["yes", "no"]})["answer"] in {"yes", "no"}
 
 

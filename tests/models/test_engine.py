@@ -26,7 +26,7 @@ from querywright.models.store import Store
 
 
 class FakeEngine:
-    """Does its steps in turn, the last one again and again: raises an error, or answers with a text."""
+    """Performs its steps in turn, and repeats the last one: raises an error, or answers with a text."""
 
     def __init__(self, *steps, deterministic=False, finish="stop", seconds=0.0):
         self.steps = steps or ("yes",)
@@ -69,7 +69,7 @@ def test_an_answer_is_stored_and_used_for_the_same_request_only(store, monkeypat
     assert engine.complete(request("other")).text == "two"
     assert engine.complete(request(max_tokens=5)).text == "three"
     assert engine.ledger.total.calls == 3
-    monkeypatch.setattr(store, "get_or_compute", None)  # what was used again is not read again
+    monkeypatch.setattr(store, "get_or_compute", None)  # a repeated answer is not read from the store again
     assert engine.complete(request()).text == "one"
     assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (3, 36)
 
@@ -83,7 +83,7 @@ def test_what_is_not_kept_is_not_remembered(store, kept, finish):
 
 @pytest.fixture
 def full(store):
-    """Lets the store take nothing more, or takes that back."""
+    """Return a function that fills the store, or makes room again."""
 
     def let(is_full):
         pages = store.transact(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar())
@@ -160,7 +160,7 @@ def test_a_deterministic_engine_has_no_better_answer(store):
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch):
-    """The seconds that are waited between attempts, and in fact are not."""
+    """The seconds of the waits between attempts, which are skipped."""
     found = []
     monkeypatch.setattr(circuit_breaker, "sleep", found.append)
     return found

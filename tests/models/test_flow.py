@@ -1,4 +1,4 @@
-"""As many calls under way as a server takes: found while it is asked, or as many as were told."""
+"""The number of parallel calls: adapted to the server, or configured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from querywright.pool import bounded_map
 
 
 class Capacity:
-    """A server that answers so many requests at once, the first when it has refused one that came beside them."""
+    """A server with a limit on parallel requests, which delays its answers until it has refused a request."""
 
     def __init__(self, takes):
         self.takes, self.under_way, self.most, self.refused = takes, 0, 0, 0

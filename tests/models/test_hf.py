@@ -22,7 +22,7 @@ CHATS = [
 
 @pytest.fixture(scope="module")
 def tokens_of():
-    """llama.cpp's own words for a chat, and its tokens."""
+    """The tokens of a chat, as llama.cpp reports them."""
     llama = Llama(packaged_file(), context=512, threads=1)
 
     def ask(what: str, content: dict[str, Any]) -> dict[str, Any]:

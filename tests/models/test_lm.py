@@ -120,7 +120,7 @@ def test_an_lm_of_another_making_has_no_ledger():
 
 
 class Own(dspy.BaseLM):
-    """An LM of somebody's own, with the interface of DSPy before 3.4."""
+    """A custom LM with the interface of DSPy before 3.4."""
 
     def forward(self, prompt=None, messages=None, **kwargs):
         usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}

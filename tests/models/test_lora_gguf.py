@@ -1,4 +1,4 @@
-"""An adapter in llama.cpp does what it does in transformers."""
+"""An adapter has the same effect in llama.cpp and in transformers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPTS = ["Name three fruits, separated by commas.", "Write the alphabet."]
 
 @pytest.mark.slow
 def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_path, monkeypatch):
-    """Its encodings differ, so near ties do: the adapter is strong, and the prompts have clear answers."""
+    """Encodings of weights differ, so near ties may differ: the adapter is strong, and the answers are clear."""
     torch.set_num_threads(1)
     base = load_base()
     assert "quantization_config" not in base.model.config.to_dict(), "it can be saved"

@@ -1,4 +1,4 @@
-"""Remote models over a real connection to a server that misbehaves, and answers that are heard as they are written."""
+"""Remote models over a real connection to a faulty server, and answers that are heard while they are written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BREAKS_OFF = {"chunks": [event(PIECES[0])], "promised": 500}
 
 
 class Ear(list):
-    """Keeps what was heard, an empty text for each beginning."""
+    """Collects the pieces, and an empty text for each beginning."""
 
     def begin(self):
         self.append("")
@@ -100,7 +100,7 @@ def test_a_fault_that_lasts_is_an_error_of_its_type_and_keeps_nothing(remote, st
 
 
 def choice(finish_reason="stop", error=None, **message):
-    """A reply whose only choice is this."""
+    """Return a reply with one choice."""
     told = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason, "error": error}
     return {"body": {"id": "1", "object": "chat.completion", "created": 1, "model": "x", "choices": [told]}}
 
@@ -238,7 +238,7 @@ def test_an_error_inside_a_stream_is_one_without_the_key(remote):
 def test_a_server_that_cannot_stream_is_asked_for_the_whole(remote):
     lm, server = remote("".join(PIECES), limits={"max_attempts": 1})
     assert {ask(lm, f"{number}?", Ear()) for number in range(5)} == {HEARD}
-    # Three times it is found out, and then no longer asked for.
+    # After three attempts, no stream is requested any more.
     assert [body.get("stream") for body in server.bodies] == [True, None] * 3 + [None] * 2
     assert (cost_of(lm).calls, cost_of(lm).failures) == (5, 0)
 

@@ -1,4 +1,4 @@
-"""A rewriter's folder: written whole, checked to the last byte, and run by its name."""
+"""A rewriter's folder: written completely, verified, and run by its name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(folder: Path, weights: Path, **changes: Any) -> Rewriter:
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a rewriter, ``mine``, and one whose weights others are written from."""
+    """A folder with the rewriter ``mine``, and with weights for more rewriters."""
     small_rewriter(tmp_path / "weights")
     write(tmp_path / "mine", tmp_path / "weights")
     return tmp_path
@@ -127,7 +127,7 @@ def test_the_shipped_one_is_whole_and_small_and_names_what_it_learnt():
 
 
 class Anything:
-    """Finds one passage, whatever is asked."""
+    """Finds one passage for every query."""
 
     fingerprint = "anything"
 

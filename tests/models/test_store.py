@@ -1,4 +1,4 @@
-"""What was computed once is kept: bytes by key, through damage and kills, made once for all who want it."""
+"""The store keeps values in spite of damage, and computes each value once for all threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_gives_back_what_was_put_and_the_first_writer_wins(store):
     assert store.get_many("lm", []) == {}
     store.delete_many("lm", ["a", "b"])
     assert store.count("lm") == 1
-    many = {str(number): b"%d" % number for number in range(1100)}  # more than one statement asks for
+    many = {str(number): b"%d" % number for number in range(1100)}  # more than one statement selects
     store.put_many("many", many)
     assert store.get_many("many", [*many]) == many
     store.delete_many("many", [*many])
@@ -74,7 +74,7 @@ def test_a_forked_process_leaves_its_parents_connections_and_copies_what_is_in_m
     assert (store.get("lm", "a"), in_memory.get("lm", "a")) == (b"1", b"1")
     assert store._engine is not before
     monkeypatch.undo()
-    store.close()  # another's, as this process looks to it
+    store.close()  # the parent's connections, from the view of a forked process
     before.dispose()
 
 
@@ -89,7 +89,7 @@ OTHERS = "(SELECT value FROM querywright_entries WHERE key = 'b')"
     ],
 )  # fmt: skip
 def test_one_damaged_value_is_missing_and_can_be_written_again(store, caplog, damage):
-    """Its bytes, its checksum or its key was changed, or it is another one's value."""
+    """A value's bytes, checksum, or key changed, or it is the value of another key."""
     store.put_many("lm", {"a": b"right", "b": b"whole"})
     with sqlite3.connect(store.path) as other:
         other.execute(f"UPDATE querywright_entries SET {damage} WHERE key = 'a'")

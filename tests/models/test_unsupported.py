@@ -1,4 +1,4 @@
-"""Servers that do not support a parameter, over a real connection, in the words of many servers."""
+"""Servers that do not support a parameter, with the error messages of many servers, over a real connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOOD = '{"answer": "tea"}'
 
 @pytest.fixture(autouse=True)
 def nothing_is_known():
-    """Another test's server may have had the same port."""
+    """Forget other servers, because a server of another test may have had the same port."""
     unsupported_by.cache_clear()
 
 
@@ -34,7 +34,7 @@ def extra(name, **fields):
 
 
 def refusing(name, body, status=400):
-    """A server that refuses a parameter, or one value of it."""
+    """Return a server that refuses a parameter, or one value of it."""
     name, _, value = name.partition("=")
 
     def step(sent):
@@ -150,7 +150,7 @@ def test_several_parameters_cost_one_call_each(remote, caplog):
         set(), set(),
     ]  # fmt: skip
     assert len(caplog.records) == 4
-    with pytest.raises(LMError, match="limit of 6 LM calls"):  # what was refused was sent, and counts
+    with pytest.raises(LMError, match="limit of 6 LM calls"):  # refused requests count too
         ask(lm, "c", seed=3)
 
 

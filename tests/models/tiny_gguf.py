@@ -1,4 +1,4 @@
-"""A small llama of transformers in a GGUF file, in full precision, and random adapters for it.
+"""Write a small llama model of transformers to a GGUF file, in full precision, and make random adapters for it.
 
 Tests read this file with ``runpy.run_path``.
 """
@@ -66,7 +66,7 @@ def _add_tokenizer(writer: Any, tokenizer: Any) -> None:
 
 
 def random_adapter(model: Any, scale: float, *, seed: int = 0, **config: Any) -> Any:
-    """The model with an adapter of random numbers for all weights of its layers."""
+    """Return the model with an adapter of random numbers for all weights of its layers."""
     import torch
     from peft import LoraConfig, get_peft_model
 

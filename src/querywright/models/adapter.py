@@ -23,8 +23,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from querywright.answer_text import find_choice
 from querywright.data.types import Passage
-from querywright.models.constrained_decoding import apostrophes
-from querywright.models.response_parsing import JSON_REQUEST, read_object, strip_thinking
+from querywright.models.response_parsing import JSON_REQUEST, apostrophes, read_object, strip_thinking
 from querywright.models.usage import Cost, UnreadableAnswer
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from typing import Any
 
 import json_repair
 
+from querywright.models.response_parsing import ended
+
 Schema = Mapping[str, Any]
 
 _MOST_NUMBERS = 11  # an integer with at most this many possible values is decided like a choice
@@ -127,18 +129,6 @@ class Form:
 
 def _text_rule(limit: int) -> str:
     return r'TEXT: /[^"\\\x00-\x1f]{1,' + str(limit) + "}/"
-
-
-def apostrophes(text: str) -> str:
-    """Return the text with apostrophes instead of quotation marks, which a grammar does not allow in a text."""
-    return text.replace('"', "'")
-
-
-def ended(text: str, limit: int) -> str:
-    """Return the text without the partial word at its end, if its limit cut it off."""
-    if len(text) >= limit and " " in text.strip():
-        text = text[: text.rstrip().rindex(" ")] if not text.endswith(" ") else text
-    return text.strip()
 
 
 def _limited(schema: Any, max_chars: int, max_items: int) -> Any:

@@ -98,7 +98,6 @@ class Embedder(Shared):
         self.prompts = _prompts_in(id) if prompts is None else prompts
         self.store = store
         self.n_embedded = 0
-        self.n_cached = 0
         self._load = load
         self._dimension = dimension
         self._model: Any = None
@@ -206,7 +205,6 @@ class Embedder(Shared):
 
     def _rows(self, texts: list[str], side: Side) -> dict[str, Vectors]:
         rows = self._read(texts, side)
-        self.n_cached += len(rows)
         if len(rows) == len(texts):
             return rows
         self._loaded()

@@ -220,6 +220,18 @@ def _breaks_off(text: str) -> bool:
     return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
 
 
+def apostrophes(text: str) -> str:
+    """Return the text with apostrophes instead of quotation marks, which a grammar does not allow in a text."""
+    return text.replace('"', "'")
+
+
+def ended(text: str, limit: int) -> str:
+    """Return the text without the partial word at its end, if its limit cut it off."""
+    if len(text) >= limit and " " in text.strip():
+        text = text[: text.rstrip().rindex(" ")] if not text.endswith(" ") else text
+    return text.strip()
+
+
 def worth_keeping(request: Request, response: Response) -> bool:
     """Return whether an answer can be read, so that the cache may keep it.
 

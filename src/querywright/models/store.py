@@ -260,11 +260,7 @@ class Store(Shared):
                 try:
                     with self._opened().begin() as connection:
                         return operation(connection)
-                except (
-                    SQLAlchemyError,
-                    sqlite3.Error,
-                    UnicodeDecodeError,
-                ) as error:  # the last is raised for damaged text
+                except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:  # the last: damaged text
                     cause = getattr(error, "orig", None) or error
                 if is_last or not self._set_aside(cause):
                     break
