@@ -245,7 +245,7 @@ def test_short_texts_are_not_filled_up_to_a_long_one_beside_them(monkeypatch):
 @pytest.mark.parametrize(
     ("file", "change", "why"),
     [
-        ("config.json", {"hidden_act": "relu"}, "it is a bert"),
+        ("config.json", {"hidden_act": "relu"}, "its architecture is bert"),
         ("tokenizer.json", None, "tokenizer.json"),
     ],
 )

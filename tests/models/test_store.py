@@ -117,7 +117,7 @@ def test_a_damaged_file_is_set_aside_and_costs_its_content(store, caplog, place,
         for key, value in values.items():
             assert store.get_or_compute("lm", key, lambda key=key: made.append(key) or values[key]) == value
     assert len(made) <= 100
-    assert "moved to store.sqlite.damaged-1, a fresh one is started" in caplog.text
+    assert "moved to store.sqlite.damaged-1, a new file replaces it" in caplog.text
     assert store.path.with_name("store.sqlite.damaged-1").exists()
 
 

@@ -110,7 +110,7 @@ class Budget(Shared):
         _, n_rows = self._execute(_RESERVE + within, **self.limits)
         if not n_rows:
             self.check()
-            raise LMBudgetError(f"the budget {self.name!r} was used up and raised at the same time; run again")
+            raise LMBudgetError(f"the budget {self.name!r} was used up, and then its limits were raised; run again")
 
     def settle(self, cost: Cost) -> None:
         """Enter the tokens and dollars of an attempt after it ends; ``reserve`` counted its call.

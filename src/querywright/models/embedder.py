@@ -322,7 +322,7 @@ def _by_id(identifier: str) -> Embedder:
     found = embedder_of(identifier)
     if found is None:
         raise ModelError(
-            f"the embedder {identifier!r} was in a folder that its id does not name; make it again from the folder"
+            f"the id of the embedder {identifier!r} does not contain its folder; use resolve_embedder(FOLDER)"
         )
     return found
 

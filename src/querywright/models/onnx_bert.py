@@ -52,12 +52,12 @@ class OnnxBert:
             name for name, value in pooling.items() if name.startswith("pooling_mode") and value
         ]  # fmt: skip
         if len(modes) != 1 or modes[0] not in _MODES or not pooling.get("include_prompt", True):
-            raise ValueError(f"it pools by {modes}")
+            raise ValueError(f"its pooling is {modes}")
         root = folder / steps[0]["path"]
         config, own, told = (_read(root / f"{name}.json") for name in _CONFIGS)
         kind = (config["model_type"], config["hidden_act"], config.get("position_embedding_type", "absolute"))
         if kind != ("bert", "gelu", "absolute"):
-            raise ValueError(f"it is a {' '.join(kind)}")
+            raise ValueError(f"its architecture is {' '.join(kind)}")
 
         words = (root / "tokenizer.json").read_text("utf-8")
         import onnxruntime

@@ -188,8 +188,8 @@ def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
         answers = [_Answer.model_validate_json(row) for row in rows[1:]]
     except OSError as error:
         raise InputError(
-            f"the recording {str(path)!r} cannot be read: {error.strerror or error}; querywright recording write "
-            "writes recordings"
+            f"the recording {str(path)!r} cannot be read: {error.strerror or error}; write it with "
+            "querywright recording write"
         ) from error
     except (EOFError, zlib.error, UnicodeDecodeError, ValidationError) as error:
         raise InputError(

@@ -333,7 +333,7 @@ class Store(Shared):
                 with suppress(FileNotFoundError):
                     _beside(self.path, ending).rename(_beside(aside, ending))
             _beside(self.path, "-shm").unlink(missing_ok=True)
-        _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
+        _logger.warning("%s is damaged (%s): moved to %s, a new file replaces it", self.path.name, error, aside.name)
         return True
 
     def _exclusive(self) -> AbstractContextManager[None]:
