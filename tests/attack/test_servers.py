@@ -125,7 +125,7 @@ def test_a_service_that_answers_nothing_is_down(attack, remote, step):
 
 def test_thinking_that_took_all_tokens_is_no_answer_and_is_not_asked_for_again(remote):
     lm, server = remote({"answer": "", "finish_reason": "length"})
-    with pytest.raises(LMError, match=r"went into thinking; allow more with --max-tokens N"):
+    with pytest.raises(LMError, match=r"all its tokens for thinking; allow more with --max-tokens N"):
         ask(lm)
     assert (server.count, engine_of(lm).ledger.total.output_tokens) == (1, 7)
 

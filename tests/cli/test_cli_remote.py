@@ -182,7 +182,7 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
 
 
 def test_a_timeout_is_that_of_an_attempt_of_every_lm_of_a_command(cli, collection, server, monkeypatch):
-    monkeypatch.setattr("querywright.models.retrying.sleep", lambda seconds: None)
+    monkeypatch.setattr("querywright.models.circuit_breaker.sleep", lambda seconds: None)
     server.delay = 1.0
     done = cli(
         "ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, "--timeout", "0.2", *server.lm,

@@ -23,7 +23,7 @@ _UNITS = {"calls": "LM calls", "tokens": "tokens", "dollars": "US dollars"}
 _logger = logging.getLogger(__name__)
 
 
-class Spent(NamedTuple):
+class Spending(NamedTuple):
     """Amounts that were spent from a budget.
 
     Args:
@@ -81,14 +81,14 @@ class Budget(Shared):
         self._store.execute(_BEGIN, name=name)
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> Spending:
         """Amounts spent so far, by all LMs that share the budget."""
         rows, _ = self._execute(_READ)
         if not rows:
             raise LMStoreError(
                 f"the amounts of the budget {self.name!r} are missing from {self._store!r}; run the command again"
             )
-        return Spent(*rows[0])
+        return Spending(*rows[0])
 
     def check(self) -> None:
         """Raise ``LMBudgetError`` if a limit is reached; nothing is counted."""
