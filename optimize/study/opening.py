@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import dspy
 
 from querywright.data import read_questions, split_questions
 from querywright.data.splits import Splits, left_over
-from querywright.data.types import Passage, Question
+from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.home import home as workspace_folder
 from querywright.models.budget import Budget
@@ -35,18 +34,15 @@ from querywright.retrieval.checks import Tell, tell_passages
 from querywright.retrieval.engines import LEXICAL, open_retriever, passages_in, passing_in
 from querywright.retrieval.filters import check_passes
 
-SAMPLE = 200
-
 _logger = logging.getLogger(__name__)
 
 
 class StudyData(NamedTuple):
-    """A study that was read and checked, with its data, some passages of its collection, and none of its models."""
+    """A study that was read and checked, with its data and none of its models."""
 
     spec: StudySpec
     splits: Splits
     space: Space
-    passages: Sequence[Passage]
 
 
 def checked_study(
@@ -67,9 +63,7 @@ def checked_study(
     held = passages_in(spec.collection, home)
     passed = check_passes(spec.where, partial(passing_in, spec.collection, home=home), held.values)
     tell_passages([question for part in splits for question in part], held.values(), spec.where, passed, tell)
-    ids = sorted(held)
-    chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
-    return StudyData(spec, splits, build_space(spec, reader, writers=spec.writer_names), [held[one] for one in chosen])
+    return StudyData(spec, splits, build_space(spec, reader, writers=spec.writer_names))
 
 
 def data_of(spec: StudySpec) -> tuple[Splits, str | None, list[Question]]:

@@ -31,11 +31,10 @@ def test_check_says_what_a_study_takes(ok, cli, study, server):
     file = study()
     told = ok("study", "check", file, width=160)
     assert "tiny: 4 trials; questions: train 4, dev 6, test 4" in told.out
-    assert "in all, at most" in told.out
-    assert "assumed: " in told.out
-    assert f"{file.name} is in order" in told.out
+    assert "at most 24 LM calls in trials and 48 on test" in told.out
+    assert f"{file.name} is valid" in told.out
     data = cli("study", "check", file, "--json").data
-    assert data["calls"] > 0
+    assert data["calls"]["calls_per_question"] == {"plain": 0, "multi_query": 1}
     assert data["questions"] == {"train": 4, "dev": 6, "test": 4}
     assert server.requests == []
 

@@ -96,38 +96,25 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
     Args:
         file: The study: a YAML file.
     """
-    from querywright.optimize.study.estimate import estimate
-    from querywright.optimize.study.opening import checked_study, open_writers
+    from querywright.optimize.study.estimate import most_calls
+    from querywright.optimize.study.opening import checked_study
 
-    checked = checked_study(file, output.home, tell=note)
-    spec = checked.spec
+    spec, splits, space = checked_study(file, output.home, tell=note)
     _note_unlearnt(spec)
-    asked = opt.LMOptions(
-        spec.lm, spec.api_base, spec.api_key_env, timeout=spec.timeout, max_unreadable=spec.max_unreadable,
-        max_tokens=spec.max_tokens,
-    )  # fmt: skip
-    workspace = asked.open(output.home)
-    writers = open_writers(spec, workspace.lm)
-    found = estimate(
-        spec, checked.space, checked.splits, workspace.lm, writers=[one for one in writers.values() if one is not None],
-        passages=checked.passages,
-    )  # fmt: skip
-    sizes = {name: len(part) for name, part in checked.splits._asdict().items()}
+    calls = most_calls(spec, space, splits)
+    sizes = {name: len(part) for name, part in splits._asdict().items()}
 
     def shown() -> None:
         questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
         show_table(
             f"{spec.name}: {spec.trials} trials; questions: {questions}",
-            [
-                {"stage": one["name"], "LM calls": f"{one['calls']:,}", "tokens": f"{one['tokens']:,}"}
-                | {"dollars": "unknown" if one["dollars"] is None else f"{one['dollars']:.2f}"}
-                for one in (*found["stages"], {**found, "name": "in all, at most"})
-            ],
-            notes=[f"assumed: {one}" for one in found["assumptions"]],
+            [{"technique": name, "LM calls per question": str(n)} for name, n in calls["calls_per_question"].items()],
+            notes=["without the reader; optimizers, judges, and retries make further calls; cached answers make none"],
         )
-        say(f"{file.name} is in order")
+        say(f"at most {calls['trials']:,} LM calls in trials and {calls['test']:,} on test")
+        say(f"{file.name} is valid")
 
-    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, **found}, shown)
+    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, "calls": calls}, shown)
 
 
 @study_app.command(name="run")
