@@ -15,7 +15,6 @@ from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.objectives import Objective
-from querywright.optimize.search.spec import PLAIN
 from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
 
 FEWEST = 6
@@ -169,19 +168,6 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
             left_out.append(values[chosen, outside].mean())
     counts = {"arms": len(tables), "n": len(shared)}
     return {"dev": float(values.mean(axis=1).max()), "corrected": float(np.mean(left_out)), **counts}
-
-
-def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) -> list[str]:
-    """Return the techniques of the late trials, best first, without the baseline, which has no prompts to tune.
-
-    Where no trial of the first phase was complete those that ended early are looked at.
-    """
-    tried = [one for one in trials if one.dev.rows and one.arm.technique != PLAIN]
-    left, found = ended(tried, "complete") or tried, list[str]()
-    while left and len(found) < number:
-        found.append(best_of(left, objective).arm.technique)
-        left = [one for one in left if one.arm.technique not in found]
-    return found
 
 
 def worse_than(met: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]) -> TrialRecord | None:

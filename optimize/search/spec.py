@@ -127,8 +127,6 @@ class PromptSpec(StrictModel):
         arguments: Passed to the optimizer.
         instructions: Instructions by the predictor's name (``technique.write_queries``), set before the optimizer.
         part: Predictors that are tuned: the technique's, the reader's, or both.
-        late: Whether only arms that survive the first phase are given it. None: as the optimizer says, the
-            expensive ones being late.
         metric: What runs are scored by while it is made. Default the first objective.
         last: Whether it is left out of the trials, and tried at their end on the program that dev chose: it is kept
             where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
@@ -138,14 +136,8 @@ class PromptSpec(StrictModel):
     arguments: dict[str, Json] = Field(default_factory=dict)
     instructions: dict[str, Annotated[str, Field(pattern=r"\S")]] = Field(default_factory=dict)
     part: Literal["technique", "reader", "all"] = "technique"
-    late: bool | None = None
     metric: Annotated[str, checked(metric_named)] | None = None
     last: bool = False
-
-    @property
-    def is_late(self) -> bool:
-        """Whether only late trials have it."""
-        return OPTIMIZERS[self.optimizer].late if self.late is None and self.optimizer else bool(self.late)
 
     @property
     def parts(self) -> set[str]:
@@ -174,8 +166,6 @@ class PromptSpec(StrictModel):
         # What is tried on the reader of every arm has to suit the reader of every arm.
         if self.part != "reader":
             yield "last tunes the reader alone; say part: reader"
-        if self.late:
-            yield "last is tried after the late trials as well; leave late out"
         if self.optimizer in {"knn_few_shot", "ensemble"}:
             yield f"last: {self.optimizer} makes a program of another shape; take another optimizer"
         for name in self.instructions:
@@ -267,12 +257,9 @@ class SearchSpec(StrictModel):
             is run twice, each time with a seed of its own.
         fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
             it is not given; with ``fixed: {}`` there is none, and techniques may search it.
-        trials: Trials in all, the late ones included.
-        each_prompt: Whether each prompt that is not late is tried once with the technique's default knobs, before
-            the sampler proposes. Default False.
-        late_trials: How many of them are late: techniques that survived, with the expensive prompts as well.
-            Default a quarter, where there are late prompts.
-        survivors: Techniques that go on to the late trials. Default 2.
+        trials: Trials in all.
+        each_prompt: Whether each prompt is tried once with the technique's default knobs, before the sampler
+            proposes. Default False.
         seed: Of the split, the prompts and the search.
         sampler: What proposes trials.
         pruner: ``paired`` stops a trial that paired tests show to be worse; ``none`` runs all to the end.
@@ -291,8 +278,6 @@ class SearchSpec(StrictModel):
     fixed: dict[str, Json] = {"max_passages": BUDGET}
     trials: int = Field(default=50, ge=1)
     each_prompt: bool = False
-    late_trials: int | None = Field(default=None, ge=0)
-    survivors: int = Field(default=2, ge=1)
     seed: int = 0
     sampler: SamplerSpec = Field(default_factory=SamplerSpec)
     pruner: Literal["paired", "none"] = "paired"

@@ -82,7 +82,6 @@ class TrialRecord:
         number: From 0.
         state: ``running``, ``complete``, ``pruned`` or ``failed``.
         arm: What was tried.
-        late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
         dev: Results on dev, question by question (of a pruned trial: the first ones); empty while it runs, and where
             too many questions failed. Its rows have scores, label, passages, fallbacks, cost, seconds, failure and
@@ -102,7 +101,6 @@ class TrialRecord:
     number: int
     state: TrialState
     arm: ArmConfig
-    late: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     dev: Evaluation = field(default_factory=lambda: Evaluation("", (), 0.0))
     spent: Cost = field(default_factory=Cost)
@@ -134,10 +132,7 @@ class TrialRecord:
             ],
             "seconds": self.dev.seconds,
             **{name: getattr(self, name).to_json() for name in _COSTS},
-            **{
-                name: getattr(self, name)
-                for name in ("state", "late", "same_as", "began", "ended", "worker", "message")
-            },
+            **{name: getattr(self, name) for name in ("state", "same_as", "began", "ended", "worker", "message")},
         }
         return json.dumps(told, ensure_ascii=False)
 

@@ -17,7 +17,7 @@ from querywright.optimize.live import live_arm, stands
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, optuna_study
-from querywright.optimize.search.selection import surviving, worse_than
+from querywright.optimize.search.selection import worse_than
 from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, minutes_busy, standing
 
 BLOCKS = 5
@@ -141,14 +141,9 @@ class Worker:
 
         search, number, finished = self.search, trial.number, self.finished()
         began, before, judged = time.time(), search.total, search.judged
-        late = search.space.is_late(number)
-        survivors: list[str] = []
-        if late:
-            early = [one for one in finished if not one.late]
-            survivors = surviving(early, search.objectives[0], search.spec.survivors) or list(search.space.chosen)
-        arm = search.space.suggest(trial, number, survivors)
+        arm = search.space.suggest(trial, number)
         trial.set_user_attr(ARM, arm.to_json())
-        record = TrialRecord(number, "running", arm, late=late, began=began, worker=self.name)
+        record = TrialRecord(number, "running", arm, began=began, worker=self.name)
         same = next((one for one in finished if one.arm == arm), None)
         if same is not None:
             first = same.number if same.same_as is None else same.same_as
@@ -191,7 +186,6 @@ class Worker:
         """A trial and its lock, of a worker that died or a new one; None while others are at work at all there are."""
         import optuna
 
-        space, most = self.search.space, self.search.spec.trials
         with self.locks.hold("ask"):
             self.check()
             trials = self.study.get_trials(deepcopy=False)
@@ -202,10 +196,8 @@ class Worker:
                     if not self.study._storage.get_trial(one._trial_id).state.is_finished():
                         return optuna.trial.Trial(self.study, one._trial_id), lock
                     lock.close()  # its worker ended it since
-            number = len(trials)
-            unfinished = any(not one.state.is_finished() for one in trials if not space.is_late(one.number))
-            if number >= most or (space.is_late(number) and unfinished):
-                return None  # who survives is known when the first phase has ended
+            if len(trials) >= self.search.spec.trials:
+                return None
             trial = self.study.ask()
             lock = self.locks.take(f"trial-{trial.number}")
             assert lock is not None

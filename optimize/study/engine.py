@@ -22,7 +22,6 @@ from querywright.models.usage import Cost
 from querywright.optimize.artifacts.writers import ref_of
 from querywright.optimize.live import stands
 from querywright.optimize.search.core import Search, optuna_study
-from querywright.optimize.search.space import late_trials_of
 from querywright.optimize.search.trials import minutes_busy, standing
 from querywright.optimize.search.worker import Worker
 from querywright.optimize.study.finish import finish
@@ -233,7 +232,7 @@ def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
 
 
 def _check_trials(store: StudyStorage, mine: int) -> None:
-    """End this run if another gave the study more trials: the late trials and the test depend on their number."""
+    """End this run if another gave the study more trials: the test depends on their number."""
     trials = store.attribute(SPEC)["trials"]
     if trials != mine:
         raise QuerywrightError(
@@ -299,7 +298,7 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
     """Note what a storage's study is about, or see that it is this one."""
-    study = optuna_study(spec, store.trials)
+    optuna_study(spec, store.trials)
     with store.hold("ask"):
         known = store.attribute(SPEC)
         if known is None:
@@ -307,12 +306,9 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
         else:
             before = read_spec(known)
             _same_study(before, spec, "the storage")
-            late = late_trials_of(before)
-            begun = late and len(study.get_trials(deepcopy=False)) > before.trials - late
-            if before.trials != spec.trials and (begun or store.attribute(TEST) is not None):
+            if before.trials != spec.trials and store.attribute(TEST) is not None:
                 raise InputError(
-                    "the late trials of this study, or its test, which is met once, have begun with "
-                    f"{before.trials} trials; for more {AGAIN}"
+                    f"the test of this study ran with {before.trials} trials, and runs once; for more {AGAIN}"
                 )
         store.set_attribute(SPEC, {**spec.to_json(), "storage": "journal"})
 

@@ -11,13 +11,13 @@ from querywright.optimize.study.status import Snapshot
 from querywright.optimize.tables import write_table
 
 _COST = ("calls", "saved", "retries", "failures", "repairs", "input_tokens", "output_tokens", "dollars")
-_FACTS = ("late", "same_as", "worker", "began", "ended", "message")
+_FACTS = ("same_as", "worker", "began", "ended", "message")
 
 
 def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> int:
     """Write a row a trial, whole or not at all.
 
-    A trial has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``late``, ``same_as``,
+    A trial has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``same_as``,
     ``worker``, ``began`` and ``ended`` (Unix time), ``message``; ``value.NAME``, ``low.NAME`` and ``high.NAME`` of each
     objective; the number of ``questions`` that it met; ``spent.NAME`` in calls, tokens and dollars, and
     ``prompt_spent.calls``; ``knob.NAME`` and ``param.NAME``, empty where it has none.

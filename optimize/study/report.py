@@ -147,7 +147,7 @@ def _trial_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
     return {
         "trial": str(one.number),
         "arm": arm_name(one.arm),
-        "state": f"{one.state}{', late' if one.late else ''}",
+        "state": one.state,
         **{name: f"{one.values[name]:.4g}" if name in one.values else "-" for name in objectives},
         "questions": str(len(one.dev.rows) or "-"),
         "LM calls": f"{one.spent.calls} ({one.spent.saved} cached)",

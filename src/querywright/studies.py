@@ -228,7 +228,7 @@ def study(
         out: The study's folder: the same call resumes it, or returns its results. Default: a temporary folder.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with each warning. Default: ``warnings.warn``.
-        changes: Further keys of a study's file, such as ``sampler``, ``pruner``, ``late_trials`` and ``threads``.
+        changes: Further keys of a study's file, such as ``sampler``, ``pruner`` and ``threads``.
 
     Returns:
         ``trials``, ``best``, ``front``, ``recommended``, ``verdict``, ``sentence``, ``report(path)``, ``save(path)``

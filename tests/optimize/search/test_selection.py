@@ -17,7 +17,6 @@ from querywright.optimize.search.selection import (
     best_of,
     choose,
     paired,
-    surviving,
     winners_curse,
     worse_than,
 )
@@ -80,24 +79,6 @@ def test_the_winner_beats_the_baseline():
     assert (alone.plain, alone.best, alone.winner) == (bare, None, bare)
     with pytest.raises(QuerywrightError, match="the baseline has no result"):
         choose([best], USEFUL, 6)
-
-
-def test_survivors_are_the_best_techniques_without_the_baseline():
-    trials = [
-        plain([1] * 4),
-        tried(1, [1, 0, 0, 0], technique="hyde"),
-        tried(2, [1, 1, 1, 0], technique="hcqr"),
-        tried(3, [1, 1, 0, 0], technique="hcqr"),
-        tried(4, [1, 1, 0, 0], technique="rrr"),
-        tried(5, [1, 1, 1, 1], technique="ircot", state="failed"),
-    ]
-    assert surviving(trials, USEFUL[0], 2) == ["hcqr", "rrr"]
-    assert surviving(trials, USEFUL[0], 9) == ["hcqr", "rrr", "hyde"]
-    early = [
-        tried(1, [0] * 2, technique="hyde", state="pruned"),
-        tried(2, [1, 0, 0], technique="rrr", state="pruned"),
-    ]
-    assert surviving(early, USEFUL[0], 2) == ["rrr", "hyde"]  # each met as many questions as it took to stop it
 
 
 def test_a_trial_that_loses_every_question_is_stopped_and_one_that_wins_or_ties_is_not():

@@ -171,7 +171,6 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
         (of(sampler={"name": "tpe", "arguments": {"seed": 3}}), "keyword argument 'seed'"),
         (of(sampler={"name": "nsga2", "arguments": {"population_size": 1}}), "refuses its arguments"),
         (of(trials=1), "trials: must be 2 or more"),
-        (of(trials=5, late_trials=5), "late_trials: must be fewer"),
         (
             of(each_prompt=True, trials=2, prompts={"few": {"optimizer": "bootstrap_few_shot"}}),
             "3 techniques and prompts",
@@ -201,7 +200,6 @@ def test_a_password_is_never_repeated(address):
     ("prompt", "part"),
     [
         ({}, "names neither an optimizer nor instructions"),
-        ({"optimizer": "cheap", "part": "reader", "last": True, "late": True}, "leave late out"),
         ({"optimizer": "cheap", "last": True}, "say part: reader"),
         ({"optimizer": "cheap", "metric": "speed"}, "unknown metric 'speed'"),
         ({"optimizer": "ensemble", "part": "reader", "last": True}, "another shape"),
@@ -240,7 +238,6 @@ def test_only_what_changes_results_is_a_difference():
         "seed: 0 became 1",
         "trials: 10 became 8; they can only grow",
     ]
-    assert spec_differences(old, old.model_copy(update={"late_trials": 3})) == ["late_trials: null became 3"]
     turned = read_spec(of({"hyde": {}, "hcqr": {}})), read_spec(of({"hcqr": {}, "hyde": {}}))
     assert spec_differences(*turned) == ["techniques: the order plain, hyde, hcqr became plain, hcqr, hyde"]
 
