@@ -27,8 +27,8 @@ from querywright.optimize.search.worker import Worker
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.opening import open_search
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
+from querywright.optimize.study.results import Snapshot, Spent
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import Snapshot, Spent
 from querywright.optimize.study.storage import (
     JOURNAL_NAME,
     LOCKS_NAME,

@@ -32,13 +32,11 @@ from querywright.optimize.search.core import Search
 from querywright.optimize.search.spec import SearchSpec
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, front
 from querywright.optimize.study.engine import run_study
-from querywright.optimize.study.export import trial_rows
 from querywright.optimize.study.finish import RECOMMENDED
 from querywright.optimize.study.opening import further_questions
 from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.report import write_report
+from querywright.optimize.study.results import Snapshot, trial_rows, write_report
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import Snapshot, on_test
 from querywright.optimize.study.storage import open_storage
 from querywright.programs import Technique, register_technique, technique_class
 from querywright.progress import shown
@@ -102,7 +100,7 @@ class Study:
     @property
     def compared(self) -> Comparison:
         """The results on test, compared with the baseline."""
-        found = on_test(self.snapshot.outcome)
+        found = self.snapshot.compared
         assert found is not None
         return found
 

@@ -73,7 +73,7 @@ def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     assert n["baseline"] == 6
     assert outcome["data"]["reader_check"]["n"] == 3
     assert len(outcome["questions"]) == 8 + 6 + 3
-    assert "Evaluated once" in (out / "report.html").read_text()
+    assert "evaluated once" in (out / "report.html").read_text()
 
 
 @pytest.mark.slow

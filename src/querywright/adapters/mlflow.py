@@ -25,9 +25,7 @@ from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import CompileResult
 from querywright.optimize.search.trials import ended
-from querywright.optimize.study.export import export
-from querywright.optimize.study.report import write_report
-from querywright.optimize.study.status import Snapshot, on_test
+from querywright.optimize.study.results import Snapshot, export, write_report
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 try:
@@ -140,7 +138,7 @@ def _parts(found: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _T
             about = {"state": one.state, **arm, **arm.pop("knobs")}
             values = {f"objective/{_fit(name)}": value for name, value in one.values.items()}
             tried.append((one.name, about, {**_metrics(one.dev, of="dev/"), **values}))
-        return given, [outcome["sentence"]], on_test(found.outcome), tried
+        return given, [outcome["sentence"]], found.compared, tried
     raise InputError(f"what evaluate, compare or compile gave can be logged, or a study's Snapshot, not {found!r:.80}")
 
 

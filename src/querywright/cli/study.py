@@ -20,8 +20,8 @@ from querywright.cli.tracking import tracking
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
+    from querywright.optimize.study.results import Snapshot
     from querywright.optimize.study.spec import StudySpec
-    from querywright.optimize.study.status import Snapshot
 
 REPORT = "report.html"
 DETAILS = (
@@ -165,7 +165,7 @@ def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions()
 
     Example: querywright study status studies/mine
     """
-    from querywright.optimize.study.status import status
+    from querywright.optimize.study.results import status
 
     found = _snapshot(folder, where.storage)
     emit(as_json, status(found), lambda: show_status(found))
@@ -182,7 +182,7 @@ def report_command(
     Args:
         save_to: Default: report.html in FOLDER.
     """
-    from querywright.optimize.study.report import write_report
+    from querywright.optimize.study.results import write_report
 
     found = _snapshot(folder, where.storage)
     target = save_to or folder / REPORT
@@ -208,7 +208,7 @@ def export_command(
         save_to: A file that ends in .parquet, .csv or .jsonl.
         questions: A row a trial and question, in place of a row a trial.
     """
-    from querywright.optimize.study.export import export
+    from querywright.optimize.study.results import export
     from querywright.optimize.tables import check_table
 
     check_table(save_to)
@@ -248,7 +248,7 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
 
 def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
     """Run a study to its end, write its report, and show the results."""
-    from querywright.optimize.study.report import write_report
+    from querywright.optimize.study.results import write_report
 
     logged = tracking(output.log)
     command = opt.typed("study", "run", str(file), out=str(folder), workers=run.workers)
@@ -275,7 +275,7 @@ def _note_unlearnt(spec: StudySpec) -> None:
 def _best(snapshot: Snapshot) -> str:
     """The best trial so far, with its interval."""
     from querywright.optimize.search.trials import arm_name, best, interval
-    from querywright.optimize.study.status import shown
+    from querywright.optimize.study.results import shown
 
     aim = snapshot.spec.aims[0]
     found = best(snapshot.trials, aim)
@@ -286,7 +286,7 @@ def _best(snapshot: Snapshot) -> str:
 
 def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
     """A study and its outcome, without single questions, as a JSON object."""
-    from querywright.optimize.study.status import status
+    from querywright.optimize.study.results import status
 
     outcome = snapshot.outcome or {}
     test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
@@ -297,21 +297,21 @@ def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
 def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool = False) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
     from querywright.optimize.search.trials import ranked
-    from querywright.optimize.study.status import best_rows, comparisons_of, evaluations
+    from querywright.optimize.study.results import trial_table
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
     objectives, outcome = snapshot.spec.aims, snapshot.outcome or {}
 
     def shown() -> None:
-        rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
+        rows = trial_table(ranked(snapshot.trials, objectives[0]), objectives)
         if rows:
             show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
-        met = evaluations(outcome)
+        met = snapshot.evaluations
         if met:
             judged = [one["standing"] for one in outcome.get("judges", ())]
             notes = ["evaluated once; per cent with 95 % interval", *judged]
             show_scores(f"test, {len(met[0].rows)} questions", met, verbose=verbose, notes=notes)
-            show_verdicts(comparisons_of(outcome), verbose=verbose, sentence=False)
+            show_verdicts(snapshot.comparisons, verbose=verbose, sentence=False)
         for line in _verdicts(outcome):
             say(line)
         say(_cost(snapshot))
@@ -338,7 +338,7 @@ def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
 
 def show_status(snapshot: Snapshot) -> None:
     """Print how far a study is."""
-    from querywright.optimize.study.status import best_rows, status, technique_rows
+    from querywright.optimize.study.results import status, technique_table, trial_table
 
     found, objectives = status(snapshot), snapshot.spec.aims
     trials = found["trials"]
@@ -347,11 +347,11 @@ def show_status(snapshot: Snapshot) -> None:
     show_table(
         f"{found['name']}: {word}; {ended} of {trials['planned']} trials ended ({trials['pruned']} pruned, "
         f"{trials['failed']} failed), {trials['running']} under way",
-        technique_rows(snapshot, objectives[0]),
+        technique_table(snapshot, objectives[0]),
     )
     front = found["front"]
     if front:
-        rows = best_rows([one for one in snapshot.trials if one.number in front], objectives, len(front))
+        rows = trial_table([one for one in snapshot.trials if one.number in front], objectives, len(front))
         show_table(f"front of {', '.join(found['objectives'])}", rows)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())

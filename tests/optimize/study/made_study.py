@@ -10,8 +10,8 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.search.trials import ArmConfig, TrialRecord
 from querywright.optimize.significance import family
+from querywright.optimize.study.results import Snapshot, Spent
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import Snapshot, Spent
 
 EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> {{x}} %{y} $z$'
 BEGAN = 1_800_000_000.0
