@@ -31,6 +31,7 @@ from querywright.optimize.search.spec import (
 )
 from querywright.programs import technique_class
 from querywright.programs.hyperparameters import Knob
+from querywright.retrieval.engines import ENGINES
 
 _LONGEST = 120
 """Characters of a value that a message shows."""
@@ -141,7 +142,12 @@ def _of_fixed(spec: SearchSpec, declared: Mapping[str, Mapping[str, Knob]]) -> I
 
 def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> Iterator[str]:
     asked, technique, engines = spec.techniques[name], technique_class(name), engines_of(spec, name)
-    for engine in asked.engines or ():
+    for place, engine in enumerate(asked.engines or ()):
+        if engine not in ENGINES:
+            if engine not in spec.retrievers:
+                known = [*spec.retrievers, *ENGINES]
+                yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, known)}"
+            continue
         if technique.ENGINE is not None and engine != technique.ENGINE:
             rule = f"{technique.ENGINE}, the only one that {name} searches with"
         elif technique.ENGINE is None and technique.NEEDS_VECTORS and engine != "dense":
@@ -165,7 +171,7 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
-    lexical = [engine for engine in engines if engine not in {"dense", "questions"}]
+    lexical = [engine for engine in engines if engine in ENGINES and engine not in {"dense", "questions"}]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
             f"techniques.{name}.knobs.gate: looks at cosine similarities, which {', '.join(lexical)} does not give; "

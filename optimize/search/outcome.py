@@ -270,6 +270,6 @@ def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:
         return {}
     asked = [*search.splits.test, *search.reader_check]
     budget = {"max_passages": plain.knobs["max_passages"]}
-    oracle = oracle_evidence(search.retriever("dense"), asked, make_reader(plain.reader), budget)
+    oracle = oracle_evidence(search.retriever(plain.engine), asked, make_reader(plain.reader), budget)
     found = {CLOSED_BOOK: closed_book(make_reader(plain.reader))}
     return found if oracle is None else {**found, ORACLE: oracle}

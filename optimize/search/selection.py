@@ -60,8 +60,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     for one in ended(trials, "complete"):
         arms.setdefault(one.arm.key, one)
     distinct = list(arms.values())
-    # With other knobs, where a study searches them, plain retrieval is an arm to choose like any other.
-    plain = next((one for one in distinct if one.arm.is_plain), None)
+    plain = next((one for one in distinct if one.number == 0), None)  # plain retrieval with other knobs is an arm
     if plain is None:
         raise QuerywrightError(
             "the baseline has no result, so nothing can be chosen; `querywright study status` shows trial 0"

@@ -100,8 +100,7 @@ class TechniqueSpace:
     @property
     def engine(self) -> str:
         """Its default engine."""
-        own = technique_class(self.name).ENGINE or "dense"
-        return own if own in self.engines else self.engines[0]
+        return "dense" if "dense" in self.engines else self.engines[0]
 
     @property
     def has_one_arm(self) -> bool:
@@ -237,9 +236,12 @@ def build_space(
 
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
-    """The engines of a technique; the baseline always has dense."""
-    named = spec.techniques[name].engines or [technique_class(name).ENGINE or "dense"]
-    return tuple(dict.fromkeys(["dense", *named] if name == PLAIN else named))
+    """Return the engines, or named retrievers, of a technique; the first retriever is always among the baseline's."""
+    own, first = technique_class(name).ENGINE, next(iter(spec.retrievers), "dense")
+    named = spec.techniques[name].engines
+    if name == PLAIN:
+        return tuple(dict.fromkeys([first, *(named or ())]))
+    return tuple(named or ([own] if own else spec.retrievers or [first]))
 
 
 def knobs_of(name: str) -> dict[str, Knob]:

@@ -25,7 +25,6 @@ from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import PLAIN as PLAIN
 from querywright.optimize.results import UNTUNED as UNTUNED
 from querywright.programs import READERS, TECHNIQUES, technique_class
-from querywright.retrieval.engines import ENGINES
 
 BUDGET = 5
 """Passages that every arm may show its reader, unless the search says otherwise."""
@@ -173,15 +172,15 @@ class PromptSpec(StrictModel):
                 yield f"instructions.{name} is no predictor of the reader, and the prompt is for last"
 
 
-_Engine = Annotated[str, one_of("engine", ENGINES)]
-_Engines = Annotated[list[_Engine], Field(min_length=1), AfterValidator(once)]
+_Engines = Annotated[list[str], Field(min_length=1), AfterValidator(once)]
 
 
 class TechniqueSpec(StrictModel):
     """What of a technique is searched.
 
     Args:
-        engines: Engines of the collection to choose from. Default the technique's own, else dense.
+        engines: Engines of the collection, or names out of the study's ``retrievers``, to choose from. Default the
+            technique's own engine, else all ``retrievers``, else dense.
         knobs: By name. A knob that is not named is searched over its own range, as ``compile`` does, unless
             ``search`` is ``named``.
         search: ``all``: every knob that its declaration lets a study search; ``named``: only those in ``knobs``.
@@ -242,7 +241,8 @@ def _prompt_name(name: str) -> None:
         raise InputError(f"the name must not be {UNTUNED!r}, which means a technique's own prompts; use another name")
 
 
-_PromptName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"), checked(_prompt_name)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+_PromptName = Annotated[_Name, checked(_prompt_name)]
 
 
 class SearchSpec(StrictModel):
@@ -253,6 +253,8 @@ class SearchSpec(StrictModel):
         reader: A reader's name, ``auto`` or ``none``.
         objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
         techniques: By name; the baseline ``plain`` is always among them.
+        retrievers: Collections to choose from, by name, such as those of several passage lengths or embedders. The
+            baseline searches the first. Default: the study's collection alone.
         prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``. An optimizer under two names
             is run twice, each time with a seed of its own.
         fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
@@ -274,6 +276,7 @@ class SearchSpec(StrictModel):
     reader: Annotated[str, one_of("reader", ("auto", *READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
     techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
+    retrievers: dict[_Name, str] = Field(default_factory=dict)
     prompts: dict[_PromptName, PromptSpec] = Field(default_factory=dict)
     fixed: dict[str, Json] = {"max_passages": BUDGET}
     trials: int = Field(default=50, ge=1)

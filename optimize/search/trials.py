@@ -14,7 +14,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.live import live_arm
 from querywright.optimize.objectives import Objective
-from querywright.optimize.search.spec import PLAIN, UNTUNED
+from querywright.optimize.search.spec import UNTUNED
 from querywright.programs import TECHNIQUES
 from querywright.programs.hyperparameters import Value
 from querywright.progress import LiveArm
@@ -55,11 +55,6 @@ class ArmConfig:
     def key(self) -> str:
         """A hash; equal for equal arms."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the question is searched as it was asked, in the collection's own passages."""
-        return self.technique == PLAIN and self.engine == "dense" and self.prompt == UNTUNED
 
     def to_json(self) -> dict[str, Any]:
         """The arm as a JSON object."""

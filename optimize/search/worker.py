@@ -18,6 +18,7 @@ from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, optuna_study
 from querywright.optimize.search.selection import worse_than
+from querywright.optimize.search.spec import PLAIN
 from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, minutes_busy, standing
 
 BLOCKS = 5
@@ -171,7 +172,7 @@ class Worker:
 
     def _is_baseline(self, arm: ArmConfig) -> bool:
         """Return whether this arm is the baseline."""
-        return arm.is_plain and arm.knobs == self.search.space.untuned(arm.technique).knobs
+        return arm == self.search.space.untuned(PLAIN)
 
     def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
         """End this run when its time is over; a trial that has begun goes on when the study is resumed."""

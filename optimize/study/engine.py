@@ -25,7 +25,6 @@ from querywright.optimize.search.core import Search, optuna_study
 from querywright.optimize.search.trials import minutes_busy, standing
 from querywright.optimize.search.worker import Worker
 from querywright.optimize.study.finish import finish
-from querywright.optimize.study.opening import open_search
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.results import Snapshot, Spent
 from querywright.optimize.study.spec import StudySpec
@@ -67,88 +66,87 @@ _logger = logging.getLogger(__name__)
 def run_study(
     spec: StudySpec,
     folder: Path,
+    open_search: Callable[[str | None, str], Search],
     *,
+    reopen: bool = False,
     workers: int = 1,
     home: Path | None = None,
     storage: str | None = None,
     command: str = "",
-    opened: Search | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], object] = _logger.warning,
 ) -> Snapshot:
-    """Run a study to its end, or go on with it.
+    """Run or resume a study.
 
-    Trials are in Optuna's storage, answers and the budget in the store, so the same call after an interruption, a kill
-    or a stop goes on from there. The same call once more while it runs is one more worker, on another machine too
-    where both are given the same PostgreSQL storage.
+    Trials are in Optuna's storage, answers and the budget in the store, so the same call resumes a study that was
+    interrupted or killed. The same call while the study runs is one more worker, also on another host if both have the
+    same PostgreSQL storage.
 
     Args:
-        spec: What is asked for, checked.
-        folder: Where it is kept; made when missing.
-        workers: Processes, 1 or more. Default 1: this one. The others are the command line's ``study resume``.
-        home: The working folder.
-        storage: Instead of the one in ``spec``, which is where a password has no place.
-        command: What makes the study again, for the report.
-        opened: The search, open, for a study that was given objects. Default: it is opened by the names in ``spec``.
-        progress: Called after each question, and every second or so while others are at work.
-        tell: Called with what makes a result mean nothing. Default: a warning of the log.
+        spec: The checked study.
+        folder: The study's folder, which is made if it is missing.
+        open_search: Opens the search, given the address of the PostgreSQL database that stores the answers (None: the
+            workspace) and the name of the budget.
+        reopen: Whether to open the search of a finished study too, to compare its data. Default False.
+        workers: Number of processes, 1 or more; the others run ``study resume``. Default 1.
+        home: The workspace.
+        storage: The address of the storage, in place of the one in ``spec``, which has no password.
+        command: The command or call that makes the study again, for the report.
+        progress: Called after each question, and about once a second while others work.
+        tell: Called with each warning. Default: a warning of the log.
 
     Raises:
-        InputError: The folder or the storage holds another study, or something that was named cannot be used.
+        InputError: The folder or the storage holds another study, or something that is named cannot be used.
         OutageError: The LM is out of reach; nothing is lost.
         BudgetError: The budget is spent; nothing is lost.
-        QuerywrightError: Most trials fail.
+        QuerywrightError: Most trials failed.
     """
     if workers < 1:
         raise InputError(f"workers must be 1 or more, but got {workers}")
     where = storage_of(spec, storage)
     kind = storage_kind(where)
     kept = spec
-    if kind != storage_kind(spec.storage):  # the folder keeps no address but the one in the study's own file
+    if kind != storage_kind(spec.storage):  # the folder stores no address but the one in the study's own file
         kept = spec.model_copy(update={"storage": ELSEWHERE if kind == "postgresql" else where})
     _check_folder(kept, folder)
     with open_storage(where, folder, spec.name) as store:
         _settle_spec(store, spec)
-        write_spec(kept, folder / SPEC_FILE)  # last, so that what is refused changes nothing
-        if opened is not None:
-            _settle_data(store, opened)  # objects have no names that a file could compare
-        if store.attribute(OUTCOME) is None:
-            with _workers_beside(workers - 1, folder, where, home):
-                url = where if kind == "postgresql" else None
-                search = opened or open_search(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
+        write_spec(kept, folder / SPEC_FILE)  # last, so that a study that is refused changes nothing
+        finished = store.attribute(OUTCOME) is not None
+        if reopen or not finished:
+            with _workers_beside(0 if finished else workers - 1, folder, where, home):
+                search = open_search(where if kind == "postgresql" else None, f"study {store.attribute(BUDGET)}")
                 search.progress, search.tell = progress, tell
                 _settle_data(store, search)
-                check = partial(_check_trials, store, spec.trials)
-                worker = Worker(search, optuna_study(spec, store.trials), store, secrets.token_hex(2), check)
-                worker.looked = looked = _looker(worker, store, spec)
-                try:
-                    worker.work()
-                    _conclude(worker, store, folder, command)
-                finally:
-                    looked(force=True)
+                if not finished:
+                    _work(store, search, folder, command)
         return _snapshot_of(spec, store)
 
 
-def resume_study(
-    folder: Path, *, changes: Mapping[str, Any] | None = None, storage: str | None = None, **options: Any
-) -> Snapshot:
-    """Go on with a study that was interrupted, killed or stopped.
+def _work(store: StudyStorage, search: Search, folder: Path, command: str) -> None:
+    """Run trials until all have ended, then evaluate on test."""
+    spec = search.spec
+    check = partial(_check_trials, store, spec.trials)
+    worker = Worker(search, optuna_study(spec, store.trials), store, secrets.token_hex(2), check)
+    worker.looked = looked = _looker(worker, store)
+    try:
+        worker.work()
+        _conclude(worker, store, folder, command)
+    finally:
+        looked(force=True)
 
-    Args:
-        folder: The study's.
-        changes: New values of ``trials``, ``budget``, ``threads``, ``deadline`` or ``max_failures``.
-        storage: As of ``run_study``,
-        options: and so are ``workers``, ``home``, ``command``, ``progress`` and ``tell``.
+
+def changed_spec(folder: Path, changes: Mapping[str, Any]) -> StudySpec:
+    """Return the study in a folder with new values of ``trials``, ``budget``, ``threads`` or ``max_failures``.
 
     Raises:
-        InputError: The folder holds no study, or what ``run_study`` raises.
+        InputError: The folder holds no study, or a value is not allowed.
     """
     spec = spec_in(folder)
-    if changes:
-        data = spec.to_json()
-        budget = {**data["budget"], **changes.get("budget", {})}
-        spec = read_spec({**data, **changes, "budget": budget})
-    return run_study(spec, folder, storage=storage, **options)
+    if not changes:
+        return spec
+    data = spec.to_json()
+    return read_spec({**data, **changes, "budget": {**data["budget"], **changes.get("budget", {})}})
 
 
 @plain_failures()
@@ -255,9 +253,9 @@ def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -
         store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
 
 
-def _looker(worker: Worker, store: StudyStorage, spec: StudySpec) -> Callable[..., None]:
+def _looker(worker: Worker, store: StudyStorage) -> Callable[..., None]:
     """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
-    search, last, most = worker.search, 0.0, spec.budget.calls
+    search, last, most = worker.search, 0.0, worker.search.spec.budget.calls
     earlier, start = store.attribute(SPENT, {}), search.total + search.judged
 
     def made() -> dict[str, Any]:

@@ -42,9 +42,9 @@ def calls_per_question(space: TechniqueSpace, question: Question) -> int:
     """Return the LM calls of a technique for a question: the most of default knobs and of the largest values."""
     if not technique_class(space.name).LM_STAGES:
         return 0
-    most = {**space.given, **{name: largest(domain) for name, domain in space.domains.items()}}
+    most: dict[str, Any] = {**space.given, **{name: largest(domain) for name, domain in space.domains.items()}}
     calls = []
-    for knobs in ({**space.given}, most):
+    for knobs in (dict[str, Any](space.given), most):
         program = make_program(space.name, _MadeUpPassages(), reader=None, **knobs)
         (episode,) = run_episodes(RAG(program.technique, None), [question], _made_up_answer, limits=None)
         calls.append(len(episode.turns))

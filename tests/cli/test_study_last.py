@@ -31,12 +31,11 @@ def stubborn(server):
 
 def trained_on(study_file, changes):
     """The questions of train, as the study splits them."""
-    from querywright.optimize.study.opening import data_of
     from querywright.optimize.study.reading import read_spec
+    from querywright.studies import read_data
 
     file = study_file(**changes)
-    splits, *_ = data_of(read_spec(file))
-    return file, [question.question for question in splits.train]
+    return file, [question.question for question in read_data(read_spec(file)).splits.train]
 
 
 def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, tmp_path, home):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,7 @@ from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.study.results import Snapshot
-    from querywright.optimize.study.spec import StudySpec
+    from querywright.studies import StudyData
 
 REPORT = "report.html"
 DETAILS = (
@@ -96,12 +95,12 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
     Args:
         file: The study: a YAML file.
     """
+    from querywright.optimize.search.space import build_space
     from querywright.optimize.study.estimate import most_calls
-    from querywright.optimize.study.opening import checked_study
+    from querywright.studies import check_study
 
-    spec, splits, space = checked_study(file, output.home, tell=note)
-    _note_unlearnt(spec)
-    calls = most_calls(spec, space, splits)
+    spec, splits, reader, *_ = check_study(file, output.home, tell=note)
+    calls = most_calls(spec, build_space(spec, reader, writers=spec.writer_names), splits)
     sizes = {name: len(part) for name, part in splits._asdict().items()}
 
     def shown() -> None:
@@ -131,12 +130,9 @@ def run_command(
         file: The study: a YAML file.
         save_to: Where the study is kept, and taken up again.
     """
-    from querywright.optimize.study.engine import run_study
-    from querywright.optimize.study.opening import checked_study
+    from querywright.studies import check_study
 
-    spec = checked_study(file, output.home, tell=note).spec
-    _note_unlearnt(spec)
-    _go(partial(run_study, spec, save_to), file, save_to, run, output)
+    _go(check_study(file, output.home, tell=note), file, save_to, run, output)
 
 
 @study_app.command(name="resume")
@@ -152,11 +148,11 @@ def resume_command(
 
     Example: querywright study resume studies/mine --budget-calls 20000
     """
-    from querywright.optimize.study.engine import resume_study
+    from querywright.optimize.study.engine import changed_spec
+    from querywright.studies import read_data
 
     _check_study(folder)
-    start = partial(resume_study, folder, changes=budget.changes or None)
-    _go(start, folder / "study.yaml", folder, run, output)
+    _go(read_data(changed_spec(folder, budget.changes)), folder / "study.yaml", folder, run, output)
 
 
 @study_app.command(name="status")
@@ -246,30 +242,21 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
         raise
 
 
-def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
+def _go(data: StudyData, file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
     """Run a study to its end, write its report, and show the results."""
     from querywright.optimize.study.results import write_report
+    from querywright.studies import run_named
 
     logged = tracking(output.log)
     command = opt.typed("study", "run", str(file), out=str(folder), workers=run.workers)
     with _resumable(folder, run.storage), progress("opening") as update:
-        found = start(
-            workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update, tell=note
+        found = run_named(
+            data, folder, workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update,
+            tell=note,
         )  # fmt: skip
     write_report(found, folder / REPORT)
     show_study(found, folder, as_json=output.as_json, verbose=output.verbose)
     logged(found, name=found.spec.name, kept=[folder / "artifacts"])
-
-
-def _note_unlearnt(spec: StudySpec) -> None:
-    """Say which techniques of a study ask a rewriter that is strange to them."""
-    from querywright.models.rewriters import read_rewriter
-    from querywright.opening import tell_unlearnt
-    from querywright.programs import technique_class
-
-    writing = [name for name in spec.techniques if technique_class(name).LM_STAGES]
-    for folder in (one.lm for one in spec.writers if os.path.isdir(one.lm)):
-        tell_unlearnt(read_rewriter(folder), writing, note)
 
 
 def _best(snapshot: Snapshot) -> str:

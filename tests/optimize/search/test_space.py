@@ -55,7 +55,7 @@ def test_every_arm_is_allowed_and_complete(technique, study_of):
 def test_the_first_trials_are_the_untuned_techniques_baseline_first(mixed):
     arms = arms_of(study_with(mixed), mixed, 3)
     assert arms == [mixed.untuned(name) for name in ("plain", "hcqr", "rag_fusion")]
-    assert arms[0].is_plain
+    assert (arms[0].technique, arms[0].engine) == ("plain", "dense")
     assert (arms[1].engine, arms[1].prompt, arms[1].knobs["top_k"]) == ("dense", "untuned", 5)
     assert arms[2].knobs["n_queries"] == 5  # 4 is its default, and no value of the space
     assert arms[2].knobs["top_k"] == technique_class("rag_fusion")(None).knobs["top_k"]
@@ -73,7 +73,7 @@ def test_the_baseline_is_searched_if_it_is_named(study_of):
     space = build_space(study_of({"plain": {"engines": ["bm25"]}, "hcqr": {}}, trials=40), None)
     arms = arms_of(study_with(space, "random"), space, 40)
     assert {arm.engine for arm in arms if arm.technique == "plain"} == {"dense", "bm25"}
-    assert arms[0].is_plain
+    assert (arms[0].technique, arms[0].engine) == ("plain", "dense")
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])

@@ -7,7 +7,7 @@ import pytest
 from querywright.errors import DataError, InputError
 from querywright.optimize.search.space import build_space
 from querywright.optimize.study.estimate import most_calls
-from querywright.optimize.study.opening import checked_study, data_of
+from querywright.studies import check_study, read_data
 
 ONLY = {"search": "named"}
 
@@ -18,8 +18,8 @@ def counted(study_of):
 
     def count(techniques, **changes):
         spec = study_of(techniques, sizes=[4, 5, 6], **changes)
-        splits, reader, _ = data_of(spec)
-        return most_calls(spec, build_space(spec, reader), splits)
+        data = read_data(spec)
+        return most_calls(spec, build_space(spec, data.reader), data.splits)
 
     return count
 
@@ -47,14 +47,14 @@ def test_readings_and_the_front_are_counted(counted):
 
 def test_a_study_is_opened_with_its_data_and_techniques_that_compare_options_need_them(study_of, tmp_path):
     with pytest.raises(InputError, match="1 problem"):
-        checked_study({**study_of().to_json(), "trials": 0}, tmp_path)
+        check_study({**study_of().to_json(), "trials": 0}, tmp_path, tell=print)
     with pytest.raises(InputError, match="asks for 1000 further questions"):
-        data_of(study_of({"hyde": {}}, sizes=[4, 5, 6], reader_check=1000))
+        read_data(study_of({"hyde": {}}, sizes=[4, 5, 6], reader_check=1000))
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps({"question": f"Who {n}?", "answer": "x"}) + "\n" for n in range(9)))
     with pytest.raises(DataError, match="options, needed for hcqr and the reader multiple_choice"):
-        data_of(study_of({"hcqr": {}}, questions=str(file), reader="multiple_choice", objectives=["accuracy"]))
+        read_data(study_of({"hcqr": {}}, questions=str(file), reader="multiple_choice", objectives=["accuracy"]))
     with pytest.raises(InputError, match="labelled evidence"):
-        data_of(study_of({"hyde": {}}, questions=str(file)))
-    splits, reader, _ = data_of(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
-    assert (reader, sum(map(len, splits))) == ("short_answer", 9)
+        read_data(study_of({"hyde": {}}, questions=str(file)))
+    data = read_data(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
+    assert (data.reader, sum(map(len, data.splits))) == ("short_answer", 9)
