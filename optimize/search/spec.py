@@ -222,14 +222,11 @@ class BudgetSpec(StrictModel):
         calls: Attempts at LM calls that are sent.
         tokens: Input and output tokens of calls made.
         dollars: Estimated US dollars of calls made.
-        minutes: Minutes in which at least one worker ran; looked at before each trial and a few times within it, and
-            after the last one the test follows.
     """
 
     calls: int | None = Field(default=None, ge=0)
     tokens: int | None = Field(default=None, ge=0)
     dollars: float | None = Field(default=None, ge=0)
-    minutes: float | None = Field(default=None, gt=0)
 
 
 _Technique = Annotated[str, one_of("technique", TECHNIQUES), AfterValidator(_searching)]

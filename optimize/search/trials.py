@@ -205,16 +205,6 @@ def interval(record: TrialRecord, aim: Objective) -> Mean:
     return found if math.isnan(value) else replace(found, value=value)
 
 
-def minutes_busy(trials: Sequence[TrialRecord]) -> float:
-    """Minutes in which at least one of these trials was under way."""
-    spans = sorted((one.began, one.ended) for one in trials if one.began is not None and one.ended is not None)
-    seconds, until = 0.0, -math.inf
-    for began, over in spans:
-        seconds += max(0.0, over - max(began, until))
-        until = max(until, over)
-    return seconds / 60
-
-
 def arm_name(arm: ArmConfig) -> str:
     """An arm without its knobs, such as ``hyde@dense, prompts boot.2, reader short_answer``."""
     name = f"{arm.technique}@{arm.engine}"

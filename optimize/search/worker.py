@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from querywright.errors import BudgetError, DataError, QuerywrightError
+from querywright.errors import DataError, QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.hints import ceiling, hints, repeats
@@ -19,7 +19,7 @@ from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, optuna_study
 from querywright.optimize.search.selection import worse_than
 from querywright.optimize.search.spec import PLAIN
-from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, minutes_busy, standing
+from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, standing
 
 BLOCKS = 5
 """Times that a trial is looked at before it has met all questions."""
@@ -98,8 +98,6 @@ class Worker:
             self.search.tell(line)
         while True:
             ended = self.finished()
-            if len(ended) < spec.trials:
-                self._check_minutes(ended)
             taken = self._take()
             if taken is None and len(ended) >= spec.trials:
                 return
@@ -174,15 +172,6 @@ class Worker:
         """Return whether this arm is the baseline."""
         return arm == self.search.space.untuned(PLAIN)
 
-    def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
-        """End this run when its time is over; a trial that has begun goes on when the study is resumed."""
-        most = self.search.spec.budget.minutes
-        if most is not None and minutes_busy(trials) >= most:
-            raise BudgetError(
-                f"the study's budget of {most:g} minutes is spent; what was answered so far is kept. Raise "
-                "budget.minutes in its file, or resume it with --budget-minutes"
-            )
-
     def _take(self) -> tuple[Any, contextlib.ExitStack] | None:
         """A trial and its lock, of a worker that died or a new one; None while others are at work at all there are."""
         import optuna
@@ -225,8 +214,7 @@ class Worker:
         rivals = [one for one in finished if one.state == "complete"] if search.spec.pruner == "paired" else []
         questions, name = search.splits.dev, record.name
         failures = Failures(name, len(questions), search.spec.max_failures)
-        looked_at = rivals or search.spec.budget.minutes is not None
-        size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if looked_at else max(1, len(questions))
+        size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if rivals else max(1, len(questions))
         dev, rows = Evaluation(name, (), 0.0), list[Row]()
 
         def told(row: Row) -> None:
@@ -234,7 +222,6 @@ class Worker:
             self._met(trial, record, rows)
 
         for start in range(0, len(questions), size):
-            self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
             met = search.evaluate(program, block, name, failures=failures, progress=None, met=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)

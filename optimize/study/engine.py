@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.artifacts.writers import ref_of
 from querywright.optimize.live import stands
 from querywright.optimize.search.core import Search, optuna_study
-from querywright.optimize.search.trials import minutes_busy, standing
+from querywright.optimize.search.trials import standing
 from querywright.optimize.search.worker import Worker
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
@@ -136,19 +136,6 @@ def _work(store: StudyStorage, search: Search, folder: Path, command: str) -> No
         looked(force=True)
 
 
-def changed_spec(folder: Path, changes: Mapping[str, Any]) -> StudySpec:
-    """Return the study in a folder with new values of ``trials``, ``budget``, ``threads`` or ``max_failures``.
-
-    Raises:
-        InputError: The folder holds no study, or a value is not allowed.
-    """
-    spec = spec_in(folder)
-    if not changes:
-        return spec
-    data = spec.to_json()
-    return read_spec({**data, **changes, "budget": {**data["budget"], **changes.get("budget", {})}})
-
-
 @plain_failures()
 def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
     """How far a study is; nobody is disturbed and nothing is asked.
@@ -222,11 +209,10 @@ def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
     """What an open storage knows now."""
     trials = store.records()
     outcome: dict[str, Any] | None = store.attribute(OUTCOME)
-    ended = outcome or {"costs": {}, "seconds": 0.0}
-    later = [Cost.from_json(cost) for name, cost in ended["costs"].items() if name not in {"search", "prompts"}]
+    costs = {} if outcome is None else outcome["costs"]
+    later = [Cost.from_json(cost) for name, cost in costs.items() if name not in {"search", "prompts"}]
     saved = sum(one.spent.saved for one in trials) + sum(one.saved for one in later)
-    minutes = minutes_busy(trials) + ended["seconds"] / 60
-    return Snapshot(spec, trials, Spent(saved=saved, minutes=minutes, **store.attribute(SPENT, {})), outcome)
+    return Snapshot(spec, trials, Spent(saved=saved, **store.attribute(SPENT, {})), outcome)
 
 
 def _check_trials(store: StudyStorage, mine: int) -> None:
@@ -240,7 +226,7 @@ def _check_trials(store: StudyStorage, mine: int) -> None:
 
 def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
     """Choose, evaluate on test, save. The first worker does it once, and another repeats it if it did not complete."""
-    search, began = worker.search, time.time()
+    search = worker.search
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:
             return
@@ -250,7 +236,7 @@ def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -
         told = sum(cost["calls"] for cost in outcome["costs"].values())
         lost = 0 if search.budget is None else max(0, search.budget.spent.calls - told)
         outcome["costs"]["interrupted"] = Cost(calls=lost).to_json()
-        store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
+        store.set_attribute(OUTCOME, outcome)
 
 
 def _looker(worker: Worker, store: StudyStorage) -> Callable[..., None]:

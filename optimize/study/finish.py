@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,11 @@ from querywright.data.splits import data_hash
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.evaluate import finite
-from querywright.optimize.program_state import predictor_states
 from querywright.optimize.report import render
 from querywright.optimize.results import BASELINE, by_judges, today
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.outcome import TestOutcome, run_test
-from querywright.optimize.search.spec import UNTUNED
 from querywright.optimize.search.trials import TrialRecord
-from querywright.programs import RAG
 
 GOLDEN = 3
 """Golden questions of a saved program."""
@@ -71,7 +67,6 @@ def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, comma
         "seeds": {"study": search.spec.seed},
         "questions": [one.to_json() for one in (*search.splits.dev, *search.splits.test, *search.reader_check)],
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in search.data.items()},
-        "prompts": _prompts(search, trials, tested),
     }
     before = search.total
     _save(search, tested, outcome, folder)
@@ -82,36 +77,6 @@ def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, comma
 def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
     values = {key: finite(value) for key, value in record.values.items()}
     return {"name": name, "number": record.number, "arm": record.arm.to_json(), "values": values}
-
-
-def _prompts(search: Search, trials: Sequence[TrialRecord], tested: TestOutcome) -> dict[str, Any]:
-    """By technique and variant each predictor's prompt before and after, those chosen last for the reader too."""
-    found: dict[str, Any] = {}
-    for arm in (one.arm for one in trials if one.state in ("complete", "pruned")):
-        name = ", ".join(filter(None, [arm.technique, arm.prompt, arm.writer]))
-        if arm.prompt != UNTUNED and name not in found:
-            found[name] = _changes(search.program(replace(arm, prompt=UNTUNED)), search.program(arm))
-    if tested.reader_prompts.variant is not None:
-        before = search.program(tested.arms[tested.recommended], reads=True)
-        changes = _changes(before, tested.programs[tested.recommended])
-        reading = {name: one for name, one in changes.items() if ".reader." in f".{name}"}
-        found[f"reader, {tested.reader_prompts.name}"] = reading
-    return found
-
-
-def _changes(written: RAG, tuned: RAG) -> dict[str, Any]:
-    """Each predictor's prompt before and after."""
-    before, after = predictor_states(written), predictor_states(tuned)
-    return {
-        predictor: {
-            "before": before[predictor].instructions if predictor in before else "",
-            "after": state.instructions,
-            "demos_before": len(before[predictor].demos) if predictor in before else 0,
-            "demos_after": len(state.demos),
-            "demos": state.demos[:4],
-        }
-        for predictor, state in after.items()
-    }
 
 
 def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: Path) -> None:

@@ -41,13 +41,12 @@ _FACTS = ("same_as", "worker", "began", "ended", "message")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What all workers and runs of a study spent: LM calls made and cached, tokens, US dollars, and busy minutes."""
+    """What all workers and runs of a study spent: LM calls made and cached, tokens, and US dollars."""
 
     calls: int = 0
     saved: int = 0
     tokens: int = 0
     dollars: float = 0.0
-    minutes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +106,10 @@ class Snapshot:
         ]  # fmt: skip
         return replace(beside(evaluations, self.comparisons), questions=tuple(questions))
 
-    def of_technique(self, technique: str) -> list[TrialRecord]:
-        """Return the trials of one technique."""
-        return [one for one in self.trials if one.arm.technique == technique]
+    @property
+    def by_technique(self) -> dict[str, list[TrialRecord]]:
+        """The trials of each technique, by name."""
+        return {name: [one for one in self.trials if one.arm.technique == name] for name in self.spec.techniques}
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
@@ -117,19 +117,15 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     trials, spec, spent, outcome = snapshot.trials, snapshot.spec, snapshot.spent, snapshot.outcome or {}
     aims, first = spec.aims, spec.aims[0]
     made = {"calls": spent.calls, "tokens": spent.tokens, "dollars": round(spent.dollars, 6)}
-    made["minutes"] = round(spent.minutes, 2)
-    techniques = []
-    for name in spec.techniques:
-        own = snapshot.of_technique(name)
-        techniques.append(
-            {"technique": name, "trials": len(own), **_counts(own), "best": _trial(best(own, first), aims)}
-        )
     return {
         "name": spec.name,
         "finished": snapshot.finished,
         "trials": {"planned": spec.trials, **_counts(trials)},
         "objectives": {aim.name: aim.direction for aim in aims},
-        "techniques": techniques,
+        "techniques": [
+            {"technique": name, "trials": len(own), **_counts(own), "best": _trial(best(own, first), aims)}
+            for name, own in snapshot.by_technique.items()
+        ],
         "best": _trial(best(trials, first), aims),
         "front": front(trials, aims) if len(aims) > 1 else None,
         "spent": {
@@ -185,39 +181,17 @@ def trial_table(
     ]
 
 
-def technique_table(snapshot: Snapshot, aim: Objective) -> list[dict[str, str]]:
-    """Return a table with a row for each technique: its trials by state, and its best trial."""
-    rows = []
-    for name in snapshot.spec.techniques:
-        mine = snapshot.of_technique(name)
-        leader = best(mine, aim)
-        rows.append(
-            {
-                "technique": name,
-                "trials": str(len(mine)),
-                **{state: str(count) for state, count in _counts(mine).items()},
-                "best": "-" if leader is None else shown(interval(leader, aim), aim),
-                "knobs": "-" if leader is None else changed_knobs(leader.arm),
-            }
-        )
-    return rows
-
-
-def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> int:
+def export(snapshot: Snapshot, path: str | Path) -> int:
     """Write the trials of a study as a table.
 
-    A row of a trial has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``writer``,
-    ``same_as``, ``worker``, ``began`` and ``ended`` (Unix time), ``message``; ``value.NAME``, ``low.NAME`` and
-    ``high.NAME`` of each objective; the number of ``questions``; ``spent.NAME`` in calls, tokens, and dollars;
-    ``prompt_spent.calls``; ``knob.NAME`` and ``param.NAME``.
-
-    A row of a question has the first seven of these, and ``id``, ``score.NAME``, ``label``, ``passages`` (ids),
-    ``lm_calls``, ``tokens``, ``seconds``, ``fallbacks`` and ``failure``.
+    A row has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``writer``, ``same_as``,
+    ``worker``, ``began`` and ``ended`` (Unix time), ``message``; ``value.NAME``, ``low.NAME`` and ``high.NAME`` of each
+    objective; the number of ``questions``; ``spent.NAME`` in calls, tokens, and dollars; ``prompt_spent.calls``;
+    ``knob.NAME`` and ``param.NAME``.
 
     Args:
         snapshot: The study.
         path: The file, which ends in ``.parquet``, ``.csv`` or ``.jsonl``.
-        questions: Whether to write a row for each question of a trial. Default False: a row for each trial.
 
     Returns:
         The number of rows.
@@ -225,50 +199,28 @@ def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> 
     Raises:
         InputError: The file has another ending, or its folder is missing.
     """
-    rows = trial_rows(snapshot, questions=questions)
+    rows = trial_rows(snapshot)
     write_table(Path(path), rows)
     return len(rows)
 
 
-def trial_rows(snapshot: Snapshot, *, questions: bool = False) -> list[dict[str, Any]]:
+def trial_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Return the rows that ``export`` writes."""
-    made = _question_rows if questions else _trial_row
-    return [
-        {
-            **{name: getattr(one, name) for name in ("number", "state")},
-            **{name: getattr(one.arm, name) for name in ("technique", "engine", "prompt", "reader", "writer")},
-            **row,
-        }
-        for one in snapshot.trials
-        for row in made(snapshot, one)
-    ]
-
-
-def _trial_row(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
-    row = {name: getattr(one, name) for name in _FACTS}
-    for aim in snapshot.spec.aims:
-        found = interval(one, aim)
-        values = {"value": one.values.get(aim.name, math.nan), "low": found.low, "high": found.high}
-        row |= {f"{what}.{aim.name}": value for what, value in values.items()}
-    row["questions"] = len(one.dev.rows)
-    row |= {f"spent.{name}": getattr(one.spent, name) for name in _COST}
-    row["prompt_spent.calls"] = one.prompt_spent.calls
-    row |= {f"knob.{name}": value for name, value in one.arm.knobs.items()}
-    return [row | {f"param.{name}": value for name, value in one.params.items()}]
-
-
-def _question_rows(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": row.id,
-            **{f"score.{name}": value for name, value in row.scores.items()},
-            "label": None if row.label is None else str(row.label),
-            "lm_calls": row.cost.asked,
-            "tokens": row.cost.asked_tokens,
-            **{name: getattr(row, name) for name in ("passages", "seconds", "fallbacks", "failure")},
-        }
-        for row in one.dev.rows
-    ]
+    rows = []
+    for one in snapshot.trials:
+        row = {name: getattr(one, name) for name in ("number", "state")}
+        row |= {name: getattr(one.arm, name) for name in ("technique", "engine", "prompt", "reader", "writer")}
+        row |= {name: getattr(one, name) for name in _FACTS}
+        for aim in snapshot.spec.aims:
+            found = interval(one, aim)
+            values = {"value": one.values.get(aim.name, math.nan), "low": found.low, "high": found.high}
+            row |= {f"{part}.{aim.name}": value for part, value in values.items()}
+        row["questions"] = len(one.dev.rows)
+        row |= {f"spent.{name}": getattr(one.spent, name) for name in _COST}
+        row["prompt_spent.calls"] = one.prompt_spent.calls
+        row |= {f"knob.{name}": value for name, value in one.arm.knobs.items()}
+        rows.append(row | {f"param.{name}": value for name, value in one.params.items()})
+    return rows
 
 
 def write_report(snapshot: Snapshot, path: str | Path) -> None:
@@ -289,7 +241,6 @@ def study_html(snapshot: Snapshot) -> str:
             "trials ended); see `querywright study status`, and resume the study"
         )
     aims, kept = spec.aims, front(trials, spec.aims) if len(spec.aims) > 1 else []
-    chosen = (outcome.get("best") or {}).get("arm") or {}
     counts = {state: count for state, count in _counts(trials).items() if count}
     facts = {
         "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
@@ -316,11 +267,9 @@ def study_html(snapshot: Snapshot) -> str:
         best=trial_table(ranked(trials, aims[0]), aims),
         front=trial_table([one for one in trials if one.number in kept], aims, len(kept)),
         fronts=[_front_figure(trials, aims[0], other, set(kept)) for other in aims[1:]] if kept else [],
-        techniques=technique_table(snapshot, aims[0]),
         trials=[_report_row(one, spec.objectives) for one in trials],
         spent=snapshot.spent,
         stages=_stages(outcome["costs"]),
-        chosen=", ".join(filter(None, (chosen.get(part) for part in ("technique", "prompt", "writer")))),
         spec=json.dumps(spec.to_json(), ensure_ascii=False, indent=2),
         value_text=value_text,
     )

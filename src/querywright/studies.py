@@ -23,6 +23,7 @@ from querywright.data.splits import Splits
 from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError, unknown
 from querywright.models.budget import Budget
+from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriters import rewriter_of
 from querywright.models.store import open_store
@@ -187,7 +188,9 @@ def open_search(
     place = _workspace(spec, objects.lm, home, url, budget)
     place.check_key()
     retrievers: Mapping[str, Any] = objects.retrievers or spec.retrievers or {"dense": spec.collection}
-    embedder = objects.embedder or spec.embedder
+    embedder, local = objects.embedder or spec.embedder, open_store(place.home)
+    if isinstance(embedder, str):
+        embedder = resolve_embedder(embedder, store=local)  # vectors stay on the host
     defaults = ArmDefaults(
         retriever=next(iter(retrievers.values())), writer_lm=objects.writer_lm, reranker=objects.reranker
     )
@@ -223,7 +226,7 @@ def open_search(
         place.lm,
         open_retriever,
         store=place.store,
-        local=open_store(place.home),
+        local=local,
         reader_check=data.further,
         reranker=open_reranker(objects.reranker),
         writers=writers,
@@ -247,7 +250,7 @@ def _workspace(
             )
         return lm
     store = open_store(None if home is None else Path(home)) if url is None else open_store(url=url)
-    remedy = "Raise the budget of the study and run it again; `study resume` takes a larger budget"
+    remedy = "Raise the budget in the study's file, and run the same command again"
     return Workspace.open(
         home,
         spec.lm if lm is None else lm,

@@ -54,7 +54,6 @@ def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, 
     planned = [(one["family"], one["arm"], one["other"]) for one in outcome["comparisons"]]
     assert ("technique", outcome["recommended"], f"{outcome['recommended']}, untuned reader") in planned
     assert outcome["costs"]["reader"]["calls"] > 0
-    assert outcome["prompts"]["reader, shown"]["reader.predict"]["demos_after"] == 1
     for name in ("recommended", "runner-up"):
         saved = json.loads((out / "artifacts" / name / "program.json").read_text())
         assert len(saved["predictors"]["reader.predict"]["demos"]) == 1

@@ -108,7 +108,7 @@ def test_questions_that_changed_are_refused(cli, riddles, write, rows_of_questio
     assert cli("study", "run", file, "--out", out).status == 3
     rows = rows_of_questions(8)
     write("riddles.jsonl", [{**row, "question": f"{row['question']} Now?"} for row in rows])
-    changed = cli("study", "resume", out, "--budget-calls", 500)
+    changed = cli("study", "run", riddles(budget={"calls": 500}), "--out", out)
     assert changed.status == 2
     assert "dev" in changed.err
     assert "changed" in changed.err

@@ -89,9 +89,6 @@ def made_outcome() -> dict[str, Any]:
     comparisons = family("technique", [("decision_useful", name, ARMS[0]) for name in ARMS[1:]], known)
     comparisons += family("reader check", [("accuracy", *REFERENCES)], known, prefix="reader check: ")
     arm = made_trial(17, "multi_query", prompt="boot.2").arm
-    before, after = "Write a passage.", f"Write a short passage that answers the question. {EVIL}"
-    tuned = {"before": before, "after": after, "demos_before": 0, "demos_after": 1}
-    tuned["demos"] = [{"question": f"Why? {EVIL}", "document": "Because."}]
     return {
         "recommended": ARMS[2],
         "verdict": "gain",
@@ -105,10 +102,6 @@ def made_outcome() -> dict[str, Any]:
             "prompts": Cost().to_json(),
             "test": Cost(calls=120, saved=30).to_json(),
         },
-        "prompts": {
-            "hyde, boot": {"technique.write_document": {"before": before, "after": before}},
-            "multi_query, boot.2": {"technique.write_document": tuned},
-        },
         "command": "querywright study run study.yaml --out made --workers 2",
         "seeds": {"study": 3, "split": 3},
         "questions": [{"id": f"q{n}", "question": EVIL if n == 1 else f"Question {n}?"} for n in range(24)],
@@ -117,6 +110,6 @@ def made_outcome() -> dict[str, Any]:
 
 def made_snapshot(*, finished: bool = False, **more: Any) -> Snapshot:
     """A study under way; ``finished=True`` with its outcome."""
-    spent = Spent(calls=420, saved=180, tokens=98_000, dollars=0.0125, minutes=21.5)
+    spent = Spent(calls=420, saved=180, tokens=98_000, dollars=0.0125)
     given: dict[str, Any] = {"spec": made_spec(), "trials": made_trials(), "spent": spent}
     return Snapshot(**{**given, "outcome": made_outcome() if finished else None, **more})

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import re
 import runpy
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ made_outcome, EVIL, ARMS = made["made_outcome"], made["EVIL"], made["ARMS"]
 TWO = ["decision_useful", "lm_calls"]
 PARTS = [
     "Verdict", "Scores", "Quality against cost", "Best on dev", "The front", "Trials", "Cost",
-    "Prompts, before and after", "Questions", "To run it again",
+    "Questions", "To run it again",
 ]  # fmt: skip
 
 
@@ -48,7 +46,7 @@ def read(path):
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_an_export_has_a_row_for_each_trial_or_for_each_of_its_questions(tmp_path):
+def test_an_export_has_a_row_for_each_trial(tmp_path):
     path, snapshot = tmp_path / "trials.jsonl", made_snapshot()
     assert export(snapshot, path) == 20
     rows = read(path)
@@ -62,11 +60,6 @@ def test_an_export_has_a_row_for_each_trial_or_for_each_of_its_questions(tmp_pat
     assert rows[11]["value.decision_useful"] is None
     assert rows[11]["message"].startswith("3 questions failed </script>")
     assert export(made_snapshot(trials=()), path) == 0
-
-    assert export(made_snapshot(), path, questions=True) == 17 * 24 + 8
-    rows = [row for row in read(path) if row["number"] == 8]
-    assert [row["id"] for row in rows] == [f"q{n}" for n in range(8)]
-    assert (rows[0]["passages"], rows[0]["technique"]) == (["p0"], "hyde")
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +78,6 @@ def test_the_report_of_a_finished_study(finished):
         ("Cost", "98000 tokens; 0.0125 US dollars"),
         ("Trials", "worse than trial 2 after 8 questions"),
         ("Trials", "the same arm as trial 9"),
-        ("Prompts, before and after", "multi_query, boot.2 (recommended)"),
-        ("Prompts, before and after", "Demonstrations: 0 before, 1 after."),
         ("To run it again", "querywright study run study.yaml --out made --workers 2"),
     ):
         assert said in finished.parts[part]
@@ -102,8 +93,7 @@ def test_the_figures_are_those_of_the_trials(finished):
 
 def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished, read_page):
     finished.check()
-    for part in ("Trials", "Prompts, before and after"):
-        assert EVIL in finished.parts[part]
+    assert EVIL in finished.parts["Trials"]
     assert finished.questions()[1]["q"] == EVIL
     arm, params = ArmConfig("hyde", EVIL, {EVIL: EVIL}, EVIL, EVIL), {"technique": "hyde", f"hyde.{EVIL}": EVIL}
     dev = [made["made_dev"](EVIL, "hyde", seed=n) for n in range(10)]
@@ -111,17 +101,6 @@ def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished, read_p
     page = read_page(study_html(made_snapshot(trials=tuple(trials), finished=True)))
     assert EVIL in page.parts["Best on dev"]
     page.check()
-
-
-def test_a_prompt_is_shown_before_and_after(read_page):
-    before, after = f"Say {EVIL} now.", f"Say {EVIL} later."
-    change = {"before": before, "after": after, "demos_before": 0, "demos_after": 1, "demos": [{EVIL: [EVIL, 1]}, 7]}
-    best = {"arm": {"technique": "hyde", "prompt": EVIL}}
-    outcome = {**made_outcome(), "prompts": {"one": {}, f"hyde, {EVIL}": {EVIL: change}}, "best": best}
-    source = study_html(made_snapshot(outcome=outcome))
-    read_page(source).check()
-    assert [unescape(one) for one in re.findall(r"<(?:del|ins)>(.*?)</", source)] == [before, after]
-    assert source.index("(recommended)") < source.index("<summary>one</summary>")
 
 
 def test_test_questions_are_compared_with_the_baseline(finished):
