@@ -32,8 +32,7 @@ from querywright.data.types import Passage, Question
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.store import open_store
 from querywright.optimize.search.trials import TrialRecord
-from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.spec import StudySpec, read_spec
 from querywright.retrieval.index import build_collection
 from querywright.studies import read_data, run_named
 

@@ -40,11 +40,9 @@ from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, further_questions
 from querywright.optimize.search.spec import SearchSpec
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, front
-from querywright.optimize.study.engine import run_study, storage_of
-from querywright.optimize.study.finish import RECOMMENDED
-from querywright.optimize.study.reading import read_spec
+from querywright.optimize.study.engine import RECOMMENDED, run_study, storage_of
 from querywright.optimize.study.results import Snapshot, trial_rows, write_report
-from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.spec import StudySpec, read_spec
 from querywright.optimize.study.storage import open_storage
 from querywright.programs import Technique, register_technique, technique_class
 from querywright.programs.readers import reader_for

@@ -31,7 +31,7 @@ def stubborn(server):
 
 def trained_on(study_file, changes):
     """The questions of train, as the study splits them."""
-    from querywright.optimize.study.reading import read_spec
+    from querywright.optimize.study.spec import read_spec
     from querywright.studies import read_data
 
     file = study_file(**changes)
