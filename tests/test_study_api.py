@@ -106,6 +106,9 @@ def test_the_whole_way(search, questions, lm, shop):
     assert found.best.number in set(found.front["number"])
     assert {"value.lm_calls", "low.decision_useful"} <= set(found.front)
     assert found.best.arm.technique == "keywords"
+    assert found.cheapest(within=1.0).number == 0  # the baseline makes no call
+    assert found.cheapest().values["decision_useful"] >= found.best.values["decision_useful"] - 0.01
+    assert found.program(found.cheapest()).technique.NAME == "keywords"
     assert found.verdict == "gain"
     assert found.sentence in found._repr_html_()
     assert repr(found).startswith("Study('study', 8 trials, gain: ")

@@ -13,7 +13,7 @@ from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.live import live_arm
-from querywright.optimize.objectives import Objective
+from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.search.spec import UNTUNED
 from querywright.programs import TECHNIQUES
 from querywright.programs.hyperparameters import Value
@@ -180,6 +180,26 @@ def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
     values = points(trials, [aim])
     scored = [one for one in trials if one.number in values]
     return sorted(scored, key=lambda one: (-values[one.number][0], one.number))
+
+
+def cheapest(
+    trials: Sequence[TrialRecord], objectives: Sequence[Objective], within: float = 0.01, cost: Objective | None = None
+) -> TrialRecord | None:
+    """Return the trial with the lowest cost among the complete trials that are almost as good as the best.
+
+    Args:
+        trials: The trials.
+        objectives: The first one measures quality.
+        within: How much lower than the best value the first objective may be. Default 0.01, a point.
+        cost: The cost. Default: the first cost among the objectives, else ``tokens``.
+
+    Returns:
+        The trial; of equally cheap trials, the best. None if no trial has a value.
+    """
+    order, first = ranked(trials, objectives[0]), objectives[0].name
+    near = [one for one in order if one.values[first] >= order[0].values[first] - within - 1e-9]
+    aim = cost or next((one for one in objectives if not one.metrics), objective_named("tokens"))
+    return min(near, key=lambda one: aim.value(one.dev), default=None)
 
 
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:

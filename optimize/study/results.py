@@ -25,6 +25,7 @@ from querywright.optimize.search.trials import (
     arm_name,
     best,
     changed_knobs,
+    cheapest,
     ended,
     front,
     interval,
@@ -128,6 +129,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         ],
         "best": _trial(best(trials, first), aims),
         "front": front(trials, aims) if len(aims) > 1 else None,
+        "cheapest": _trial(cheapest(trials, aims), aims) if len(aims) > 1 else None,
         "spent": {
             **{name: {"made": value, "limit": getattr(spec.budget, name)} for name, value in made.items()},
             "saved": spent.saved,
@@ -156,6 +158,16 @@ def _trial(record: TrialRecord | None, aims: Sequence[Objective]) -> dict[str, A
 def shown(mean: Mean, aim: Objective) -> str:
     """Return a value as text: per cent with its interval, or a cost."""
     return percent(mean) if aim.metrics else value_text(mean.value, aim)
+
+
+def cheapest_text(snapshot: Snapshot) -> str:
+    """Return the cheapest trial within a point of the best as a sentence; empty with one objective or no trial."""
+    aims = snapshot.spec.aims
+    found = cheapest(snapshot.trials, aims)
+    if len(aims) == 1 or found is None:
+        return ""
+    values = ", ".join(f"{aim.name} {value_text(found.values.get(aim.name, math.nan), aim)}" for aim in aims)
+    return f"cheapest within a point of the best on dev: trial {found.number}, {arm_name(found.arm)} ({values})"
 
 
 def value_text(value: float, aim: Objective) -> str:
@@ -266,6 +278,7 @@ def study_html(snapshot: Snapshot) -> str:
         aim=aims[0],
         best=trial_table(ranked(trials, aims[0]), aims),
         front=trial_table([one for one in trials if one.number in kept], aims, len(kept)),
+        cheapest=cheapest_text(snapshot),
         fronts=[_front_figure(trials, aims[0], other, set(kept)) for other in aims[1:]] if kept else [],
         trials=[_report_row(one, spec.objectives) for one in trials],
         spent=snapshot.spent,

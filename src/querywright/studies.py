@@ -34,17 +34,17 @@ from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judges
-from querywright.optimize.objectives import check_judges, check_objectives
+from querywright.optimize.objectives import check_judges, check_objectives, objective_named
 from querywright.optimize.program_state import predictor_states
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, further_questions
 from querywright.optimize.search.spec import SearchSpec
-from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, front
+from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, cheapest, front
 from querywright.optimize.study.engine import RECOMMENDED, run_study, storage_of
 from querywright.optimize.study.results import Snapshot, trial_rows, write_report
 from querywright.optimize.study.spec import StudySpec, read_spec
 from querywright.optimize.study.storage import open_storage
-from querywright.programs import Technique, register_technique, technique_class
+from querywright.programs import RAG, Technique, register_technique, technique_class
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.retrieval.checks import tell_passages, tell_searched
@@ -301,6 +301,24 @@ class Study:
         """The trial with the best first objective on dev; None if no trial has a value."""
         return best(self.snapshot.trials, self.snapshot.spec.aims[0])
 
+    def cheapest(self, within: float = 0.01, cost: str | None = None) -> TrialRecord | None:
+        """Return the trial with the lowest cost among the trials that are almost as good as the best on dev.
+
+        Args:
+            within: How much lower than the best value the first objective may be. Default 0.01, a point.
+            cost: ``lm_calls``, ``tokens`` or ``seconds``. Default: the first cost among the objectives, else
+                ``tokens``.
+
+        Returns:
+            The trial, whose ``arm`` names the technique and its knobs; None if no trial has a value.
+        """
+        aims = self.snapshot.spec.aims
+        return cheapest(self.snapshot.trials, aims, within, None if cost is None else objective_named(cost))
+
+    def program(self, trial: TrialRecord) -> RAG:
+        """Return the program of a trial, a ``dspy.Module``, with its prompts and knobs."""
+        return self.search.program(trial.arm, reads=True)
+
     @cached_property
     def recommended(self) -> LoadedProgram:
         """The recommended program, which answers a question when it is called; ``.program`` is the DSPy module."""
@@ -451,8 +469,8 @@ def study(
         changes: Further keys of a study's file, such as ``sampler``, ``pruner`` and ``threads``.
 
     Returns:
-        ``trials``, ``best``, ``front``, ``recommended``, ``verdict``, ``sentence``, ``report(path)``, ``save(path)``
-        and ``optuna``.
+        ``trials``, ``best``, ``front``, ``cheapest()``, ``program(trial)``, ``recommended``, ``verdict``, ``sentence``,
+        ``report(path)``, ``save(path)`` and ``optuna``.
 
     Raises:
         InputError: Something cannot be used; all problems of the search are named at once.

@@ -90,6 +90,11 @@ def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
     front = [found.trials[number].arm.technique for number in found.outcome["front"]]
     assert set(front) == {"plain", "rag_fusion"}  # the one finds more, the other asks no LM
     assert found.outcome["recommended"] == "rag_fusion compiled"
+    told = ok("study", "status", out, "--json").data
+    assert told["cheapest"]["number"] in told["front"]
+    said = f"cheapest within a point of the best on dev: trial {told['cheapest']['number']}, rag_fusion@dense"
+    assert said in " ".join(ok("study", "status", out, width=200).out.split())
+    assert said[1:] in (out / "report.html").read_text()
 
 
 @pytest.mark.slow

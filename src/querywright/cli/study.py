@@ -230,6 +230,7 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
     aims, outcome, evaluations = snapshot.spec.aims, snapshot.outcome or {}, snapshot.evaluations
     rows = trial_table(ranked(snapshot.trials, aims[0]), aims)
     show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
+    _show_front(snapshot)
     notes = ["evaluated once; per cent with 95 % interval", *(one["standing"] for one in outcome.get("judges", ()))]
     show_scores(f"test, {len(evaluations[0].rows)} questions", evaluations, verbose=verbose, notes=notes)
     show_verdicts(snapshot.comparisons, verbose=verbose, sentence=False)
@@ -265,14 +266,24 @@ def show_status(snapshot: Snapshot) -> None:
         f"{trials['failed']} failed), {trials['running']} running; best trial of each technique",
         trial_table([one for one in (best(own, aims[0]) for own in snapshot.by_technique.values()) if one], aims),
     )
-    if found["front"]:
-        rows = trial_table([one for one in snapshot.trials if one.number in found["front"]], aims)
-        show_table(f"front of {', '.join(found['objectives'])}", rows)
+    _show_front(snapshot)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
     for line in (found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
         if line:
             say(line)
+
+
+def _show_front(snapshot: Snapshot) -> None:
+    """Print the trials that no other trial beats in every objective, and the cheapest; nothing with one objective."""
+    from querywright.optimize.search.trials import front
+    from querywright.optimize.study.results import cheapest_text, trial_table
+
+    aims, kept = snapshot.spec.aims, front(snapshot.trials, snapshot.spec.aims)
+    if len(aims) > 1 and kept:
+        rows = trial_table([one for one in snapshot.trials if one.number in kept], aims)
+        show_table(f"front of {', '.join(aim.name for aim in aims)}, on dev", rows)
+        say(cheapest_text(snapshot))
 
 
 def _cost(snapshot: Snapshot) -> str:

@@ -20,7 +20,7 @@ from querywright.optimize.search.selection import (
     winners_curse,
     worse_than,
 )
-from querywright.optimize.search.trials import ArmConfig, TrialRecord
+from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 
 USEFUL = objectives_of(["decision_useful"])
 USEFUL_AND_CALLS = objectives_of(["decision_useful", "lm_calls"])
@@ -96,6 +96,19 @@ def test_a_trial_that_loses_every_question_is_stopped_and_one_that_wins_or_ties_
 def test_with_two_objectives_no_trial_is_stopped():
     best = [tried(1, [1.0] * 20, calls=1, objectives=USEFUL_AND_CALLS)]
     assert worse_than(met("x", [0.0] * 8, calls=3), best, USEFUL_AND_CALLS) is None
+
+
+def test_the_cheapest_within_a_point_of_the_best():
+    trials = [
+        plain([1, 0, 0, 0], calls=0, objectives=USEFUL_AND_CALLS),
+        tried(1, [1, 1, 1, 1], calls=9, objectives=USEFUL_AND_CALLS),
+        tried(2, [1, 1, 1, 0.98], calls=2, objectives=USEFUL_AND_CALLS),
+        tried(3, [1, 1, 1, 0], calls=1, objectives=USEFUL_AND_CALLS),
+    ]
+    assert cheapest(trials, USEFUL_AND_CALLS).number == 2
+    assert cheapest(trials, USEFUL_AND_CALLS, within=0.0).number == 1
+    assert cheapest(trials, USEFUL, within=0.3, cost=USEFUL_AND_CALLS[1]).number == 3
+    assert cheapest([], USEFUL) is None
 
 
 def arm(name, *values, label=None, calls=1):
