@@ -38,8 +38,7 @@ import querywright
 from querywright.data.types import Label, Passage, Question
 from querywright.models.embedder import Vectors, resolve_embedder
 from querywright.optimize.study.engine import snapshot
-from querywright.optimize.study.report import study_html
-from querywright.optimize.study.status import status
+from querywright.optimize.study.results import status, study_html
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import NEIGHBOURS, calls_and_sync, hnsw_of

@@ -32,10 +32,9 @@ from querywright.data.types import Passage, Question
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.store import open_store
 from querywright.optimize.search.trials import TrialRecord
-from querywright.optimize.study.engine import run_study
-from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.spec import StudySpec, read_spec
 from querywright.retrieval.index import build_collection
+from querywright.studies import read_data, run_named
 
 COLLECTION = "bench"
 KEY = "QUERYWRIGHT_BENCH_KEY"
@@ -209,7 +208,7 @@ def run(
     spec = site.spec(name, [*train, *questions, *test], (TRAIN, len(questions), TESTED), changes)
     home = site.home(after or name)
     began = time.time()
-    found = run_study(spec, site.folder / f"study-{name}", home=home)
+    found = run_named(read_data(spec), site.folder / f"study-{name}", home=home, tell=print)
     ended = time.time()
     failed = [one for one in found.trials if one.state not in {"complete", "pruned"}]
     if failed:

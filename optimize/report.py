@@ -100,8 +100,14 @@ def comparison_page(
     notes: Sequence[str] = (),
     outcome: str = "",
     command: str = "",
+    template: str = "compare.html",
+    kind: str | None = None,
+    **more: Any,
 ) -> str:
-    """The page of a comparison, as ``Comparison.report`` writes it; the same input gives the same text."""
+    """Return the page of a comparison, as ``Comparison.report`` writes it; the same input gives the same text.
+
+    A template that extends ``compare.html`` adds sections with the values in ``more``.
+    """
     diagnosis = compared.diagnosis
     metrics = figures.metrics_of(compared)
     metric = [*compared.arm(compared.baseline).metrics, *metrics, "accuracy"][0]
@@ -112,9 +118,9 @@ def comparison_page(
     said = verdict_sentence([one for one in compared.comparisons if one.metric == metric])
     said = said or f"there is nothing to compare with {in_words(compared.baseline)}"
     return page(
-        "compare.html",
+        template,
         title=title,
-        kind="compilation" if outcome else "comparison",
+        kind=kind or ("compilation" if outcome else "comparison"),
         facts=facts,
         notes=notes,
         figures=drawn,
@@ -132,6 +138,7 @@ def comparison_page(
         colours=STAGE_COLOURS,
         decided=decision_rows(compared.decisions),
         decided_how=DECIDED,
+        **more,
     )
 
 

@@ -106,6 +106,9 @@ def test_the_whole_way(search, questions, lm, shop):
     assert found.best.number in set(found.front["number"])
     assert {"value.lm_calls", "low.decision_useful"} <= set(found.front)
     assert found.best.arm.technique == "keywords"
+    assert found.cheapest(within=1.0).number == 0  # the baseline makes no call
+    assert found.cheapest().values["decision_useful"] >= found.best.values["decision_useful"] - 0.01
+    assert found.program(found.cheapest()).technique.NAME == "keywords"
     assert found.verdict == "gain"
     assert found.sentence in found._repr_html_()
     assert repr(found).startswith("Study('study', 8 trials, gain: ")
@@ -151,10 +154,17 @@ def test_an_instance_brings_its_retriever_and_its_knobs(index, lm):
     assert "by judge usefulness" in found.sentence
 
 
-def test_retrievers_by_engine_are_searched(index, lm, questions):
-    both = {"dense": index, "bm25": lambda query, k: [one["text"] for one in PASSAGES][:k]}
-    found = qw.study(["query2doc"], questions, retriever=both, lm=lm, trials=4, sizes=SIZES, prompts={})
-    assert found.search.space["query2doc"].engines == ("dense", "bm25")
+def test_named_retrievers_are_a_dimension_of_the_search(index, lm, questions, shop):
+    def blind(query, k):
+        return [hit.passage for hit in index.search([query], len(PASSAGES))[0]][::-1][:k]
+
+    both = {"blind": blind, "shop": shop}
+    found = qw.study([Keywords], questions, retriever=both, lm=lm, trials=8, sizes=SIZES)
+    assert set(found.trials["engine"]) == {"blind", "shop"}
+    assert found.trials["engine"][0] == "blind"  # the baseline searches the first
+    assert found.best.arm.engine == "shop"
+    row = QUESTIONS[0]
+    assert found.recommended(row["question"], options=row["options"]).passages[0].id in row["evidence"]
 
 
 def test_a_class_that_is_defined_again_replaces_the_earlier_one():
@@ -186,7 +196,6 @@ def with_other_prompt(index):
         (["hyde"], {"objectives": ["usefulness"]}, r"objectives\.0: unknown objective 'usefulness'"),
         (["hyde"], {"prompts": ["gepas"]}, r"prompts\.gepas\.optimizer: unknown optimizer 'gepas'"),
         (["hyde"], {"sampling": "tpe"}, "unknown key of a study 'sampling' .did you mean sampler"),
-        (["hyde"], {"retriever": {"bm25": None}}, "needs dense, which the baseline searches"),
         (["hyde"], {"retriever": None}, "plain searches; give retriever="),
     ],
 )

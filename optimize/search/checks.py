@@ -16,7 +16,6 @@ from querywright.optimize.search.space import (
     engines_of,
     knobs_of,
     lacking,
-    late_trials_of,
     nearest,
     predictors_of,
     variants_of,
@@ -32,6 +31,7 @@ from querywright.optimize.search.spec import (
 )
 from querywright.programs import technique_class
 from querywright.programs.hyperparameters import Knob
+from querywright.retrieval.engines import ENGINES
 
 _LONGEST = 120
 """Characters of a value that a message shows."""
@@ -142,7 +142,12 @@ def _of_fixed(spec: SearchSpec, declared: Mapping[str, Mapping[str, Knob]]) -> I
 
 def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> Iterator[str]:
     asked, technique, engines = spec.techniques[name], technique_class(name), engines_of(spec, name)
-    for engine in asked.engines or ():
+    for place, engine in enumerate(asked.engines or ()):
+        if engine not in ENGINES:
+            if engine not in spec.retrievers:
+                known = [*spec.retrievers, *ENGINES]
+                yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, known)}"
+            continue
         if technique.ENGINE is not None and engine != technique.ENGINE:
             rule = f"{technique.ENGINE}, the only one that {name} searches with"
         elif technique.ENGINE is None and technique.NEEDS_VECTORS and engine != "dense":
@@ -166,7 +171,7 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
-    lexical = [engine for engine in engines if engine not in {"dense", "questions"}]
+    lexical = [engine for engine in engines if engine in ENGINES and engine not in {"dense", "questions"}]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
             f"techniques.{name}.knobs.gate: looks at cosine similarities, which {', '.join(lexical)} does not give; "
@@ -201,14 +206,12 @@ def _of_prompts(spec: SearchSpec) -> Iterator[str]:
 
 def _of_trials(spec: SearchSpec) -> Iterator[str]:
     """Whether the trials suffice, where all else is sound."""
-    count, late = len(spec.techniques), late_trials_of(spec)
+    count = len(spec.techniques)
     if spec.each_prompt:
-        count += sum(len(variants_of(spec, name)[0]) - 1 for name in spec.techniques)
-    if late >= spec.trials:
-        yield f"late_trials: must be fewer than trials ({spec.trials}), but got {late}"
-    elif spec.trials - late < count:
+        count += sum(len(variants_of(spec, name)) - 1 for name in spec.techniques)
+    if spec.trials < count:
         first = "techniques and prompts" if spec.each_prompt else "techniques"
         yield (
-            f"trials: must be {count + late} or more, because {count} {first} are tried first, the baseline "
-            f"among them, and {late} trials are late, but got {spec.trials}"
+            f"trials: must be {count} or more, because {count} {first} are tried first, the baseline among them, "
+            f"but got {spec.trials}"
         )

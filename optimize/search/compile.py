@@ -166,7 +166,7 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
         prompts = _sets("demos", settings.demo_sizes if asks_lm else (), {}, settings.arguments)
     else:
         optimizer_named(made)
-        own = last if made == READERS_OWN else {"late": False}
+        own = last if made == READERS_OWN else {}
         prompts = {made: {"optimizer": made, "arguments": dict(settings.arguments), **own}}
     prompts |= _sets("reader_demos", () if reader is None else settings.reader_demo_sizes, last)
     searched = {name: value for name, value in knobs.items() if name != "max_passages"}
@@ -206,7 +206,7 @@ def _make_prompts(search: Search, technique: str) -> tuple[list[str], dict[str, 
     """The technique's demonstration sets, without copies of earlier ones, and by name why there is none."""
     found: dict[str, Any] = {}
     nothing: dict[str, str] = {}
-    for name in search.space[technique].early[1:]:
+    for name in search.space[technique].prompts[1:]:
         try:
             variant = search.variant(replace(search.space.untuned(technique), prompt=name))
         except OptimizerError as error:

@@ -11,8 +11,9 @@ from typing import Any
 
 import dspy
 
-from querywright.data.splits import Splits, data_hash
+from querywright.data.splits import Splits, data_hash, left_over
 from querywright.data.types import Question
+from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
 from querywright.metrics.judge import JudgedMetric
@@ -295,3 +296,24 @@ def optuna_study(spec: SearchSpec, storage: Any = None) -> Any:
         return optuna.create_study(
             storage=storage, study_name=spec.name, directions=directions, sampler=sampler, load_if_exists=True
         )
+
+
+def further_questions(
+    count: int, asked: Sequence[Question], splits: Splits, reader: str | None, seed: int = 0
+) -> list[Question]:
+    """Return the first questions that the split leaves over, without those that occur in it, or twice, by id or text.
+
+    Raises:
+        InputError: There is no reader, or there are too few questions.
+    """
+    if not count:
+        return []
+    if reader is None:
+        raise InputError("reader_check needs a reader; give one, or leave it out")
+    left = left_over(asked, splits, seed)
+    if len(left) < count:
+        raise InputError(
+            f"reader_check: asks for {count} further questions, but sizes leave {len(left)} over "
+            "that stand in none of the sets, nor twice; give smaller sizes, or fewer"
+        )
+    return left[:count]

@@ -18,7 +18,7 @@ from querywright.optimize.search.core import Search
 from querywright.optimize.search.prompts import Variant, with_reader_prompts
 from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
 from querywright.optimize.search.spec import UNTUNED
-from querywright.optimize.search.trials import ArmConfig, TrialRecord
+from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.programs import RAG, Ensemble, make_reader
 
@@ -210,7 +210,9 @@ def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> t
             arms[f"{best.technique} {UNTUNED}"] = written
     known = {arm.key for arm in arms.values()}
     kept = chosen.front if len(search.objectives) > 1 else ()
-    front = [(f"front, {one.name}", one.arm) for one in kept if one.arm.key not in known]
+    cheap = cheapest(kept, search.objectives)
+    first = sorted(kept, key=lambda one: one is not cheap)  # the cheapest is always evaluated
+    front = [(f"front, {one.name}", one.arm) for one in first if one.arm.key not in known]
     return {**arms, **dict(front[:FRONT])}, called
 
 
@@ -270,6 +272,6 @@ def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:
         return {}
     asked = [*search.splits.test, *search.reader_check]
     budget = {"max_passages": plain.knobs["max_passages"]}
-    oracle = oracle_evidence(search.retriever("dense"), asked, make_reader(plain.reader), budget)
+    oracle = oracle_evidence(search.retriever(plain.engine), asked, make_reader(plain.reader), budget)
     found = {CLOSED_BOOK: closed_book(make_reader(plain.reader))}
     return found if oracle is None else {**found, ORACLE: oracle}

@@ -15,7 +15,6 @@ from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.objectives import Objective
-from querywright.optimize.search.spec import PLAIN
 from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
 
 FEWEST = 6
@@ -61,8 +60,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     for one in ended(trials, "complete"):
         arms.setdefault(one.arm.key, one)
     distinct = list(arms.values())
-    # With other knobs, where a study searches them, plain retrieval is an arm to choose like any other.
-    plain = next((one for one in distinct if one.arm.is_plain), None)
+    plain = next((one for one in distinct if one.number == 0), None)  # plain retrieval with other knobs is an arm
     if plain is None:
         raise QuerywrightError(
             "the baseline has no result, so nothing can be chosen; `querywright study status` shows trial 0"
@@ -171,51 +169,23 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
     return {"dev": float(values.mean(axis=1).max()), "corrected": float(np.mean(left_out)), **counts}
 
 
-def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) -> list[str]:
-    """Return the techniques of the late trials, best first, without the baseline, which has no prompts to tune.
+def worse_than(
+    tried: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]
+) -> TrialRecord | None:
+    """Return the best finished trial if it shows that another trial is worse, else None.
 
-    Where no trial of the first phase was complete those that ended early are looked at.
+    The two are compared on the questions that the other trial was evaluated on so far, by a one-sided Wilcoxon test, as
+    Optuna's ``WilcoxonPruner`` does. With several objectives nothing is pruned, as in Optuna.
     """
-    tried = [one for one in trials if one.dev.rows and one.arm.technique != PLAIN]
-    left, found = ended(tried, "complete") or tried, list[str]()
-    while left and len(found) < number:
-        found.append(best_of(left, objective).arm.technique)
-        left = [one for one in left if one.arm.technique not in found]
-    return found
-
-
-def worse_than(met: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]) -> TrialRecord | None:
-    """The finished trial that shows another to be worse, on the questions that it has met, in the order of dev.
-
-    With one objective it is compared with the best trial, as Optuna's ``WilcoxonPruner`` does it; with several, for
-    which Optuna prunes nothing, against every trial that costs no more and is behind in nothing: it is worse than one
-    that is better in some objective of quality (one-sided Wilcoxon test).
-    """
-    rivals = ended(finished, "complete")
-    if len(objectives) == 1:
-        leader = best(rivals, objectives[0])
-        rivals = [] if leader is None else [leader]
-    if len(met.rows) < FEWEST:
-        return None
-    return next((one for one in rivals if _dominated(met, one.dev, objectives)), None)
-
-
-def _dominated(met: Evaluation, rival: Evaluation, objectives: Sequence[Objective]) -> bool:
     from scipy.stats import wilcoxon
 
-    asked = {row.id for row in met.rows}
-    theirs = Evaluation(rival.name, tuple(row for row in rival.rows if row.id in asked), 0.0)
-    shown = False
-    for objective in objectives:
-        if not objective.metrics:  # a cost
-            if not objective.value(met) >= objective.value(theirs):
-                return False
-            continue
-        a, b = objective.scores(met), objective.scores(rival)
-        differences = [a[key] - b[key] for key in a if key in b]
-        if sum(differences) > 0 or sum(a.values()) * len(b) > sum(b.values()) * len(a):
-            return False  # ahead, on these questions or on all that each has met
-        if len(differences) >= FEWEST:
-            p = wilcoxon(differences, alternative="less", zero_method="zsplit").pvalue
-            shown = shown or bool(p < ALPHA)
-    return shown
+    leader = best(ended(finished, "complete"), objectives[0])
+    if leader is None or len(objectives) > 1:
+        return None
+    mine, theirs = objectives[0].scores(tried), objectives[0].scores(leader.dev)
+    differences = [mine[key] - theirs[key] for key in mine if key in theirs]
+    ahead = sum(mine.values()) * len(theirs) > sum(theirs.values()) * len(mine)
+    if len(differences) < FEWEST or ahead or sum(differences) > 0:
+        return None
+    p = wilcoxon(differences, alternative="less", zero_method="zsplit").pvalue
+    return leader if p < ALPHA else None

@@ -85,8 +85,7 @@ class TechniqueSpace:
     Args:
         given: The value of every knob where nothing is chosen.
         knobs: Its searched knobs, each after those that it depends on.
-        early: Prompt variants of early trials, ``untuned`` first.
-        late: Prompt variants that only late trials have besides.
+        prompts: Prompt variants, ``untuned`` first.
         writers: Names of the LMs that may write for it; none for the LM of the study, or where it asks none.
     """
 
@@ -95,21 +94,20 @@ class TechniqueSpace:
     given: Mapping[str, Value]
     knobs: tuple[Knob, ...]
     domains: Mapping[str, Domain]
-    early: tuple[str, ...] = (UNTUNED,)
-    late: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = (UNTUNED,)
     writers: tuple[str, ...] = ()
 
     @property
     def engine(self) -> str:
         """Its default engine."""
-        own = technique_class(self.name).ENGINE or "dense"
-        return own if own in self.engines else self.engines[0]
+        return "dense" if "dense" in self.engines else self.engines[0]
 
     @property
     def has_one_arm(self) -> bool:
         """Whether there is nothing to choose."""
-        chosen = [len(self.engines) > 1, len(self.early) + len(self.late) > 1, len(self.writers) > 1]
-        return not any(chosen) and all(domain.single() for domain in self.domains.values())
+        return max(len(self.engines), len(self.prompts), len(self.writers)) < 2 and all(
+            domain.single() for domain in self.domains.values()
+        )
 
     @property
     def depth(self) -> int:
@@ -124,19 +122,19 @@ class TechniqueSpace:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All arms of a study, and which trial may choose which.
+    """All arms of a study.
 
-    The first trials are the untuned techniques, and techniques with a prompt and default knobs; then come early
-    trials; the last ones are late. The technique of a late trial is settled by its place among them, so that its
-    parameter has the same choices in every trial. A technique with a single arm is tried once, untuned, and is no
-    choice after that. Techniques are those of the study, ``plain`` first; the reader is a name, or None where none
-    reads; with ``each_prompt`` each early prompt is in one of the first trials.
+    The first trials are the untuned techniques and, with ``each_prompt``, each prompt with default knobs. A technique
+    with a single arm is tried once and is not a choice after that.
+
+    Args:
+        techniques: The techniques of the study, ``plain`` first.
+        reader: The name of the reader; None if no reader runs.
+        each_prompt: Whether each prompt is in one of the first trials.
     """
 
     techniques: tuple[TechniqueSpace, ...]
     reader: str | None
-    trials: int
-    late_trials: int = 0
     each_prompt: bool = False
 
     def __getitem__(self, technique: str) -> TechniqueSpace:
@@ -155,36 +153,29 @@ class Space:
 
     @property
     def openings(self) -> list[tuple[str, str]]:
-        """Technique and prompt of the first trials: each technique untuned, then the early prompts if each is tried."""
+        """Technique and prompt of the first trials: each technique untuned, then each prompt if each is tried."""
         first = [(one.name, UNTUNED) for one in self.techniques]
         if self.each_prompt:
-            first += [(one.name, prompt) for one in self.techniques for prompt in one.early[1:]]
+            first += [(one.name, prompt) for one in self.techniques for prompt in one.prompts[1:]]
         return first
 
-    def is_late(self, number: int) -> bool:
-        """Whether the trial of that number is a late one."""
-        return number >= max(self.trials - self.late_trials, len(self.openings))
-
-    def suggest(self, trial: Any, number: int, survivors: Sequence[str] = ()) -> ArmConfig:
-        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked."""
+    def suggest(self, trial: Any, number: int) -> ArmConfig:
+        """Return the arm of a trial; the sampler is not asked for one of the first."""
         openings = self.openings
-        opening, late = number < len(openings), self.is_late(number)
+        opening = number < len(openings)
         technique, prompt = openings[number] if opening else (None, UNTUNED)
-        if late:
-            going = [name for name in survivors if name in self.chosen] or survivors
-            technique = going[(number - self.trials + self.late_trials) % len(going)]
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
             if domain.single():  # it is no parameter of the trial
                 return nearest(domain, default)
-            if opening or (technique and name == "technique"):
+            if opening:
                 # What enqueue_trial() would have left there; a sampler is not asked for these.
                 settled = {name: nearest(domain, default)}
                 trial._fixed_params = {**getattr(trial, "_fixed_params", {}), **settled}
             chosen: Value = trial._suggest(name, domain)
             return int(chosen) if isinstance(domain, IntDistribution) else chosen
 
-        return self._walk(pick, technique, late=late, prompt=prompt)
+        return self._walk(pick, technique, prompt)
 
     def untuned(self, technique: str) -> ArmConfig:
         """Return the arm of a technique with default knobs and prompts."""
@@ -194,9 +185,7 @@ class Space:
         """The greatest number of hits that any arm asks of an engine; 0 where none asks it."""
         return max((one.depth for one in self.techniques if engine in one.engines), default=0)
 
-    def _walk(
-        self, pick: Pick, technique: str | None = None, *, late: bool = False, prompt: str = UNTUNED
-    ) -> ArmConfig:
+    def _walk(self, pick: Pick, technique: str | None = None, prompt: str = UNTUNED) -> ArmConfig:
         """The arm that is chosen parameter by parameter."""
         name = technique or self.chosen[0]
         if name in self.chosen:
@@ -208,9 +197,7 @@ class Space:
         for knob in own.knobs:
             if knob.acts(values):
                 values[knob.name] = pick(f"{name}.{knob.name}", own.domains[knob.name], knob.default)
-        late = late and bool(own.late)
-        variants = of_choices((*own.early, *own.late) if late else own.early)
-        prompt = str(pick(f"{name}.late_prompt" if late else f"{name}.prompt", variants, prompt))
+        prompt = str(pick(f"{name}.prompt", of_choices(own.prompts), prompt))
         return ArmConfig(name, engine, values, prompt, self.reader, writer)
 
 
@@ -244,21 +231,17 @@ def build_space(
         domains = {knob.name: domains[knob.name] for knob in acting}
         own = tuple(writers) if technique_class(name).LM_STAGES else ()
         variants = variants_of(spec, name)
-        found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants, own))
-    return Space(tuple(found), reader, spec.trials, late_trials_of(spec), spec.each_prompt)
+        found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, variants, own))
+    return Space(tuple(found), reader, spec.each_prompt)
 
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
-    """The engines of a technique; the baseline always has dense."""
-    named = spec.techniques[name].engines or [technique_class(name).ENGINE or "dense"]
-    return tuple(dict.fromkeys(["dense", *named] if name == PLAIN else named))
-
-
-def late_trials_of(spec: SearchSpec) -> int:
-    """How many trials are late."""
-    if spec.late_trials is not None:
-        return spec.late_trials
-    return spec.trials // 4 if any(variants_of(spec, name)[1] for name in spec.techniques) else 0
+    """Return the engines, or named retrievers, of a technique; the first retriever is always among the baseline's."""
+    own, first = technique_class(name).ENGINE, next(iter(spec.retrievers), "dense")
+    named = spec.techniques[name].engines
+    if name == PLAIN:
+        return tuple(dict.fromkeys([first, *(named or ())]))
+    return tuple(named or ([own] if own else spec.retrievers or [first]))
 
 
 def knobs_of(name: str) -> dict[str, Knob]:
@@ -315,16 +298,14 @@ def own_step(low: float, *others: float) -> float | None:
     return _STEP if all((other - low) % _STEP == 0 for other in others) else None
 
 
-def variants_of(spec: SearchSpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The prompt variants of a technique: those of early trials, ``untuned`` first, and those of late ones alone."""
+def variants_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
+    """Return the prompt variants of a technique, ``untuned`` first."""
     named = spec.techniques[name].prompts
-    early: list[str] = [UNTUNED]
-    late: list[str] = []
+    found = [UNTUNED]
     for key, prompt in spec.prompts.items():
         suits = key in named if named is not None else lacking(spec, name, prompt) is None
-        if suits and not prompt.last:
-            (late if prompt.is_late else early).append(key)
-    return tuple(early), tuple(late)
+        found += [key] if suits and not prompt.last else []
+    return tuple(found)
 
 
 def reads_for(prompt: PromptSpec) -> bool:

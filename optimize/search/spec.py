@@ -25,7 +25,6 @@ from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import PLAIN as PLAIN
 from querywright.optimize.results import UNTUNED as UNTUNED
 from querywright.programs import READERS, TECHNIQUES, technique_class
-from querywright.retrieval.engines import ENGINES
 
 BUDGET = 5
 """Passages that every arm may show its reader, unless the search says otherwise."""
@@ -127,8 +126,6 @@ class PromptSpec(StrictModel):
         arguments: Passed to the optimizer.
         instructions: Instructions by the predictor's name (``technique.write_queries``), set before the optimizer.
         part: Predictors that are tuned: the technique's, the reader's, or both.
-        late: Whether only arms that survive the first phase are given it. None: as the optimizer says, the
-            expensive ones being late.
         metric: What runs are scored by while it is made. Default the first objective.
         last: Whether it is left out of the trials, and tried at their end on the program that dev chose: it is kept
             where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
@@ -138,14 +135,8 @@ class PromptSpec(StrictModel):
     arguments: dict[str, Json] = Field(default_factory=dict)
     instructions: dict[str, Annotated[str, Field(pattern=r"\S")]] = Field(default_factory=dict)
     part: Literal["technique", "reader", "all"] = "technique"
-    late: bool | None = None
     metric: Annotated[str, checked(metric_named)] | None = None
     last: bool = False
-
-    @property
-    def is_late(self) -> bool:
-        """Whether only late trials have it."""
-        return OPTIMIZERS[self.optimizer].late if self.late is None and self.optimizer else bool(self.late)
 
     @property
     def parts(self) -> set[str]:
@@ -174,8 +165,6 @@ class PromptSpec(StrictModel):
         # What is tried on the reader of every arm has to suit the reader of every arm.
         if self.part != "reader":
             yield "last tunes the reader alone; say part: reader"
-        if self.late:
-            yield "last is tried after the late trials as well; leave late out"
         if self.optimizer in {"knn_few_shot", "ensemble"}:
             yield f"last: {self.optimizer} makes a program of another shape; take another optimizer"
         for name in self.instructions:
@@ -183,15 +172,15 @@ class PromptSpec(StrictModel):
                 yield f"instructions.{name} is no predictor of the reader, and the prompt is for last"
 
 
-_Engine = Annotated[str, one_of("engine", ENGINES)]
-_Engines = Annotated[list[_Engine], Field(min_length=1), AfterValidator(once)]
+_Engines = Annotated[list[str], Field(min_length=1), AfterValidator(once)]
 
 
 class TechniqueSpec(StrictModel):
     """What of a technique is searched.
 
     Args:
-        engines: Engines of the collection to choose from. Default the technique's own, else dense.
+        engines: Engines of the collection, or names out of the study's ``retrievers``, to choose from. Default the
+            technique's own engine, else all ``retrievers``, else dense.
         knobs: By name. A knob that is not named is searched over its own range, as ``compile`` does, unless
             ``search`` is ``named``.
         search: ``all``: every knob that its declaration lets a study search; ``named``: only those in ``knobs``.
@@ -233,14 +222,11 @@ class BudgetSpec(StrictModel):
         calls: Attempts at LM calls that are sent.
         tokens: Input and output tokens of calls made.
         dollars: Estimated US dollars of calls made.
-        minutes: Minutes in which at least one worker ran; looked at before each trial and a few times within it, and
-            after the last one the test follows.
     """
 
     calls: int | None = Field(default=None, ge=0)
     tokens: int | None = Field(default=None, ge=0)
     dollars: float | None = Field(default=None, ge=0)
-    minutes: float | None = Field(default=None, gt=0)
 
 
 _Technique = Annotated[str, one_of("technique", TECHNIQUES), AfterValidator(_searching)]
@@ -252,7 +238,8 @@ def _prompt_name(name: str) -> None:
         raise InputError(f"the name must not be {UNTUNED!r}, which means a technique's own prompts; use another name")
 
 
-_PromptName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"), checked(_prompt_name)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+_PromptName = Annotated[_Name, checked(_prompt_name)]
 
 
 class SearchSpec(StrictModel):
@@ -263,16 +250,15 @@ class SearchSpec(StrictModel):
         reader: A reader's name, ``auto`` or ``none``.
         objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
         techniques: By name; the baseline ``plain`` is always among them.
+        retrievers: Collections to choose from, by name, such as those of several passage lengths or embedders. The
+            baseline searches the first. Default: the study's collection alone.
         prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``. An optimizer under two names
             is run twice, each time with a seed of its own.
         fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
             it is not given; with ``fixed: {}`` there is none, and techniques may search it.
-        trials: Trials in all, the late ones included.
-        each_prompt: Whether each prompt that is not late is tried once with the technique's default knobs, before
-            the sampler proposes. Default False.
-        late_trials: How many of them are late: techniques that survived, with the expensive prompts as well.
-            Default a quarter, where there are late prompts.
-        survivors: Techniques that go on to the late trials. Default 2.
+        trials: Trials in all.
+        each_prompt: Whether each prompt is tried once with the technique's default knobs, before the sampler
+            proposes. Default False.
         seed: Of the split, the prompts and the search.
         sampler: What proposes trials.
         pruner: ``paired`` stops a trial that paired tests show to be worse; ``none`` runs all to the end.
@@ -287,12 +273,11 @@ class SearchSpec(StrictModel):
     reader: Annotated[str, one_of("reader", ("auto", *READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
     techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
+    retrievers: dict[_Name, str] = Field(default_factory=dict)
     prompts: dict[_PromptName, PromptSpec] = Field(default_factory=dict)
     fixed: dict[str, Json] = {"max_passages": BUDGET}
     trials: int = Field(default=50, ge=1)
     each_prompt: bool = False
-    late_trials: int | None = Field(default=None, ge=0)
-    survivors: int = Field(default=2, ge=1)
     seed: int = 0
     sampler: SamplerSpec = Field(default_factory=SamplerSpec)
     pruner: Literal["paired", "none"] = "paired"

@@ -13,8 +13,8 @@ from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.live import live_arm
-from querywright.optimize.objectives import Objective
-from querywright.optimize.search.spec import PLAIN, UNTUNED
+from querywright.optimize.objectives import Objective, objective_named
+from querywright.optimize.search.spec import UNTUNED
 from querywright.programs import TECHNIQUES
 from querywright.programs.hyperparameters import Value
 from querywright.progress import LiveArm
@@ -56,11 +56,6 @@ class ArmConfig:
         """A hash; equal for equal arms."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the question is searched as it was asked, in the collection's own passages."""
-        return self.technique == PLAIN and self.engine == "dense" and self.prompt == UNTUNED
-
     def to_json(self) -> dict[str, Any]:
         """The arm as a JSON object."""
         return asdict(self)
@@ -82,7 +77,6 @@ class TrialRecord:
         number: From 0.
         state: ``running``, ``complete``, ``pruned`` or ``failed``.
         arm: What was tried.
-        late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
         dev: Results on dev, question by question (of a pruned trial: the first ones); empty while it runs, and where
             too many questions failed. Its rows have scores, label, passages, fallbacks, cost, seconds, failure and
@@ -102,7 +96,6 @@ class TrialRecord:
     number: int
     state: TrialState
     arm: ArmConfig
-    late: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     dev: Evaluation = field(default_factory=lambda: Evaluation("", (), 0.0))
     spent: Cost = field(default_factory=Cost)
@@ -134,10 +127,7 @@ class TrialRecord:
             ],
             "seconds": self.dev.seconds,
             **{name: getattr(self, name).to_json() for name in _COSTS},
-            **{
-                name: getattr(self, name)
-                for name in ("state", "late", "same_as", "began", "ended", "worker", "message")
-            },
+            **{name: getattr(self, name) for name in ("state", "same_as", "began", "ended", "worker", "message")},
         }
         return json.dumps(told, ensure_ascii=False)
 
@@ -192,6 +182,26 @@ def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
     return sorted(scored, key=lambda one: (-values[one.number][0], one.number))
 
 
+def cheapest(
+    trials: Sequence[TrialRecord], objectives: Sequence[Objective], within: float = 0.01, cost: Objective | None = None
+) -> TrialRecord | None:
+    """Return the trial with the lowest cost among the complete trials that are almost as good as the best.
+
+    Args:
+        trials: The trials.
+        objectives: The first one measures quality.
+        within: How much lower than the best value the first objective may be. Default 0.01, a point.
+        cost: The cost. Default: the first cost among the objectives, else ``tokens``.
+
+    Returns:
+        The trial; of equally cheap trials, the best. None if no trial has a value.
+    """
+    order, first = ranked(trials, objectives[0]), objectives[0].name
+    near = [one for one in order if one.values[first] >= order[0].values[first] - within - 1e-9]
+    aim = cost or next((one for one in objectives if not one.metrics), objective_named("tokens"))
+    return min(near, key=lambda one: aim.value(one.dev), default=None)
+
+
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:
     """The complete trial with the best value; the first of equals; None where none has one."""
     return next(iter(ranked(trials, aim)), None)
@@ -213,16 +223,6 @@ def interval(record: TrialRecord, aim: Objective) -> Mean:
     scored = aim.scores(record.dev)
     found = mean_with_interval([scored.get(row.id, math.nan) for row in rows])
     return found if math.isnan(value) else replace(found, value=value)
-
-
-def minutes_busy(trials: Sequence[TrialRecord]) -> float:
-    """Minutes in which at least one of these trials was under way."""
-    spans = sorted((one.began, one.ended) for one in trials if one.began is not None and one.ended is not None)
-    seconds, until = 0.0, -math.inf
-    for began, over in spans:
-        seconds += max(0.0, over - max(began, until))
-        until = max(until, over)
-    return seconds / 60
 
 
 def arm_name(arm: ArmConfig) -> str:

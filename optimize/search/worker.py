@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from querywright.errors import BudgetError, DataError, QuerywrightError
+from querywright.errors import DataError, QuerywrightError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.hints import ceiling, hints, repeats
@@ -17,8 +17,9 @@ from querywright.optimize.live import live_arm, stands
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, optuna_study
-from querywright.optimize.search.selection import surviving, worse_than
-from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, minutes_busy, standing
+from querywright.optimize.search.selection import worse_than
+from querywright.optimize.search.spec import PLAIN
+from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, standing
 
 BLOCKS = 5
 """Times that a trial is looked at before it has met all questions."""
@@ -97,8 +98,6 @@ class Worker:
             self.search.tell(line)
         while True:
             ended = self.finished()
-            if len(ended) < spec.trials:
-                self._check_minutes(ended)
             taken = self._take()
             if taken is None and len(ended) >= spec.trials:
                 return
@@ -141,14 +140,9 @@ class Worker:
 
         search, number, finished = self.search, trial.number, self.finished()
         began, before, judged = time.time(), search.total, search.judged
-        late = search.space.is_late(number)
-        survivors: list[str] = []
-        if late:
-            early = [one for one in finished if not one.late]
-            survivors = surviving(early, search.objectives[0], search.spec.survivors) or list(search.space.chosen)
-        arm = search.space.suggest(trial, number, survivors)
+        arm = search.space.suggest(trial, number)
         trial.set_user_attr(ARM, arm.to_json())
-        record = TrialRecord(number, "running", arm, late=late, began=began, worker=self.name)
+        record = TrialRecord(number, "running", arm, began=began, worker=self.name)
         same = next((one for one in finished if one.arm == arm), None)
         if same is not None:
             first = same.number if same.same_as is None else same.same_as
@@ -176,22 +170,12 @@ class Worker:
 
     def _is_baseline(self, arm: ArmConfig) -> bool:
         """Return whether this arm is the baseline."""
-        return arm.is_plain and arm.knobs == self.search.space.untuned(arm.technique).knobs
-
-    def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
-        """End this run when its time is over; a trial that has begun goes on when the study is resumed."""
-        most = self.search.spec.budget.minutes
-        if most is not None and minutes_busy(trials) >= most:
-            raise BudgetError(
-                f"the study's budget of {most:g} minutes is spent; what was answered so far is kept. Raise "
-                "budget.minutes in its file, or resume it with --budget-minutes"
-            )
+        return arm == self.search.space.untuned(PLAIN)
 
     def _take(self) -> tuple[Any, contextlib.ExitStack] | None:
         """A trial and its lock, of a worker that died or a new one; None while others are at work at all there are."""
         import optuna
 
-        space, most = self.search.space, self.search.spec.trials
         with self.locks.hold("ask"):
             self.check()
             trials = self.study.get_trials(deepcopy=False)
@@ -202,10 +186,8 @@ class Worker:
                     if not self.study._storage.get_trial(one._trial_id).state.is_finished():
                         return optuna.trial.Trial(self.study, one._trial_id), lock
                     lock.close()  # its worker ended it since
-            number = len(trials)
-            unfinished = any(not one.state.is_finished() for one in trials if not space.is_late(one.number))
-            if number >= most or (space.is_late(number) and unfinished):
-                return None  # who survives is known when the first phase has ended
+            if len(trials) >= self.search.spec.trials:
+                return None
             trial = self.study.ask()
             lock = self.locks.take(f"trial-{trial.number}")
             assert lock is not None
@@ -232,8 +214,7 @@ class Worker:
         rivals = [one for one in finished if one.state == "complete"] if search.spec.pruner == "paired" else []
         questions, name = search.splits.dev, record.name
         failures = Failures(name, len(questions), search.spec.max_failures)
-        looked_at = rivals or search.spec.budget.minutes is not None
-        size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if looked_at else max(1, len(questions))
+        size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if rivals else max(1, len(questions))
         dev, rows = Evaluation(name, (), 0.0), list[Row]()
 
         def told(row: Row) -> None:
@@ -241,7 +222,6 @@ class Worker:
             self._met(trial, record, rows)
 
         for start in range(0, len(questions), size):
-            self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
             met = search.evaluate(program, block, name, failures=failures, progress=None, met=told)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,18 @@ from typing import Any
 from querywright.data.splits import data_hash
 from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.usage import Cost
+from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.writers import ref_of
+from querywright.optimize.evaluate import finite
 from querywright.optimize.live import stands
+from querywright.optimize.report import render
+from querywright.optimize.results import BASELINE, by_judges, today
 from querywright.optimize.search.core import Search, optuna_study
-from querywright.optimize.search.space import late_trials_of
-from querywright.optimize.search.trials import minutes_busy, standing
+from querywright.optimize.search.outcome import TestOutcome, run_test
+from querywright.optimize.search.trials import TrialRecord, standing
 from querywright.optimize.search.worker import Worker
-from querywright.optimize.study.finish import finish
-from querywright.optimize.study.opening import open_search
-from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
-from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import Snapshot, Spent
+from querywright.optimize.study.results import Snapshot, Spent
+from querywright.optimize.study.spec import StudySpec, read_spec, spec_differences, write_spec
 from querywright.optimize.study.storage import (
     JOURNAL_NAME,
     LOCKS_NAME,
@@ -61,6 +62,25 @@ WAIT_SECONDS = 60.0
 
 AGAIN = "give another name and another --out: what was answered is kept and costs nothing again"
 
+GOLDEN = 3
+"""Golden questions of a saved program."""
+
+RECOMMENDED, RUNNER_UP = "recommended", "runner-up"
+"""Names of the artifacts of the recommended program and of the program it was compared with."""
+
+_MADE = (
+    "recommended",
+    "verdict",
+    "sentence",
+    "corrected",
+    "comparisons",
+    "costs",
+    "seeds",
+    "data",
+    "judges",
+)
+"""What an artifact says of the study that made it."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -68,88 +88,74 @@ _logger = logging.getLogger(__name__)
 def run_study(
     spec: StudySpec,
     folder: Path,
+    open_search: Callable[[str | None, str], Search],
     *,
+    reopen: bool = False,
     workers: int = 1,
     home: Path | None = None,
     storage: str | None = None,
     command: str = "",
-    opened: Search | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], object] = _logger.warning,
 ) -> Snapshot:
-    """Run a study to its end, or go on with it.
+    """Run or resume a study.
 
-    Trials are in Optuna's storage, answers and the budget in the store, so the same call after an interruption, a kill
-    or a stop goes on from there. The same call once more while it runs is one more worker, on another machine too
-    where both are given the same PostgreSQL storage.
+    Trials are in Optuna's storage, answers and the budget in the store, so the same call resumes a study that was
+    interrupted or killed. The same call while the study runs is one more worker, also on another host if both have the
+    same PostgreSQL storage.
 
     Args:
-        spec: What is asked for, checked.
-        folder: Where it is kept; made when missing.
-        workers: Processes, 1 or more. Default 1: this one. The others are the command line's ``study resume``.
-        home: The working folder.
-        storage: Instead of the one in ``spec``, which is where a password has no place.
-        command: What makes the study again, for the report.
-        opened: The search, open, for a study that was given objects. Default: it is opened by the names in ``spec``.
-        progress: Called after each question, and every second or so while others are at work.
-        tell: Called with what makes a result mean nothing. Default: a warning of the log.
+        spec: The checked study.
+        folder: The study's folder, which is made if it is missing.
+        open_search: Opens the search, given the address of the PostgreSQL database that stores the answers (None: the
+            workspace) and the name of the budget.
+        reopen: Whether to open the search of a finished study too, to compare its data. Default False.
+        workers: Number of processes, 1 or more; the others run ``study resume``. Default 1.
+        home: The workspace.
+        storage: The address of the storage, in place of the one in ``spec``, which has no password.
+        command: The command or call that makes the study again, for the report.
+        progress: Called after each question, and about once a second while others work.
+        tell: Called with each warning. Default: a warning of the log.
 
     Raises:
-        InputError: The folder or the storage holds another study, or something that was named cannot be used.
+        InputError: The folder or the storage holds another study, or something that is named cannot be used.
         OutageError: The LM is out of reach; nothing is lost.
         BudgetError: The budget is spent; nothing is lost.
-        QuerywrightError: Most trials fail.
+        QuerywrightError: Most trials failed.
     """
     if workers < 1:
         raise InputError(f"workers must be 1 or more, but got {workers}")
     where = storage_of(spec, storage)
     kind = storage_kind(where)
     kept = spec
-    if kind != storage_kind(spec.storage):  # the folder keeps no address but the one in the study's own file
+    if kind != storage_kind(spec.storage):  # the folder stores no address but the one in the study's own file
         kept = spec.model_copy(update={"storage": ELSEWHERE if kind == "postgresql" else where})
     _check_folder(kept, folder)
     with open_storage(where, folder, spec.name) as store:
         _settle_spec(store, spec)
-        write_spec(kept, folder / SPEC_FILE)  # last, so that what is refused changes nothing
-        if opened is not None:
-            _settle_data(store, opened)  # objects have no names that a file could compare
-        if store.attribute(OUTCOME) is None:
-            with _workers_beside(workers - 1, folder, where, home):
-                url = where if kind == "postgresql" else None
-                search = opened or open_search(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
+        write_spec(kept, folder / SPEC_FILE)  # last, so that a study that is refused changes nothing
+        finished = store.attribute(OUTCOME) is not None
+        if reopen or not finished:
+            with _workers_beside(0 if finished else workers - 1, folder, where, home):
+                search = open_search(where if kind == "postgresql" else None, f"study {store.attribute(BUDGET)}")
                 search.progress, search.tell = progress, tell
                 _settle_data(store, search)
-                check = partial(_check_trials, store, spec.trials)
-                worker = Worker(search, optuna_study(spec, store.trials), store, secrets.token_hex(2), check)
-                worker.looked = looked = _looker(worker, store, spec)
-                try:
-                    worker.work()
-                    _conclude(worker, store, folder, command)
-                finally:
-                    looked(force=True)
+                if not finished:
+                    _work(store, search, folder, command)
         return _snapshot_of(spec, store)
 
 
-def resume_study(
-    folder: Path, *, changes: Mapping[str, Any] | None = None, storage: str | None = None, **options: Any
-) -> Snapshot:
-    """Go on with a study that was interrupted, killed or stopped.
-
-    Args:
-        folder: The study's.
-        changes: New values of ``trials``, ``budget``, ``threads``, ``deadline`` or ``max_failures``.
-        storage: As of ``run_study``,
-        options: and so are ``workers``, ``home``, ``command``, ``progress`` and ``tell``.
-
-    Raises:
-        InputError: The folder holds no study, or what ``run_study`` raises.
-    """
-    spec = spec_in(folder)
-    if changes:
-        data = spec.to_json()
-        budget = {**data["budget"], **changes.get("budget", {})}
-        spec = read_spec({**data, **changes, "budget": budget})
-    return run_study(spec, folder, storage=storage, **options)
+def _work(store: StudyStorage, search: Search, folder: Path, command: str) -> None:
+    """Run trials until all have ended, then evaluate on test."""
+    spec = search.spec
+    check = partial(_check_trials, store, spec.trials)
+    worker = Worker(search, optuna_study(spec, store.trials), store, secrets.token_hex(2), check)
+    worker.looked = looked = _looker(worker, store)
+    try:
+        worker.work()
+        _conclude(worker, store, folder, command)
+    finally:
+        looked(force=True)
 
 
 @plain_failures()
@@ -225,15 +231,14 @@ def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
     """What an open storage knows now."""
     trials = store.records()
     outcome: dict[str, Any] | None = store.attribute(OUTCOME)
-    ended = outcome or {"costs": {}, "seconds": 0.0}
-    later = [Cost.from_json(cost) for name, cost in ended["costs"].items() if name not in {"search", "prompts"}]
+    costs = {} if outcome is None else outcome["costs"]
+    later = [Cost.from_json(cost) for name, cost in costs.items() if name not in {"search", "prompts"}]
     saved = sum(one.spent.saved for one in trials) + sum(one.saved for one in later)
-    minutes = minutes_busy(trials) + ended["seconds"] / 60
-    return Snapshot(spec, trials, Spent(saved=saved, minutes=minutes, **store.attribute(SPENT, {})), outcome)
+    return Snapshot(spec, trials, Spent(saved=saved, **store.attribute(SPENT, {})), outcome)
 
 
 def _check_trials(store: StudyStorage, mine: int) -> None:
-    """End this run if another gave the study more trials: the late trials and the test depend on their number."""
+    """End this run if another gave the study more trials: the test depends on their number."""
     trials = store.attribute(SPEC)["trials"]
     if trials != mine:
         raise QuerywrightError(
@@ -243,7 +248,7 @@ def _check_trials(store: StudyStorage, mine: int) -> None:
 
 def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
     """Choose, evaluate on test, save. The first worker does it once, and another repeats it if it did not complete."""
-    search, began = worker.search, time.time()
+    search = worker.search
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:
             return
@@ -253,12 +258,91 @@ def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -
         told = sum(cost["calls"] for cost in outcome["costs"].values())
         lost = 0 if search.budget is None else max(0, search.budget.spent.calls - told)
         outcome["costs"]["interrupted"] = Cost(calls=lost).to_json()
-        store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
+        store.set_attribute(OUTCOME, outcome)
 
 
-def _looker(worker: Worker, store: StudyStorage, spec: StudySpec) -> Callable[..., None]:
+def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
+    """Compare the best arm of dev with the baseline on test, save programs in a study's folder, and return plain data.
+
+    Started again, it ends the same. The command makes the study again, for the report.
+    """
+    began = search.judged
+    tested = run_test(search, trials)
+    chosen = tested.chosen
+    prompts = sum((one.prompt_spent for one in trials), Cost())
+    costs = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts, **tested.costs}
+    if search.judging:
+        costs["judges"] = sum((one.judged for one in trials), search.judged - began)
+    outcome: dict[str, Any] = {
+        "recommended": tested.recommended,
+        "verdict": tested.verdict,
+        "sentence": tested.sentence,
+        "best": None if chosen.best is None else _of_trial(chosen.best, tested.best),
+        "plain": _of_trial(chosen.plain, BASELINE),
+        "front": [one.number for one in chosen.front],
+        "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
+        "corrected": chosen.corrected,
+        "reader_prompts": tested.reader_prompts.to_json(),
+        "failed_on_test": dict(tested.failed),
+        "test": [one.to_json(rows=True) for one in tested.rows],
+        "comparisons": [one.to_json() for one in tested.comparisons],
+        "judges": search.judge_facts,
+        "costs": {name: cost.to_json() for name, cost in costs.items()},
+        "command": command,
+        "seeds": {"study": search.spec.seed},
+        "questions": [one.to_json() for one in (*search.splits.dev, *search.splits.test, *search.reader_check)],
+        "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in search.data.items()},
+    }
+    before = search.total
+    _save(search, tested, outcome, folder)
+    outcome["costs"]["saving"] = search.spent_since(before).to_json()
+    return outcome
+
+
+def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
+    values = {key: finite(value) for key, value in record.values.items()}
+    return {"name": name, "number": record.number, "arm": record.arm.to_json(), "values": values}
+
+
+def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: Path) -> None:
+    """Save the recommended program, the program it was compared with, and the rest of the front, an artifact each."""
+    made = {"study": search.spec.name, **{key: outcome[key] for key in _MADE}}
+    made["reader_prompts"] = tested.reader_prompts.name
+    about = f"from the study `{search.spec.name}` of {today()} for the LM `{search.lm.model}`."
+    for name, arm in tested.arms.items():
+        if name.startswith("front"):
+            called = name.replace(", trial ", "-")
+        elif name in {tested.recommended, tested.best, BASELINE}:
+            called = RECOMMENDED if name == tested.recommended else RUNNER_UP
+        else:
+            continue  # untuned
+        advice = "" if name == tested.recommended else f" What the study recommends is **{tested.recommended}**."
+        card = render(
+            "program.md",
+            name=called,
+            program=tested.programs[name],
+            made=f" ({name}), {about}{advice}",
+            sentence=tested.sentence,
+            said=(),
+            tested=tested.rows,
+            note=by_judges(search.judge_facts),
+            metrics=list(dict.fromkeys(metric for one in tested.rows for metric in one.metrics)),
+            sentences=(),
+        )
+        save_program(
+            folder / "artifacts" / called,
+            tested.programs[name],
+            lm=search.lm,
+            asked=search.splits.dev[:GOLDEN],
+            threads=search.threads,
+            made={**made, "arm": arm.to_json(), "name": name},
+            card=card,
+        )
+
+
+def _looker(worker: Worker, store: StudyStorage) -> Callable[..., None]:
     """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
-    search, last, most = worker.search, 0.0, spec.budget.calls
+    search, last, most = worker.search, 0.0, worker.search.spec.budget.calls
     earlier, start = store.attribute(SPENT, {}), search.total + search.judged
 
     def made() -> dict[str, Any]:
@@ -299,7 +383,7 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
     """Note what a storage's study is about, or see that it is this one."""
-    study = optuna_study(spec, store.trials)
+    optuna_study(spec, store.trials)
     with store.hold("ask"):
         known = store.attribute(SPEC)
         if known is None:
@@ -307,12 +391,9 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
         else:
             before = read_spec(known)
             _same_study(before, spec, "the storage")
-            late = late_trials_of(before)
-            begun = late and len(study.get_trials(deepcopy=False)) > before.trials - late
-            if before.trials != spec.trials and (begun or store.attribute(TEST) is not None):
+            if before.trials != spec.trials and store.attribute(TEST) is not None:
                 raise InputError(
-                    "the late trials of this study, or its test, which is met once, have begun with "
-                    f"{before.trials} trials; for more {AGAIN}"
+                    f"the test of this study ran with {before.trials} trials, and runs once; for more {AGAIN}"
                 )
         store.set_attribute(SPEC, {**spec.to_json(), "storage": "journal"})
 

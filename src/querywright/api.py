@@ -44,7 +44,7 @@ from querywright.optimize.labels import PoolLabels, check_judge, label_pool, poo
 from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import CompileResult, CompileSettings, by_judges
 from querywright.optimize.search.compile import compile_program
-from querywright.optimize.study.opening import further_questions
+from querywright.optimize.search.core import further_questions
 from querywright.optimize.tables import pool_notes
 from querywright.programs import technique_class
 from querywright.progress import shown

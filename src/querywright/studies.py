@@ -1,59 +1,272 @@
-"""A study from Python: what its file names is given as objects, and its folder is the same."""
+"""Studies: opened from a file with names, or from Python with objects; and what a finished study returns."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import dspy
 import pandas
 
-from querywright.api import LM, keep_writer, open_workspace, read_parts, split_parts, warn_caller
-from querywright.arms import ArmDefaults
+from querywright.api import LM, keep_writer, read_parts, split_parts, warn_caller
+from querywright.arms import ArmDefaults, check_defaults, named_arms
+from querywright.data import read_questions
+from querywright.data.splits import Splits
+from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError, unknown
-from querywright.opening import of_mixed, open_experiment
+from querywright.models.budget import Budget
+from querywright.models.embedder import resolve_embedder
+from querywright.models.lm import resolve_lm
+from querywright.models.rewriters import rewriter_of
+from querywright.models.store import open_store
+from querywright.opening import of_mixed, open_reranker, tell_unlearnt
 from querywright.optimize.artifacts.files import ArtifactManifest, copy_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judges
-from querywright.optimize.objectives import check_judges, check_objectives
+from querywright.optimize.objectives import check_judges, check_objectives, objective_named
 from querywright.optimize.program_state import predictor_states
 from querywright.optimize.quiet import quiet_optuna
-from querywright.optimize.search.core import Search
+from querywright.optimize.search.core import Search, further_questions
 from querywright.optimize.search.spec import SearchSpec
-from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, front
-from querywright.optimize.study.engine import run_study
-from querywright.optimize.study.export import trial_rows
-from querywright.optimize.study.finish import RECOMMENDED
-from querywright.optimize.study.opening import further_questions
-from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.report import write_report
-from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import Snapshot, on_test
+from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, cheapest, front
+from querywright.optimize.study.engine import RECOMMENDED, run_study, storage_of
+from querywright.optimize.study.results import Snapshot, trial_rows, write_report
+from querywright.optimize.study.spec import StudySpec, read_spec
 from querywright.optimize.study.storage import open_storage
-from querywright.programs import Technique, register_technique, technique_class
+from querywright.programs import RAG, Technique, register_technique, technique_class
+from querywright.programs.readers import reader_for
 from querywright.progress import shown
+from querywright.retrieval.checks import tell_passages, tell_searched
+from querywright.retrieval.engines import ENGINES, passages_in, passing_in
+from querywright.retrieval.filters import check_passes
 from querywright.workspace import Tell, Workspace
 
 Techniques: TypeAlias = "str | type[Technique] | Technique | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
 """Techniques by name, class or instance; or a mapping of these to the knobs that are searched."""
 
-_OBJECTS = "given in Python"
+OBJECTS = "given in Python"
 """The name of questions and retrievers that have none."""
 
 _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
 """Keys of a technique in a study's file, none of which is a knob."""
 
-_CHANGES = sorted({*SearchSpec.model_fields, "reader_check"} - {"budget"})
+_CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyObjects:
+    """Objects that a study uses in place of the names in its file. None, or empty: the name in the file.
+
+    Args:
+        questions: Questions, or train, dev and test.
+        labels: Labels of passages.
+        retrievers: Retrievers by name; the first is the retriever of the baseline.
+        lm: The LM, or an open workspace.
+        writer_lm: The LM that writes for techniques.
+        embedder: The embedder of collections that are named.
+        reranker: A cross-encoder.
+        judges: Saved judges.
+        judge_lm: The LM of the judges.
+    """
+
+    questions: Any = None
+    labels: Any = None
+    retrievers: Mapping[str, Any] = field(default_factory=dict)
+    lm: Any = None
+    writer_lm: Any = None
+    embedder: Any = None
+    reranker: Any = None
+    judges: Sequence[SavedJudge] = ()
+    judge_lm: Any = None
+
+
+class StudyData(NamedTuple):
+    """A checked study with its questions; nothing is asked yet.
+
+    Args:
+        spec: The study.
+        splits: The questions of train, dev, and test.
+        reader: The name of the reader; None if no reader runs.
+        further: Questions that only closed book and oracle evidence answer.
+        objects: The objects in place of names.
+    """
+
+    spec: StudySpec
+    splits: Splits
+    reader: str | None
+    further: Sequence[Question] = ()
+    objects: StudyObjects = StudyObjects()
+
+    @property
+    def judges(self) -> list[SavedJudge]:
+        """The saved judges."""
+        return resolve_judges(self.objects.judges or self.spec.judges)
+
+
+def read_data(spec: StudySpec, objects: StudyObjects = StudyObjects()) -> StudyData:
+    """Read and check the questions of a study.
+
+    Raises:
+        DataError: A question is invalid, or lacks the options that a technique or a reader compares.
+        InputError: The questions or the reader do not suit an objective, or there are too few questions.
+    """
+    needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
+    needing += ["the reader multiple_choice"] if spec.reader == "multiple_choice" else []
+    parts = read_parts(objects.questions)
+    given = spec.questions if objects.questions is None else objects.questions
+    whole: dict[str, Any] = {"columns": spec.columns or None, "limit": spec.limit, "split": spec.split}
+    asked = read_questions(
+        given if parts is None else [one for part in parts for one in part],
+        labels=spec.labels if objects.labels is None else objects.labels, multiple_choice=" and ".join(needing),
+        **(whole if parts is None else {}),
+    )  # fmt: skip
+    splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
+    check_objectives(spec.objectives, splits, reader)
+    further = further_questions(spec.reader_check, asked, splits, reader, spec.seed)
+    data = StudyData(spec, splits, reader, further, objects)
+    measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
+    asks = spec.judge_lm is not None or objects.judge_lm is not None
+    check_judges(measured, data.judges, asks=asks)
+    return data
+
+
+def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None, *, tell: Tell) -> StudyData:
+    """Read and check a study and its questions and labels, and open no model.
+
+    Args:
+        source: The study's file, or a mapping.
+        home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        tell: Called with each label that the search cannot find.
+
+    Raises:
+        InputError: Something is wrong with the study, its questions, or its collection.
+    """
+    data = read_data(read_spec(source))
+    spec = data.spec
+    for collection in spec.retrievers.values() or [spec.collection]:
+        held = passages_in(collection, home)
+        passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
+        tell_passages([one for part in data.splits for one in part], held.values(), spec.where, passed, tell)
+    return data
+
+
+def run_named(data: StudyData, folder: Path, *, home: Path | None = None, tell: Tell, **options: Any) -> Snapshot:
+    """Run or resume a study that names everything; further arguments and errors as in ``run_study``."""
+    return run_study(data.spec, folder, partial(open_search, data, home, tell), home=home, tell=tell, **options)
+
+
+def open_search(
+    data: StudyData, home: str | Path | None, tell: Tell, url: str | None = None, budget: str | None = None
+) -> Search:
+    """Open everything that the trials of a study need.
+
+    Args:
+        data: The study and its questions.
+        home: The workspace.
+        tell: Called with each warning.
+        url: The address of the PostgreSQL database that stores answers and the budget for several hosts. Default None:
+            the workspace.
+        budget: The name of the budget that all workers and runs of the study share. Default None: no limit.
+
+    Raises:
+        InputError: The variable of a key is empty, or something cannot be opened.
+    """
+    spec, objects = data.spec, data.objects
+    place = _workspace(spec, objects.lm, home, url, budget)
+    place.check_key()
+    retrievers: Mapping[str, Any] = objects.retrievers or spec.retrievers or {"dense": spec.collection}
+    embedder, local = objects.embedder or spec.embedder, open_store(place.home)
+    if isinstance(embedder, str):
+        embedder = resolve_embedder(embedder, store=local)  # vectors stay on the host
+    defaults = ArmDefaults(
+        retriever=next(iter(retrievers.values())), writer_lm=objects.writer_lm, reranker=objects.reranker
+    )
+    check_defaults(named_arms([*spec.techniques], defaults), defaults)
+
+    @cache
+    def open_retriever(engine: str) -> Any:
+        searched = retrievers.get(engine, defaults.retriever)
+        return place.retriever(searched, embedder, engine if engine in ENGINES else "dense", spec.where)
+
+    if objects.retrievers:
+        tell_searched([one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), tell)
+    for line in of_mixed([one for part in data.splits for one in part], spec.reader):
+        tell(line)
+    kinds = [technique_class(name) for name in spec.techniques]
+    writers: dict[str, dspy.LM | None] = {}
+    for one in spec.writers:
+        named: Any = one.lm if objects.writer_lm is None else objects.writer_lm
+        if one.api_base or one.api_key_env:
+            named = resolve_lm(one.lm, api_base=one.api_base, api_key=_key(one.api_key_env), limits=spec.limits)
+        writers[one.name] = writer = place.writer(named)
+        keep_writer(writer, place, tell)
+        tell_unlearnt(rewriter_of(writer), [kind.NAME for kind in kinds if kind.LM_STAGES], tell)
+    judge_lm: Any = objects.judge_lm or spec.judge_lm
+    if isinstance(judge_lm, str):
+        judge_lm = place.another_lm(judge_lm, api_base=spec.judge_api_base, api_key=_key(spec.judge_api_key_env))
+    elif judge_lm is not None:
+        judge_lm = place.another_lm(judge_lm)
+    return Search(
+        spec,
+        data.splits,
+        data.reader,
+        place.lm,
+        open_retriever,
+        store=place.store,
+        local=local,
+        reader_check=data.further,
+        reranker=open_reranker(objects.reranker),
+        writers=writers,
+        knobs={kind.NAME: kind(open_retriever(kind.ENGINE)).searched_knobs for kind in kinds if kind.ENGINE},
+        judges=data.judges,
+        judge_lm=judge_lm,
+        budget=place.budget,
+    )
+
+
+def _workspace(
+    spec: StudySpec, lm: LM | Workspace | None, home: str | Path | None, url: str | None, budget: str | None
+) -> Workspace:
+    """Return the workspace of a study, with its store, LM, and budget."""
+    limits = spec.budget.model_dump(include={"calls", "tokens", "dollars"})
+    if isinstance(lm, Workspace):
+        if url is not None or any(one is not None for one in limits.values()):
+            raise InputError(
+                "an open workspace has its own store and its own limit of LM calls; give the LM instead of the "
+                "workspace, or leave out storage= and budget="
+            )
+        return lm
+    store = open_store(None if home is None else Path(home)) if url is None else open_store(url=url)
+    remedy = "Raise the budget in the study's file, and run the same command again"
+    return Workspace.open(
+        home,
+        spec.lm if lm is None else lm,
+        api_base=spec.api_base,
+        api_key=_key(spec.api_key_env),
+        limits=spec.limits if lm is None or isinstance(lm, str) else None,
+        store=store,
+        budget=None if budget is None else Budget(store, budget, **limits, remedy=remedy),
+        asks=False,
+    )
+
+
+def _key(variable: str | None) -> str | None:
+    """Return the key in an environment variable; None if no variable is named."""
+    key = None if variable is None else os.environ.get(variable)
+    if variable is not None and not key:
+        raise InputError(f"the variable {variable!r} holds no key; set it, or name another one in the study's file")
+    return key
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,12 +276,14 @@ class Study:
     Args:
         snapshot: All that the study's storage holds.
         folder: The study's folder, which commands such as ``querywright study report`` read too.
-        search: What was searched, open.
+        search: The search, open.
+        storage: The address of the PostgreSQL database that stores the trials. None: the journal in the folder.
     """
 
     snapshot: Snapshot
     folder: Path
     search: Search
+    storage: str | None = None
 
     @cached_property
     def trials(self) -> pandas.DataFrame:
@@ -86,6 +301,24 @@ class Study:
         """The trial with the best first objective on dev; None if no trial has a value."""
         return best(self.snapshot.trials, self.snapshot.spec.aims[0])
 
+    def cheapest(self, within: float = 0.01, cost: str | None = None) -> TrialRecord | None:
+        """Return the trial with the lowest cost among the trials that are almost as good as the best on dev.
+
+        Args:
+            within: How much lower than the best value the first objective may be. Default 0.01, a point.
+            cost: ``lm_calls``, ``tokens`` or ``seconds``. Default: the first cost among the objectives, else
+                ``tokens``.
+
+        Returns:
+            The trial, whose ``arm`` names the technique and its knobs; None if no trial has a value.
+        """
+        aims = self.snapshot.spec.aims
+        return cheapest(self.snapshot.trials, aims, within, None if cost is None else objective_named(cost))
+
+    def program(self, trial: TrialRecord) -> RAG:
+        """Return the program of a trial, a ``dspy.Module``, with its prompts and knobs."""
+        return self.search.program(trial.arm, reads=True)
+
     @cached_property
     def recommended(self) -> LoadedProgram:
         """The recommended program, which answers a question when it is called; ``.program`` is the DSPy module."""
@@ -102,7 +335,7 @@ class Study:
     @property
     def compared(self) -> Comparison:
         """The results on test, compared with the baseline."""
-        found = on_test(self.snapshot.outcome)
+        found = self.snapshot.compared
         assert found is not None
         return found
 
@@ -122,7 +355,7 @@ class Study:
         import optuna
 
         memory, name = optuna.storages.InMemoryStorage(), self.snapshot.spec.name
-        with open_storage("journal", self.folder, name) as kept:
+        with open_storage(storage_of(self.snapshot.spec, self.storage), self.folder, name) as kept:
             optuna.copy_study(from_study_name=name, from_storage=kept.trials, to_storage=memory)
         with quiet_optuna():
             return optuna.load_study(study_name=name, storage=memory)
@@ -188,6 +421,7 @@ def study(
     name: str = "study",
     home: str | Path | None = None,
     out: str | Path | None = None,
+    storage: str | None = None,
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
     **changes: Any,
@@ -203,8 +437,9 @@ def study(
             their own range. A mapping may also hold ``engines``, ``knobs``, ``search`` and ``prompts``, as in a
             study's file. Knobs that an instance sets are fixed.
         questions: Questions, or train, dev and test, as ``compile`` takes them.
-        retriever: What is searched, as ``compile`` takes it; or retrievers by engine, such as ``{"dense": index,
-            "hybrid": both}``, which techniques choose from. Default: the retriever of the first instance.
+        retriever: What is searched, as ``compile`` takes it; or retrievers by name, such as ``{"small": index,
+            "large": other}``, which techniques choose from. The baseline searches the first. Default: the retriever of
+            the first instance.
         where: A filter, as ``compare`` takes it.
         lm: The LM, its name or an open ``Workspace``. Default ``embedded``.
         reader: As ``compare`` takes it.
@@ -225,14 +460,17 @@ def study(
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         name: Name of the study. Default ``study``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The study's folder: the same call resumes it, or returns its results. Default: a temporary folder.
+        out: The study's folder: the same call resumes it, or returns its results. The same call in another process is
+            one more worker. Default: a temporary folder.
+        storage: The address of a PostgreSQL database, ``postgresql://user:password@host/database``, which stores
+            trials, answers, and the budget for several hosts. Default: the study's folder and the workspace.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with each warning. Default: ``warnings.warn``.
-        changes: Further keys of a study's file, such as ``sampler``, ``pruner``, ``late_trials`` and ``threads``.
+        changes: Further keys of a study's file, such as ``sampler``, ``pruner`` and ``threads``.
 
     Returns:
-        ``trials``, ``best``, ``front``, ``recommended``, ``verdict``, ``sentence``, ``report(path)``, ``save(path)``
-        and ``optuna``.
+        ``trials``, ``best``, ``front``, ``cheapest()``, ``program(trial)``, ``recommended``, ``verdict``, ``sentence``,
+        ``report(path)``, ``save(path)`` and ``optuna``.
 
     Raises:
         InputError: Something cannot be used; all problems of the search are named at once.
@@ -245,18 +483,14 @@ def study(
             raise InputError(unknown("key of a study", key, _CHANGES))
     searched, retriever = _techniques(techniques, retriever)
     retrievers: dict[str, Any] = dict(retriever) if isinstance(retriever, Mapping) else {"dense": retriever}
-    if "dense" not in retrievers:
-        raise InputError(f"retriever= needs dense, which the baseline searches, among {', '.join(retrievers)}; add it")
-    for technique, own in searched.items():
-        kind = technique_class(technique)
-        if len(retrievers) > 1 and kind.ENGINE is None and not kind.NEEDS_VECTORS:
-            own.setdefault("engines", [*retrievers])
+    names = {key: one if isinstance(one, str) else OBJECTS for key, one in retrievers.items()}
     judges = resolve_judges(judge)
     spec = read_spec(
         {
             "name": name,
-            "questions": str(questions) if isinstance(questions, str | Path) else _OBJECTS,
-            "collection": retrievers["dense"] if isinstance(retrievers["dense"], str) else _OBJECTS,
+            "questions": str(questions) if isinstance(questions, str | Path) else OBJECTS,
+            "collection": next(iter(names.values()), OBJECTS),
+            "retrievers": names if isinstance(retriever, Mapping) else {},
             "where": where,
             "lm": _model(lm.lm if isinstance(lm, Workspace) else lm),
             "writers": [] if writer_lm is None else [_model(writer_lm)],
@@ -270,66 +504,33 @@ def study(
             "trials": trials,
             "seed": seed,
             "sizes": sizes,
+            **(reading or {}),
             **changes,
         }
     )
-    parts = read_parts(questions)
-    with shown(progress, "opening retriever and models") as update:
-        place = open_workspace(lm, home, spec.threads)
-        place.check_key()
-        experiment = open_experiment(
-            [*spec.techniques], questions if parts is None else [one for part in parts for one in part], place,
-            reading={"labels": labels} if parts else {"labels": labels, **(reading or {})}, tell=tell,
-            defaults=ArmDefaults(
-                retriever=retrievers["dense"], where=where, embedder=embedder, reader=reader, writer_lm=writer_lm,
-                reranker=reranker,
-            ),
-        )  # fmt: skip
-        asked = experiment.questions
-        splits = split_parts(asked, parts, seed, sizes)
-        check_objectives(spec.objectives, splits, experiment.reader)
-        measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
-        check_judges(measured, judges, asks=judge_lm is not None)
-        for line in of_mixed(asked, reader):
-            tell(line)
-        writers = {one.technique.writer_lm for one in experiment.programs.values()} - {None}
-        for one in writers:
-            keep_writer(one, place, tell)
-
-        def open_retriever(engine: str) -> Any:
-            if engine in retrievers:
-                return place.retriever(retrievers[engine], embedder, engine, where)
-            return experiment.open_retriever(engine)
-
-        search = Search(
-            spec,
-            splits,
-            experiment.reader,
-            place.lm,
-            open_retriever,
-            store=place.store,
-            local=place.store,
-            reader_check=further_questions(spec.reader_check, asked, splits, experiment.reader, seed),
-            reranker=experiment.reranker,
-            writers={one.model: one for one in writers},
-            knobs={one: program.technique.searched_knobs for one, program in experiment.programs.items()},
-            judges=judges,
-            judge_lm=None if judge_lm is None else place.another_lm(judge_lm),
-        )
-        return _run(spec, search, place, out, update, tell)
-
-
-def _run(spec: StudySpec, search: Search, place: Workspace, out: str | Path | None, progress: Any, tell: Tell) -> Study:
-    """Run a study in its folder, or in a temporary one that goes with its result."""
+    objects = StudyObjects(
+        questions=questions, labels=labels, retrievers=retrievers, lm=lm, writer_lm=writer_lm, embedder=embedder,
+        reranker=reranker, judges=judges, judge_lm=judge_lm,
+    )  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="querywright-study-")) if out is None else Path(out)
-    command = f"querywright.study(..., name={spec.name!r})"
+    opened: list[Search] = []
+
+    def open_it(*where: str | None) -> Search:
+        opened.append(open_search(data, home, tell, *where))
+        return opened[0]
+
     try:
-        found = run_study(spec, folder, home=place.home, command=command, opened=search, progress=progress, tell=tell)
+        with shown(progress, "opening questions, retriever and models") as update:
+            data = read_data(spec, objects)
+            found = run_study(
+                spec, folder, open_it, reopen=True, storage=storage, progress=update, tell=tell,
+                command=f"querywright.study(..., name={spec.name!r})",
+            )  # fmt: skip
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    result = Study(found, folder, search)
+    result = Study(found, folder, opened[0], storage)
     if out is None:
         weakref.finalize(result, shutil.rmtree, folder, ignore_errors=True)
     return result

@@ -55,6 +55,8 @@ class Workspace:
         api_base: str | None = None,
         api_key: str | None = None,
         max_calls: int | None = None,
+        store: Store | None = None,
+        budget: Budget | None = None,
         limits: Limits | None = None,
         keeps: bool = True,
         asks: bool = True,
@@ -67,6 +69,8 @@ class Workspace:
             api_base: Address of its server.
             api_key: Key of its service.
             max_calls: Calls that it may be asked. Default any number.
+            store: Where answers are kept. Default: the folder.
+            budget: What its calls are paid from, in place of ``max_calls``.
             limits: How patient it is asked, and every LM beside it. Default: as ``resolve_lm`` and ``as_lm`` have it.
             keeps: Whether it must be possible to keep what is answered. Default True.
             asks: Whether the LM is asked, so that a key that it needs must be there. Default True.
@@ -90,8 +94,9 @@ class Workspace:
             )
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
-        store, ledger = open_store(folder), Ledger()
-        budget = None if max_calls is None else Budget(None, "the command", calls=max_calls)
+        store, ledger = store or open_store(folder), Ledger()
+        if max_calls is not None:
+            budget = Budget(None, "the command", calls=max_calls)
         opened = _lm(lm, api_base, api_key, asks, store=store, ledger=ledger, budget=budget, limits=limits)
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget)
 

@@ -64,7 +64,7 @@ COMMANDS: dict[str, str] = {
     "judge calibrate": "judge calibrate usefulness --data cases.jsonl --out judge.json {lm}",
     "judge compile": "judge compile usefulness --data cases.jsonl --out judge.json {lm}",
     "evaluate": "evaluate plain --data questions.jsonl --collection tiny --rows rows.jsonl --reader none",
-    "study export": "study export studied --out trials.parquet --questions",
+    "study export": "study export studied --out trials.parquet",
     "rewriter collect": "rewriter collect rrr --data vague.jsonl --collection tiny --out pairs.jsonl --metric recall@1"
     " --knob max_passages=1 --sizes 10,3,3",
 }

@@ -98,7 +98,7 @@ def forget_answers(home: Path) -> None:
 
 def table(folder: Path, storage: str | None = None) -> list[dict[str, Any]]:
     """All that a study found, trial by trial, but for what a clock, the store and the names of workers say."""
-    kept = ("number", "state", "arm", "params", "late", "values", "same_as", "message")
+    kept = ("number", "state", "arm", "params", "values", "same_as", "message")
     return [
         {name: getattr(one, name) for name in kept}
         | {"rows": [(row.id, row.scores, row.passages, row.cost.asked) for row in one.dev.rows]}

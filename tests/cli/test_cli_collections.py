@@ -9,6 +9,7 @@ import pytest
 
 from querywright.cli import collections
 from querywright.models.embedder import resolve_embedder
+from querywright.optimize.study import engine
 
 
 @pytest.fixture
@@ -79,8 +80,7 @@ def test_a_study_of_a_chroma_of_ones_own(ok, shelf, study_file, tmp_path):
                        where={"sweet": False})  # fmt: skip
     assert "recommended: " in ok("study", "run", study, "--out", tmp_path / "study").out
     assert snapshot(shelf) == before
-    ok("study", "export", tmp_path / "study", "--questions", "--out", tmp_path / "rows.jsonl")
-    found = [json.loads(line)["passages"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    found = [row.passages for trial in engine.snapshot(tmp_path / "study").trials for row in trial.dev.rows]
     assert any(found)
     assert not any("p-juice" in one for one in found)
 

@@ -117,9 +117,9 @@ def test_ctrl_c_ends_all_workers_and_the_command_that_it_names_goes_on(
     assert stopped.status == 130
     assert "Traceback" not in stopped.text
     assert studies.alive(processes) == []
-    named = next(line for line in stopped.err.splitlines() if "to go on: querywright " in line)
+    named = next(line for line in stopped.err.splitlines() if "to resume: querywright " in line)
     server.delay = 0.0
-    ok(*named.partition("to go on: querywright ")[2].split())
+    ok(*named.partition("to resume: querywright ")[2].split())
     assert studies.asked_twice(server.requests) <= 2 * workers
     same(out, whole)
 
@@ -137,7 +137,7 @@ def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_
     assert "Traceback" not in stopped.text
     assert len(server.requests) == 31
     server.delay = 0.0
-    ok("study", "resume", out, "--budget-calls", 10_000)
+    ok("study", "run", independent(budget={"calls": 10_000}, threads=4), "--out", out)
     assert studies.asked_twice(server.requests) == 0
     assert studies.snapshot(out).spent.calls == len(server.requests)
     same(out, whole)

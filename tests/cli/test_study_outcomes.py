@@ -83,21 +83,6 @@ def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(
     assert found.outcome["recommended"] == "baseline"
 
 
-def test_late_trials_have_expensive_prompts_and_only_survivors(ok, cli, riddles, tmp_path):
-    prompts = {"shown": {"optimizer": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "late": True}}
-    techniques = {**FUSION, "step_back": {"search": "named", "knobs": {"top_k": [1, 2]}}}
-    out = tmp_path / "out"
-    file = riddles(techniques=techniques, prompts=prompts, trials=12, late_trials=4, survivors=1)
-    ok("study", "run", file, "--out", out)
-    found = snapshot(out)
-    assert {one.arm.prompt for one in found.trials if not one.late} == {"untuned"}
-    late = [one for one in found.trials if one.late]
-    assert [one.number for one in late] == [8, 9, 10, 11]
-    assert {one.arm.technique for one in late} == {"rag_fusion"}
-    grown = cli("study", "resume", out, "--trials", 20)
-    assert grown.status == 2
-
-
 def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
     out = tmp_path / "out"
     ok("study", "run", riddles(objectives=["decision_useful", "lm_calls"]), "--out", out)
@@ -105,6 +90,11 @@ def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
     front = [found.trials[number].arm.technique for number in found.outcome["front"]]
     assert set(front) == {"plain", "rag_fusion"}  # the one finds more, the other asks no LM
     assert found.outcome["recommended"] == "rag_fusion compiled"
+    told = ok("study", "status", out, "--json").data
+    assert told["cheapest"]["number"] in told["front"]
+    said = f"cheapest within a point of the best on dev: trial {told['cheapest']['number']}, rag_fusion@dense"
+    assert said in " ".join(ok("study", "status", out, width=200).out.split())
+    assert said[1:] in (out / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -123,7 +113,7 @@ def test_questions_that_changed_are_refused(cli, riddles, write, rows_of_questio
     assert cli("study", "run", file, "--out", out).status == 3
     rows = rows_of_questions(8)
     write("riddles.jsonl", [{**row, "question": f"{row['question']} Now?"} for row in rows])
-    changed = cli("study", "resume", out, "--budget-calls", 500)
+    changed = cli("study", "run", riddles(budget={"calls": 500}), "--out", out)
     assert changed.status == 2
     assert "dev" in changed.err
     assert "changed" in changed.err

@@ -11,7 +11,7 @@ import dspy
 import pytest
 import yaml
 
-from querywright.optimize.study.reading import read_spec
+from querywright.optimize.study.spec import read_spec
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))

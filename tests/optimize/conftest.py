@@ -28,8 +28,7 @@ from querywright.models.store import Store
 from querywright.models.usage import Ledger
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
 from querywright.optimize.optimizers import OPTIMIZERS, Bound, Optimizer
-from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.spec import StudySpec, read_spec
 from querywright.programs import make_program
 from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Hit

@@ -20,9 +20,7 @@ from querywright.optimize.comparison import Comparison
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import CompileResult
 from querywright.optimize.search.trials import ended
-from querywright.optimize.study.export import export
-from querywright.optimize.study.report import write_report
-from querywright.optimize.study.status import Snapshot, on_test
+from querywright.optimize.study.results import Snapshot, export, write_report
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 try:
@@ -107,7 +105,7 @@ def _parts(result: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _
             about = {"state": one.state, **arm, **arm.pop("knobs")}
             values = {f"objective/{_fit(name)}": value for name, value in one.values.items()}
             tried.append((one.name, about, {**_metrics(one.dev, of="dev/"), **values}))
-        return given, [outcome["sentence"]], on_test(result.outcome), tried
+        return given, [outcome["sentence"]], result.compared, tried
     raise InputError(
         "log takes the return value of evaluate, compare, or compile, or the Snapshot of a study, but got "
         f"{result!r:.80}"

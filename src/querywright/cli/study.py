@@ -1,17 +1,15 @@
-"""``querywright study``: search techniques, knobs and prompts together, and go on after any interruption."""
+"""``querywright study``: search techniques, knobs and prompts together, and resume after any interruption."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
@@ -20,28 +18,22 @@ from querywright.cli.tracking import tracking
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.optimize.study.spec import StudySpec
-    from querywright.optimize.study.status import Snapshot
+    from querywright.optimize.study.results import Snapshot
+    from querywright.studies import StudyData
 
 REPORT = "report.html"
-DETAILS = (
-    *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
-    *("costs", "judges", "seeds", "command"),
-)
 study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
-Minutes = Annotated[float, Parameter(metavar="N", validator=Number(gte=0.01))]
-Study = Annotated[Path, Parameter(help="What study run was given with --out.")]
-Dollars = Annotated[float, Parameter(metavar="N", validator=Number(gte=0))]
+Study = Annotated[Path, Parameter(help="The folder that study run made with --out.")]
 
 
 @Parameter(name="*", group="Run")
 @dataclass(frozen=True)
 class StorageOptions:
-    """Where trials are kept.
+    """The storage of the trials.
 
     Args:
-        storage: Of PostgreSQL, in place of the one in the file; it is never printed or kept.
+        storage: Address of a PostgreSQL database, in place of the storage in the file; it is never printed or stored.
     """
 
     storage: Annotated[opt.Url | None, Parameter(env_var="QUERYWRIGHT_STORAGE")] = None
@@ -49,136 +41,86 @@ class StorageOptions:
 
 @dataclass(frozen=True)
 class WorkerOptions(StorageOptions):
-    """Where trials are kept, and who runs them.
+    """The storage of the trials, and the number of workers.
 
     Args:
-        workers: Processes side by side.
+        workers: Number of processes.
     """
 
     workers: opt.Count = 1
 
 
-@Parameter(name="*", group="Budget")
-@dataclass(frozen=True)
-class BudgetOptions:
-    """What a study may take, in all.
-
-    Args:
-        trials: Trials in all, if more.
-        budget_calls: LM calls in all.
-        budget_tokens: Tokens in all.
-        budget_dollars: US dollars in all.
-        budget_minutes: Minutes in all; a trial that has begun continues when the study is resumed.
-    """
-
-    trials: opt.Count | None = None
-    budget_calls: opt.Whole | None = None
-    budget_tokens: opt.Whole | None = None
-    budget_dollars: Dollars | None = None
-    budget_minutes: Minutes | None = None
-    deadline: opt.Deadline = None
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """Changes of the study."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        budget = {name[7:]: value for name, value in given.items() if name.startswith("budget_")}
-        own = {name: value for name, value in given.items() if not name.startswith("budget_")}
-        return {**({"budget": budget} if budget else {}), **own}
-
-
 @study_app.command(name="check")
 def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
-    """Check a study and its data, and say what it takes at most, before anything is asked.
+    """Check a study and its data, and count its LM calls at most.
 
     Example: querywright study check study.yaml
 
     Args:
         file: The study: a YAML file.
     """
-    from querywright.optimize.study.estimate import estimate
-    from querywright.optimize.study.opening import checked_study, open_writers
+    from querywright.optimize.search.space import build_space
+    from querywright.optimize.study.estimate import most_calls
+    from querywright.studies import check_study
 
-    checked = checked_study(file, output.home, tell=note)
-    spec = checked.spec
-    _note_unlearnt(spec)
-    asked = opt.LMOptions(
-        spec.lm, spec.api_base, spec.api_key_env, timeout=spec.timeout, max_unreadable=spec.max_unreadable,
-        max_tokens=spec.max_tokens,
-    )  # fmt: skip
-    workspace = asked.open(output.home)
-    writers = open_writers(spec, workspace.lm)
-    found = estimate(
-        spec, checked.space, checked.splits, workspace.lm, writers=[one for one in writers.values() if one is not None],
-        passages=checked.passages,
-    )  # fmt: skip
-    sizes = {name: len(part) for name, part in checked.splits._asdict().items()}
+    spec, splits, reader, *_ = check_study(file, output.home, tell=note)
+    calls = most_calls(spec, build_space(spec, reader, writers=spec.writer_names), splits)
+    sizes = {name: len(part) for name, part in splits._asdict().items()}
 
     def shown() -> None:
         questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
         show_table(
             f"{spec.name}: {spec.trials} trials; questions: {questions}",
-            [
-                {"stage": one["name"], "LM calls": f"{one['calls']:,}", "tokens": f"{one['tokens']:,}"}
-                | {"dollars": "unknown" if one["dollars"] is None else f"{one['dollars']:.2f}"}
-                for one in (*found["stages"], {**found, "name": "in all, at most"})
-            ],
-            notes=[f"assumed: {one}" for one in found["assumptions"]],
+            [{"technique": name, "LM calls per question": str(n)} for name, n in calls["calls_per_question"].items()],
+            notes=["without the reader; optimizers, judges, and retries make further calls; cached answers make none"],
         )
-        say(f"{file.name} is in order")
+        say(f"at most {calls['trials']:,} LM calls in trials and {calls['test']:,} on test")
+        say(f"{file.name} is valid")
 
-    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, **found}, shown)
+    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, "calls": calls}, shown)
 
 
 @study_app.command(name="run")
 def run_command(
     file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Results = opt.Results()
 ) -> None:
-    """Run a study: try arms on dev, compare the best with the baseline on test once, save programs and a report.
+    """Run a study: try programs on dev, evaluate the best on test once.
 
-    To resume an interrupted run, run the same command again, or study resume.
+    To resume a study, run the same command again; its file may have more trials or a larger budget by then.
 
     Example: querywright study run study.yaml --out studies/mine --workers 4
 
     Args:
         file: The study: a YAML file.
-        save_to: Where the study is kept, and taken up again.
+        save_to: Folder of the study.
     """
-    from querywright.optimize.study.engine import run_study
-    from querywright.optimize.study.opening import checked_study
+    from querywright.studies import check_study
 
-    spec = checked_study(file, output.home, tell=note).spec
-    _note_unlearnt(spec)
-    _go(partial(run_study, spec, save_to), file, save_to, run, output)
+    _run(check_study(file, output.home, tell=note), file, save_to, run, output)
 
 
 @study_app.command(name="resume")
 def resume_command(
-    folder: Study,
-    /,
-    *,
-    run: WorkerOptions = WorkerOptions(),
-    budget: BudgetOptions = BudgetOptions(),
-    output: opt.Results = opt.Results(),
+    folder: Study, /, *, run: WorkerOptions = WorkerOptions(), output: opt.Results = opt.Results()
 ) -> None:
-    """Go on with a study that was interrupted, killed, or stopped at its budget; nothing is asked twice.
+    """Resume a study that was interrupted, or join it as a further worker.
 
-    Example: querywright study resume studies/mine --budget-calls 20000
+    Example: querywright study resume studies/mine
     """
-    from querywright.optimize.study.engine import resume_study
+    from querywright.optimize.study.engine import spec_in
+    from querywright.studies import read_data
 
-    _check_study(folder)
-    start = partial(resume_study, folder, changes=budget.changes or None)
-    _go(start, folder / "study.yaml", folder, run, output)
+    _check_folder(folder)
+    _run(read_data(spec_in(folder)), folder / "study.yaml", folder, run, output)
 
 
 @study_app.command(name="status")
 def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions(), as_json: opt.Json = False) -> None:
-    """Say how far a study is; it may be running, and is not disturbed.
+    """Show the trials of a study, also while it runs.
 
     Example: querywright study status studies/mine
     """
-    from querywright.optimize.study.status import status
+    from querywright.optimize.study.results import status
 
     found = _snapshot(folder, where.storage)
     emit(as_json, status(found), lambda: show_status(found))
@@ -188,14 +130,14 @@ def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions()
 def report_command(
     folder: Study, /, *, save_to: opt.OutFile | None = None, where: StorageOptions = StorageOptions()
 ) -> None:
-    """Write the report of a study so far: one HTML file that opens without a network.
+    """Write the report of a finished study: one HTML file.
 
     Example: querywright study report studies/mine --out mine.html
 
     Args:
-        save_to: Default: report.html in FOLDER.
+        save_to: The file. Default: report.html in FOLDER.
     """
-    from querywright.optimize.study.report import write_report
+    from querywright.optimize.study.results import write_report
 
     found = _snapshot(folder, where.storage)
     target = save_to or folder / REPORT
@@ -205,44 +147,35 @@ def report_command(
 
 
 @study_app.command(name="export")
-def export_command(
-    folder: Study,
-    /,
-    *,
-    save_to: opt.OutFile,
-    questions: opt.Flag = False,
-    where: StorageOptions = StorageOptions(),
-) -> None:
-    """Write the trials of a study as a table for other tools.
+def export_command(folder: Study, /, *, save_to: opt.OutFile, where: StorageOptions = StorageOptions()) -> None:
+    """Write the trials of a study as a table.
 
     Example: querywright study export studies/mine --out trials.parquet
 
     Args:
         save_to: A file that ends in .parquet, .csv or .jsonl.
-        questions: A row a trial and question, in place of a row a trial.
     """
-    from querywright.optimize.study.export import export
+    from querywright.optimize.study.results import export
     from querywright.optimize.tables import check_table
 
     check_table(save_to)
     found = _snapshot(folder, where.storage)
     check_file(save_to, "--out")
-    rows = export(found, save_to, questions=questions)
-    say(f"{rows} rows: {save_to}")
+    say(f"{export(found, save_to)} rows: {save_to}")
 
 
 def _snapshot(folder: Path, storage: str | None) -> Snapshot:
     from querywright.optimize.study.engine import snapshot
 
-    _check_study(folder)
+    _check_folder(folder)
     return snapshot(folder, storage)
 
 
-def _check_study(folder: Path) -> None:
-    """Raise when the folder holds no study."""
+def _check_folder(folder: Path) -> None:
+    """Raise if the folder holds no study."""
     if not os.path.isfile(folder / "study.yaml"):
-        there = "holds no study" if os.path.isdir(folder) else "is not a folder"
-        raise InputError(f"{str(folder)!r} {there}; name one that querywright study run made with --out")
+        problem = "holds no study" if os.path.isdir(folder) else "is not a folder"
+        raise InputError(f"{str(folder)!r} {problem}; name one that querywright study run made with --out")
 
 
 @contextlib.contextmanager
@@ -254,128 +187,107 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
         raise
     except (Exception, KeyboardInterrupt):
         if (folder / "study.yaml").is_file():
-            elsewhere = {"storage": "URL"} if "://" in (storage or "") else {}
-            note(f"nothing is lost; to go on: {opt.typed('study', 'resume', str(folder), **elsewhere)}", style="bold")
+            options = {"storage": "URL"} if "://" in (storage or "") else {}
+            note(f"nothing is lost; to resume: {opt.typed('study', 'resume', str(folder), **options)}", style="bold")
         raise
 
 
-def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
+def _run(data: StudyData, file: Path, folder: Path, run: WorkerOptions, output: opt.Results) -> None:
     """Run a study to its end, write its report, and show the results."""
-    from querywright.optimize.study.report import write_report
+    from querywright.optimize.study.results import write_report
+    from querywright.studies import run_named
 
     logged = tracking(output.log)
     command = opt.typed("study", "run", str(file), out=str(folder), workers=run.workers)
     with _resumable(folder, run.storage), progress("opening") as update:
-        found = start(
-            workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update, tell=note
+        found = run_named(
+            data, folder, workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update,
+            tell=note,
         )  # fmt: skip
     write_report(found, folder / REPORT)
-    show_study(found, folder, as_json=output.as_json, verbose=output.verbose)
+    files = {"report": str(folder / REPORT), "artifacts": str(folder / "artifacts")}
+    emit(output.as_json, {**study_json(found), "files": files}, lambda: show_study(found, verbose=output.verbose))
+    if not output.as_json:
+        note(f"report: {files['report']}; programs: {files['artifacts']}")
     logged(found, name=found.spec.name, kept=[folder / "artifacts"])
 
 
-def _note_unlearnt(spec: StudySpec) -> None:
-    """Say which techniques of a study ask a rewriter that is strange to them."""
-    from querywright.models.rewriters import read_rewriter
-    from querywright.opening import tell_unlearnt
-    from querywright.programs import technique_class
-
-    writing = [name for name in spec.techniques if technique_class(name).LM_STAGES]
-    for folder in (one.lm for one in spec.writers if os.path.isdir(one.lm)):
-        tell_unlearnt(read_rewriter(folder), writing, note)
-
-
-def _best(snapshot: Snapshot) -> str:
-    """The best trial so far, with its interval."""
-    from querywright.optimize.search.trials import arm_name, best, interval
-    from querywright.optimize.study.status import shown
-
-    aim = snapshot.spec.aims[0]
-    found = best(snapshot.trials, aim)
-    if found is None:
-        return ""
-    return f"best so far {shown(interval(found, aim), aim)} (trial {found.number}, {arm_name(found.arm)})"
-
-
-def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
-    """A study and its outcome, without single questions, as a JSON object."""
-    from querywright.optimize.study.status import status
+def study_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a study and its outcome as a JSON object, without single questions."""
+    from querywright.optimize.study.results import status
 
     outcome = snapshot.outcome or {}
     test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
-    details = {name: outcome.get(name) for name in DETAILS}
-    return {**status(snapshot), **details, "test": test, "files": dict(files)}
+    names = ("corrected", "comparisons", "failed_on_test", "costs", "judges", "seeds", "command")
+    return {**status(snapshot), **{name: outcome.get(name) for name in names}, "test": test}
 
 
-def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool, verbose: bool = False) -> None:
-    """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
+def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
+    """Print the results of a finished study: the trials on dev, the results on test, the verdict, and the cost."""
     from querywright.optimize.search.trials import ranked
-    from querywright.optimize.study.status import best_rows, comparisons_of, evaluations
+    from querywright.optimize.study.results import trial_table
 
-    files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
-    objectives, outcome = snapshot.spec.aims, snapshot.outcome or {}
-
-    def shown() -> None:
-        rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
-        if rows:
-            show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
-        met = evaluations(outcome)
-        if met:
-            judged = [one["standing"] for one in outcome.get("judges", ())]
-            notes = ["evaluated once; per cent with 95 % interval", *judged]
-            show_scores(f"test, {len(met[0].rows)} questions", met, verbose=verbose, notes=notes)
-            show_verdicts(comparisons_of(outcome), verbose=verbose, sentence=False)
-        for line in _verdicts(outcome):
-            say(line)
-        say(_cost(snapshot))
-        note(f"report: {files['report']}; programs: {files['artifacts']}")
-
-    emit(as_json, study_json(snapshot, files), shown)
+    aims, outcome, evaluations = snapshot.spec.aims, snapshot.outcome or {}, snapshot.evaluations
+    rows = trial_table(ranked(snapshot.trials, aims[0]), aims)
+    show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
+    _show_front(snapshot)
+    notes = ["evaluated once; per cent with 95 % interval", *(one["standing"] for one in outcome.get("judges", ()))]
+    show_scores(f"test, {len(evaluations[0].rows)} questions", evaluations, verbose=verbose, notes=notes)
+    show_verdicts(snapshot.comparisons, verbose=verbose, sentence=False)
+    for line in [*_remarks(snapshot, outcome), _cost(snapshot)]:
+        say(line)
 
 
-def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
-    """Return the results of a study as sentences."""
-    said: list[str] = []
-    if outcome.get("recommended"):
-        said.append(f"recommended: {outcome['recommended']} (chosen on dev)")
-    last = outcome.get("reader_prompts") or {}
-    if last.get("tried"):
+def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
+    """Return the choices and the verdict of a finished study as sentences."""
+    said = [f"recommended: {outcome['recommended']} (chosen on dev)"]
+    last = outcome["reader_prompts"]
+    if last["tried"]:
         said.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
-    if last.get("failed"):
+    if last["failed"]:
         said.append(f"reader prompts left out, because too many dev questions failed: {', '.join(last['failed'])}")
-    if outcome.get("failed_on_test"):
+    if outcome["failed_on_test"]:
         failed = ", ".join(outcome["failed_on_test"])
         said.append(f"programs left out, because too many test questions failed: {failed}")
-    return [*said, str(outcome["sentence"])] if outcome.get("sentence") else said
+    return [*said, str(outcome["sentence"])]
 
 
 def show_status(snapshot: Snapshot) -> None:
-    """Print how far a study is."""
-    from querywright.optimize.study.status import best_rows, status, technique_rows
+    """Print the trials of a study so far."""
+    from querywright.optimize.search.trials import best
+    from querywright.optimize.study.results import status, trial_table
 
-    found, objectives = status(snapshot), snapshot.spec.aims
+    found, aims = status(snapshot), snapshot.spec.aims
     trials = found["trials"]
     ended = trials["complete"] + trials["pruned"] + trials["failed"]
     word = "finished" if found["finished"] else "not finished"
     show_table(
         f"{found['name']}: {word}; {ended} of {trials['planned']} trials ended ({trials['pruned']} pruned, "
-        f"{trials['failed']} failed), {trials['running']} under way",
-        technique_rows(snapshot, objectives[0]),
+        f"{trials['failed']} failed), {trials['running']} running; best trial of each technique",
+        trial_table([one for one in (best(own, aims[0]) for own in snapshot.by_technique.values()) if one], aims),
     )
-    front = found["front"]
-    if front:
-        rows = best_rows([one for one in snapshot.trials if one.number in front], objectives, len(front))
-        show_table(f"front of {', '.join(found['objectives'])}", rows)
+    _show_front(snapshot)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
-    for line in (_best(snapshot), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
+    for line in (found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
         if line:
             say(line)
 
 
+def _show_front(snapshot: Snapshot) -> None:
+    """Print the trials that no other trial beats in every objective, and the cheapest; nothing with one objective."""
+    from querywright.optimize.search.trials import front
+    from querywright.optimize.study.results import cheapest_text, trial_table
+
+    aims, kept = snapshot.spec.aims, front(snapshot.trials, snapshot.spec.aims)
+    if len(aims) > 1 and kept:
+        rows = trial_table([one for one in snapshot.trials if one.number in kept], aims)
+        show_table(f"front of {', '.join(aim.name for aim in aims)}, on dev", rows)
+        say(cheapest_text(snapshot))
+
+
 def _cost(snapshot: Snapshot) -> str:
-    """What the study cost over all its workers and runs."""
+    """Return the cost of a study over all workers and runs."""
     spent = snapshot.spent
     dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
-    calls = f"LM calls: {spent.calls} made ({spent.saved} cached)"
-    return f"{calls}; {spent.tokens} tokens; {spent.minutes:.1f} minutes{dollars}"
+    return f"LM calls: {spent.calls} made ({spent.saved} cached); {spent.tokens} tokens{dollars}"

@@ -17,11 +17,10 @@ from querywright.optimize.search.selection import (
     best_of,
     choose,
     paired,
-    surviving,
     winners_curse,
     worse_than,
 )
-from querywright.optimize.search.trials import ArmConfig, TrialRecord
+from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 
 USEFUL = objectives_of(["decision_useful"])
 USEFUL_AND_CALLS = objectives_of(["decision_useful", "lm_calls"])
@@ -82,24 +81,6 @@ def test_the_winner_beats_the_baseline():
         choose([best], USEFUL, 6)
 
 
-def test_survivors_are_the_best_techniques_without_the_baseline():
-    trials = [
-        plain([1] * 4),
-        tried(1, [1, 0, 0, 0], technique="hyde"),
-        tried(2, [1, 1, 1, 0], technique="hcqr"),
-        tried(3, [1, 1, 0, 0], technique="hcqr"),
-        tried(4, [1, 1, 0, 0], technique="rrr"),
-        tried(5, [1, 1, 1, 1], technique="ircot", state="failed"),
-    ]
-    assert surviving(trials, USEFUL[0], 2) == ["hcqr", "rrr"]
-    assert surviving(trials, USEFUL[0], 9) == ["hcqr", "rrr", "hyde"]
-    early = [
-        tried(1, [0] * 2, technique="hyde", state="pruned"),
-        tried(2, [1, 0, 0], technique="rrr", state="pruned"),
-    ]
-    assert surviving(early, USEFUL[0], 2) == ["rrr", "hyde"]  # each met as many questions as it took to stop it
-
-
 def test_a_trial_that_loses_every_question_is_stopped_and_one_that_wins_or_ties_is_not():
     best = [tried(1, [1.0] * 20)]
     assert [worse_than(met("x", [0.0] * count), best, USEFUL).number for count in (6, 8)] == [1, 1]
@@ -112,10 +93,22 @@ def test_a_trial_that_loses_every_question_is_stopped_and_one_that_wins_or_ties_
     assert worse_than(met("x", [0.0] * 6 + [1.0] * 4), ahead_in_all, USEFUL).number == 1
 
 
-def test_with_two_objectives_a_cheaper_trial_goes_on_though_it_is_worse():
-    best = [tried(1, [1.0] * 20, calls=3, objectives=USEFUL_AND_CALLS)]
-    for calls, worse in ((2, False), (3, True), (4, True)):
-        assert bool(worse_than(met("x", [0.0] * 8, calls=calls), best, USEFUL_AND_CALLS)) == worse
+def test_with_two_objectives_no_trial_is_stopped():
+    best = [tried(1, [1.0] * 20, calls=1, objectives=USEFUL_AND_CALLS)]
+    assert worse_than(met("x", [0.0] * 8, calls=3), best, USEFUL_AND_CALLS) is None
+
+
+def test_the_cheapest_within_a_point_of_the_best():
+    trials = [
+        plain([1, 0, 0, 0], calls=0, objectives=USEFUL_AND_CALLS),
+        tried(1, [1, 1, 1, 1], calls=9, objectives=USEFUL_AND_CALLS),
+        tried(2, [1, 1, 1, 0.98], calls=2, objectives=USEFUL_AND_CALLS),
+        tried(3, [1, 1, 1, 0], calls=1, objectives=USEFUL_AND_CALLS),
+    ]
+    assert cheapest(trials, USEFUL_AND_CALLS).number == 2
+    assert cheapest(trials, USEFUL_AND_CALLS, within=0.0).number == 1
+    assert cheapest(trials, USEFUL, within=0.3, cost=USEFUL_AND_CALLS[1]).number == 3
+    assert cheapest([], USEFUL) is None
 
 
 def arm(name, *values, label=None, calls=1):

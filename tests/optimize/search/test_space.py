@@ -24,18 +24,18 @@ def worth(arm):
     return arm.knobs.get("top_k", 0) + (arm.engine == "hybrid") + len(arm.prompt) / 100
 
 
-def arms_of(study, space, count, survivors=("hcqr",), value=worth):
+def arms_of(study, space, count, value=worth):
     arms = []
     for _ in range(count):
         trial = study.ask()
-        arms.append(space.suggest(trial, trial.number, survivors))
+        arms.append(space.suggest(trial, trial.number))
         study.tell(trial, value(arms[-1]))
     return arms
 
 
 @pytest.fixture
 def mixed(study_of, optimizers):
-    """Two techniques with prompts, early and late."""
+    """Two techniques with prompts, one of which names its own."""
     hcqr = {"engines": ["dense", "hybrid"], "knobs": {"top_k": [3, 5, 10]}}
     fusion = {"knobs": {"n_queries": {"low": 2, "high": 8, "step": 3}}, "prompts": ["few", "more"]}
     spec = study_of({"hcqr": hcqr, "rag_fusion": fusion}, prompts=PROMPTS, trials=24, seed=3)
@@ -55,30 +55,25 @@ def test_every_arm_is_allowed_and_complete(technique, study_of):
 def test_the_first_trials_are_the_untuned_techniques_baseline_first(mixed):
     arms = arms_of(study_with(mixed), mixed, 3)
     assert arms == [mixed.untuned(name) for name in ("plain", "hcqr", "rag_fusion")]
-    assert arms[0].is_plain
+    assert (arms[0].technique, arms[0].engine) == ("plain", "dense")
     assert (arms[1].engine, arms[1].prompt, arms[1].knobs["top_k"]) == ("dense", "untuned", 5)
     assert arms[2].knobs["n_queries"] == 5  # 4 is its default, and no value of the space
     assert arms[2].knobs["top_k"] == technique_class("rag_fusion")(None).knobs["top_k"]
 
 
-def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prompts(mixed):
-    assert mixed.late_trials == 6
-    assert (mixed["hcqr"].early, mixed["hcqr"].late) == (("untuned", "few", "more"), ("best",))
-    assert (mixed["rag_fusion"].late, mixed["plain"].early) == ((), ("untuned",))
-    arms = arms_of(study_with(mixed, "random"), mixed, 24, ["rag_fusion", "hcqr"])
-    assert [arm.technique for arm in arms[18:]] == ["rag_fusion", "hcqr"] * 3
-    assert all(arm.prompt != "best" for arm in arms[:18])
-    late = [arms_of(study_with(mixed, "random", seed), mixed, 24)[18:] for seed in range(6)]
-    assert "best" in {arm.prompt for one in late for arm in one}
-    assert [arm.technique for arm in arms[:18]].count("plain") == 1
-    assert mixed.suggest(study_with(mixed).ask(), 18, ["plain"]).is_plain  # a survivor all the same
+def test_a_technique_chooses_from_all_prompts_or_from_those_that_it_names(mixed):
+    assert mixed["hcqr"].prompts == ("untuned", "few", "more", "best")
+    assert (mixed["rag_fusion"].prompts, mixed["plain"].prompts) == (("untuned", "few", "more"), ("untuned",))
+    arms = arms_of(study_with(mixed, "random"), mixed, 24)
+    assert {arm.prompt for arm in arms if arm.technique == "hcqr"} == {"untuned", "few", "more", "best"}
+    assert [arm.technique for arm in arms].count("plain") == 1  # it has a single arm, which was tried first
 
 
 def test_the_baseline_is_searched_if_it_is_named(study_of):
     space = build_space(study_of({"plain": {"engines": ["bm25"]}, "hcqr": {}}, trials=40), None)
     arms = arms_of(study_with(space, "random"), space, 40)
     assert {arm.engine for arm in arms if arm.technique == "plain"} == {"dense", "bm25"}
-    assert arms[0].is_plain
+    assert (arms[0].technique, arms[0].engine) == ("plain", "dense")
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
@@ -95,7 +90,7 @@ def test_a_study_cut_at_any_trial_goes_on_as_if_nothing_had_happened(sampler, st
         anew = make_sampler(sampler, options, 5)
         again = optuna.load_study(study_name=study.study_name, storage=storage, sampler=anew)
         trial = optuna.trial.Trial(again, left._trial_id)
-        arms.append(space.suggest(trial, trial.number, ["hcqr"]))
+        arms.append(space.suggest(trial, trial.number))
         again.tell(trial, worth(arms[-1]))
         arms += arms_of(again, space, 15 - cut)
         assert arms == whole

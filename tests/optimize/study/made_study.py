@@ -10,8 +10,8 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.search.trials import ArmConfig, TrialRecord
 from querywright.optimize.significance import family
+from querywright.optimize.study.results import Snapshot, Spent
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.status import Snapshot, Spent
 
 EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> {{x}} %{y} $z$'
 BEGAN = 1_800_000_000.0
@@ -26,7 +26,7 @@ ARMS = ("baseline", "hyde untuned", "trial 17")
 def made_spec(**more: Any) -> StudySpec:
     given: dict[str, Any] = {
         "name": "made", "questions": "sample", "collection": "cards", "techniques": {"hyde": {}, "multi_query": {}},
-        "trials": 24, "late_trials": 4, "seed": 3, "budget": {"calls": 1000}, **more,
+        "trials": 24, "seed": 3, "budget": {"calls": 1000}, **more,
     }  # fmt: skip
     return StudySpec.model_validate(given)
 
@@ -43,7 +43,7 @@ def made_dev(name: str, technique: str, n: int = 24, seed: int = 0) -> Evaluatio
     return Evaluation(name, tuple(rows), 4.0)
 
 
-def made_trial(number: int, technique: str, *, late: bool = False, **more: Any) -> TrialRecord:
+def made_trial(number: int, technique: str, *, prompt: str = "untuned", **more: Any) -> TrialRecord:
     """A complete trial of a technique, each a minute long and after the one before."""
     knobs: dict[str, Any] = {}
     if technique == "hyde":
@@ -56,13 +56,13 @@ def made_trial(number: int, technique: str, *, late: bool = False, **more: Any) 
     dev = made_dev(f"trial {number}", technique)
     values = {name: dev.average(name) for name in ("decision_useful", "accuracy")}
     given: dict[str, Any] = {
-        "arm": ArmConfig(technique, engine, {"max_passages": 5, **knobs}, "boot.2" if late else "untuned"),
+        "arm": ArmConfig(technique, engine, {"max_passages": 5, **knobs}, prompt),
         "dev": dev, "values": {**values, "lm_calls": float(CALLS[technique]) + 1}, "params": params, "worker": "1",
         "spent": Cost(calls=24 * CALLS[technique], saved=24, input_tokens=2160, output_tokens=240),
-        "prompt_spent": Cost(calls=5, input_tokens=400) if late else Cost(),
+        "prompt_spent": Cost(calls=5, input_tokens=400) if prompt != "untuned" else Cost(),
         "began": BEGAN + 60 * number, "ended": BEGAN + 60 * number + 60,
     }  # fmt: skip
-    return TrialRecord(number, more.pop("state", "complete"), late=late, **{**given, **more})
+    return TrialRecord(number, more.pop("state", "complete"), **{**given, **more})
 
 
 def made_trials(n: int = 20) -> tuple[TrialRecord, ...]:
@@ -76,8 +76,8 @@ def made_trials(n: int = 20) -> tuple[TrialRecord, ...]:
         COPY: {"same_as": 9, "spent": Cost(), "prompt_spent": Cost()},
     }
     return tuple(
-        made_trial(number, names[number] if number < 3 else names[1 + number % 2], late=number >= 16,
-                   **special.get(number, {}))
+        made_trial(number, names[number] if number < 3 else names[1 + number % 2],
+                   prompt="boot.2" if number >= 16 else "untuned", **special.get(number, {}))
         for number in range(n)
     )  # fmt: skip
 
@@ -88,10 +88,7 @@ def made_outcome() -> dict[str, Any]:
     known = {one.name: one for one in (*test, *references)}
     comparisons = family("technique", [("decision_useful", name, ARMS[0]) for name in ARMS[1:]], known)
     comparisons += family("reader check", [("accuracy", *REFERENCES)], known, prefix="reader check: ")
-    arm = made_trial(17, "multi_query", late=True).arm
-    before, after = "Write a passage.", f"Write a short passage that answers the question. {EVIL}"
-    tuned = {"before": before, "after": after, "demos_before": 0, "demos_after": 1}
-    tuned["demos"] = [{"question": f"Why? {EVIL}", "document": "Because."}]
+    arm = made_trial(17, "multi_query", prompt="boot.2").arm
     return {
         "recommended": ARMS[2],
         "verdict": "gain",
@@ -105,10 +102,6 @@ def made_outcome() -> dict[str, Any]:
             "prompts": Cost().to_json(),
             "test": Cost(calls=120, saved=30).to_json(),
         },
-        "prompts": {
-            "hyde, boot": {"technique.write_document": {"before": before, "after": before}},
-            "multi_query, boot.2": {"technique.write_document": tuned},
-        },
         "command": "querywright study run study.yaml --out made --workers 2",
         "seeds": {"study": 3, "split": 3},
         "questions": [{"id": f"q{n}", "question": EVIL if n == 1 else f"Question {n}?"} for n in range(24)],
@@ -117,6 +110,6 @@ def made_outcome() -> dict[str, Any]:
 
 def made_snapshot(*, finished: bool = False, **more: Any) -> Snapshot:
     """A study under way; ``finished=True`` with its outcome."""
-    spent = Spent(calls=420, saved=180, tokens=98_000, dollars=0.0125, minutes=21.5)
+    spent = Spent(calls=420, saved=180, tokens=98_000, dollars=0.0125)
     given: dict[str, Any] = {"spec": made_spec(), "trials": made_trials(), "spent": spent}
     return Snapshot(**{**given, "outcome": made_outcome() if finished else None, **more})
