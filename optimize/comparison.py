@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,9 +156,8 @@ class Comparison(Results):
     ) -> Path:
         """Write the page of the comparison, whole or not at all; gives the file.
 
-        Prompts and answers of LM calls are in it as far as there is room; where there is not, all of them are in a file
-        beside it (``report.prompts.jsonl.gz``), from which ``querywright view`` shows them. More than 20,000 questions
-        times arms keep none.
+        The page holds prompts and answers of LM calls, failed questions first, as far as it has room. A comparison of
+        more than 20,000 questions times programs keeps none.
 
         Args:
             path: The file.
@@ -169,21 +167,15 @@ class Comparison(Results):
             outcome: What came of it, in a sentence.
             command: What makes it again.
         """
-        from querywright.optimize.report import PROMPTS, comparison_page, fitted, prompt_lines
+        from querywright.optimize.report import comparison_page
 
         n, heading = len(self.arms[0].rows), f"{self.source}: " if self.source else f"{len(self.arms)} arms on "
         title, notes = title or f"{heading}{n} questions", [*dict.fromkeys([*self.all_notes, *notes])]
         compared: Any = self
         told: Any = {"title": title, "facts": {**self.facts, **(facts or {})}, "outcome": outcome, "command": command}
-        lines = prompt_lines(compared)
-        html, left = fitted(comparison_page(compared, notes=notes, **told), lines)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if left:
-            write_file(path.with_suffix(PROMPTS), gzip.compress("".join(lines).encode(), 6, mtime=0))
-        write_file(path, html)
-        if not left:  # another report's
-            path.with_suffix(PROMPTS).unlink(missing_ok=True)
+        write_file(path, comparison_page(compared, notes=notes, **told))
         return path
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:

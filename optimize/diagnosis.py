@@ -25,9 +25,6 @@ from querywright.metrics.retrieval import groups_of
 from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 
-TELLING = 10
-"""Questions that a report shows."""
-
 
 class Stage(StrEnum):
     """What became of a question; but for the first and the last, where its answer was lost."""
@@ -73,13 +70,11 @@ class Diagnosis:
         metric: What says that an answer is right: 1.0 in this metric.
         jointly: Questions whose evidence is all of their helpful passages; of the others it is any one of them.
         arms: One ``QuestionOutcome`` a question, in their order, by arm.
-        telling: Ids of the questions that tell most: the arms differ, and the deciding passages would have helped.
     """
 
     metric: str
     jointly: int
     arms: Mapping[str, tuple[QuestionOutcome, ...]]
-    telling: tuple[str, ...]
 
     def counts(self, arm: str) -> Counter[Stage]:
         """Questions by stage."""
@@ -97,7 +92,7 @@ class Diagnosis:
         """The diagnosis as a JSON object."""
         counts = {arm: self.counts(arm) for arm in self.arms}
         told = {arm: {str(stage): found[stage] for stage in Stage if found[stage]} for arm, found in counts.items()}
-        return {"metric": self.metric, "jointly": self.jointly, "arms": told, "telling": list(self.telling)}
+        return {"metric": self.metric, "jointly": self.jointly, "arms": told}
 
 
 def diagnose(
@@ -142,20 +137,7 @@ def diagnose(
             )
             for question, row, bare, best in zip(questions, arm.rows, without, perfect, strict=True)
         )
-
-    def weight(place: int) -> tuple[int, int, int]:
-        """Arms differ and the deciding passages would have helped; how far they differ; the passages would have."""
-        here = [one[place] for one in lost.values()]
-        known = [one.stage is Stage.RIGHT for one in here if one.stage is not Stage.UNKNOWN]
-        split = min(known.count(True), known.count(False))
-        helped = any(one.oracle and not one.closed_book for one in here)
-        return int(bool(split) and helped), split, int(helped and False in known)
-
-    weights = {place: weight(place) for place in range(len(ids))}
-    telling = sorted((place for place in weights if any(weights[place])), key=weights.__getitem__, reverse=True)
-    return Diagnosis(
-        metric, sum(question.jointly for question in questions), lost, tuple(ids[place] for place in telling[:TELLING])
-    )
+    return Diagnosis(metric, sum(question.jointly for question in questions), lost)
 
 
 def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:

@@ -48,13 +48,8 @@ NO_QUESTIONS: Mapping[str, Any] = {
 ROOM, LENGTHS = 900_000, (700, 400, 200, 100, 50)
 """Characters of texts in a page, and how many of each are shown: the first number that there is room for."""
 
-LARGEST = 1_450_000
-"""Bytes of a page that prompts may fill."""
-
-PROMPTS = ".prompts.jsonl.gz"
-"""How the name ends of the file beside a page that has no room for all prompts."""
-
-_PROMPTS = re.compile(r'(<script type="application/gzip" id="report-prompts" data-left=")\d+(">)[^<]*')
+PROMPT_ROOM = 500_000
+"""Bytes of compressed prompts and answers that a page holds at most."""
 
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -73,6 +68,7 @@ def page(
     notes: Sequence[str] = (),
     figures: Mapping[str, Sequence[Figure]],
     data: Mapping[str, Any] = NO_QUESTIONS,
+    prompts: bytes = b"",
     compared: Comparison | None = None,
     outcome: Any = "",
     **context: Any,
@@ -80,7 +76,8 @@ def page(
     """A whole page, with all scripts and styles inside, from a template that extends ``page.html``; written as UTF-8.
 
     Facts are what it is about, notes what a reader should know before believing a number. The template has names for
-    the figures; questions are as ``browser`` makes them, and ``context`` is what else it shows. What ``querywright
+    the figures; questions are as ``browser`` makes them, prompts as ``packed_prompts`` makes them, and ``context`` is
+    what else it shows. What ``querywright
     view`` lists stands at its beginning, from the kind (``comparison``, ``study``, ...), the outcome and the arms.
     """
     metric, said = data["metric"], outcome if isinstance(outcome, str) else str(outcome.get("sentence") or "")
@@ -88,7 +85,7 @@ def page(
     verdicts = [] if compared is None else verdict_rows(compared.comparisons)
     return render(
         template, policy=POLICY, parts=[], title=title, facts=facts, notes=notes, figures=figures, data=data,
-        summary=summary, outcome=outcome, verdicts=verdicts, **context,
+        prompts=base64.b64encode(prompts).decode(), summary=summary, outcome=outcome, verdicts=verdicts, **context,
     )  # fmt: skip
 
 
@@ -125,6 +122,7 @@ def comparison_page(
         notes=notes,
         figures=drawn,
         data=browser(compared, metric),
+        prompts=packed_prompts(compared),
         compared=compared,
         outcome=outcome.rstrip(".") or said[0].upper() + said[1:],
         command=command,
@@ -142,10 +140,12 @@ def comparison_page(
     )
 
 
-def prompt_lines(compared: Comparison) -> list[str]:
-    """Prompts and answers of all LM calls, a line of JSON a question: failed ones first, then those where arms differ.
+def packed_prompts(compared: Comparison) -> bytes:
+    """Return prompts and answers of LM calls, gzipped, one line of JSON per question.
 
-    Keys: ``place`` (from 0), ``question`` (id) and ``arms``: by name the calls, as ``Exchange.to_json`` gives them.
+    Failed questions come first, then questions on which programs differ. Questions for which a page has no room are
+    left out. The keys of a line are ``place`` (from 0), ``question`` (id), and ``arms``: for each name the calls, as
+    ``Exchange.to_json`` gives them.
     """
     asked: list[tuple[int, str]] = []
     for place, rows in enumerate(zip(*(arm.rows for arm in compared.arms), strict=True)):
@@ -154,25 +154,12 @@ def prompt_lines(compared: Comparison) -> list[str]:
             calls = {arm.name: [call.to_json() for call in arm.rows[place].exchanges] for arm in compared.arms}
             line = _plain_json({"place": place, "question": rows[0].id, "arms": calls})
             asked.append((0 if any(row.failure for row in rows) else 1 if differ else 2, f"{line}\n"))
-    return [line for _, line in sorted(asked, key=lambda one: one[0])]
-
-
-def fitted(page: str, lines: Sequence[str]) -> tuple[str, int]:
-    """A page with the first of these lines, as many as there is room for, and how many are left out."""
-    pack, room, kept = zlib.compressobj(9), (LARGEST - len(page.encode())) * 3 // 4, 0
-    for line in lines:
-        room -= len(pack.compress(line.encode()) + pack.flush(zlib.Z_SYNC_FLUSH))
-        if room < 0:
+    pack, packed = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16), b""
+    for _, line in sorted(asked, key=lambda one: one[0]):
+        packed += pack.compress(line.encode()) + pack.flush(zlib.Z_SYNC_FLUSH)
+        if len(packed) > PROMPT_ROOM:
             break
-        kept += 1
-    left = len(lines) - kept
-    return with_prompts(page, gzip.compress("".join(lines[:kept]).encode(), mtime=0), left), left
-
-
-def with_prompts(page: str, prompts: bytes, left: int = 0) -> str:
-    """The page with these prompts, gzipped, in the place of its own; so many are left out."""
-    data = base64.b64encode(prompts).decode()
-    return _PROMPTS.sub(lambda found: f"{found[1]}{left}{found[2]}{data}", page, count=1)
+    return packed + pack.flush() if packed else b""
 
 
 def results_html(
@@ -214,7 +201,6 @@ def browser(compared: Comparison, metric: str) -> dict[str, Any]:
     failure with ``m`` message, ``b`` fallbacks, ``i`` an answer that names no option.
     """
     lost = {} if compared.diagnosis is None else compared.diagnosis.arms
-    told = () if compared.diagnosis is None else compared.diagnosis.telling
     metrics, labels, stages = figures.metrics_of(compared), [str(one) for one in Label], [str(one) for one in Stage]
     texts: dict[str, int] = {}
     ids: dict[str, int] = {}
@@ -250,7 +236,7 @@ def browser(compared: Comparison, metric: str) -> dict[str, Any]:
     questions = [
         {
             "id": text(question.id), "q": text(question.question), "options": [text(one) for one in question.options],
-            "answers": [text(one) for one in question.answers], "telling": int(question.id in told),
+            "answers": [text(one) for one in question.answers],
             "evidence": [
                 [number(key), labels.index(str(question.evidence[key]))] for key in helpful_ids(question.evidence)
             ],
@@ -270,7 +256,7 @@ def browser(compared: Comparison, metric: str) -> dict[str, Any]:
     return {
         "metric": metric, "metrics": metrics, "baseline": [arm.name for arm in compared.arms].index(compared.baseline),
         "arms": [arm.name for arm in compared.arms], "labels": labels, "stages": stages if lost else [],
-        "reads": [name for name in metrics if "reader" in needs(name)], "telling": len(told),
+        "reads": [name for name in metrics if "reader" in needs(name)],
         "texts": [cut(one, length) for one in texts], "passages": passages, "questions": questions,
     }  # fmt: skip
 

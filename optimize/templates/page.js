@@ -104,7 +104,6 @@
   const shown = {
     all: () => true,
     differ: (one) => new Set(one.rows.map((row) => mark(one, row)[1])).size > 1,
-    telling: (one) => one.telling,
     better: (one, some) => some.some((row) => mark(one, row)[2] === "better"),
     worse: (one, some) => some.some((row) => mark(one, row)[2] === "worse"),
     failed: (one, some) => some.some((row) => row.f),
@@ -153,9 +152,6 @@
     el("details", {}, el("summary", {}, named(key), " ", badge(label, one.by[key]) || "", note && el("em", {}, ` ${note}`)),
       el("p", { className: "text" }, passages[key].x >= 0 ? text(passages[key].x) : "The text of this passage is not at hand.")));
   const hasPrompts = $("report-prompts").textContent !== "";
-  const leftOut = $("report-prompts").dataset.left;
-  $("left").hidden = leftOut === "0";
-  $("left").prepend(`For want of room, prompts and answers of ${leftOut} questions are left out. `);
   let lines;  // of prompts, one a question
   const calls = async (one, arm) => {
     const all = await (lines ??= unpacked("report-prompts"));
@@ -169,7 +165,7 @@
     const box = el("details", { className: "calls" }, el("summary", {}, `Prompts and answers of the LM (${row.k})`));
     box.addEventListener("toggle", async () => {
       const found = await calls(one, arm);
-      box.append(...found ? found.map(call) : [el("p", {}, ...$("left").cloneNode(true).childNodes)]);
+      box.append(...found ? found.map(call) : [el("p", {}, "The page has no room for the prompts of this question.")]);
     }, { once: true });
     return box;
   };

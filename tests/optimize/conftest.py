@@ -305,7 +305,7 @@ class Page(HTMLParser):
         return [
             {"id": texts[one["id"]], "q": texts[one["q"]], "answers": [texts[key] for key in one["answers"]]}
             | {"evidence": {passages[key]: data["labels"][label] for key, label in one["evidence"]}}
-            | {"rows": [row(each) for each in one["rows"]], "telling": one["telling"]}
+            | {"rows": [row(each) for each in one["rows"]]}
             for one in data["questions"]
         ]
 

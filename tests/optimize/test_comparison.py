@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import time
@@ -14,7 +15,7 @@ from querywright.optimize.comparison import References, compare
 from querywright.optimize.diagnosis import Stage
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judging import judged_metrics
-from querywright.optimize.report import prompt_lines
+from querywright.optimize.report import packed_prompts
 from querywright.programs import make_program
 from querywright.retrieval.callable import CallableRetriever
 
@@ -197,7 +198,8 @@ def test_a_failed_question_keeps_what_was_asked_until_then(world, make_lm, make_
     assert row.failure == "lm"
     assert [bool(one.answer) for one in row.exchanges] == [True, True, False]
     assert row.exchanges[2].answer is None
-    assert json.loads(prompt_lines(compared)[0])["question"] == "q2"  # first comes what failed
+    first, *_ = gzip.decompress(packed_prompts(compared)).splitlines()
+    assert json.loads(first)["question"] == "q2"  # first comes what failed
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make_lm):

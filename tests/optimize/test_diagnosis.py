@@ -90,24 +90,7 @@ def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
         "metric": "accuracy",
         "jointly": 0,
         "arms": {"plain": {"right": 1, "not found": 2}},
-        "telling": [],
     }
-
-
-def test_the_most_telling_questions_are_those_on_which_arms_differ_and_evidence_helps():
-    questions = [asked(f"q{n}") for n in range(4)]
-
-    def scored(name, *scores):
-        return arm(*(row(score, "g1", id=f"q{n}") for n, score in enumerate(scores)), name=name)
-
-    found = diagnose(
-        [scored("a", 1, 1, 0, 0), scored("b", 1, 0, 1, 0), scored("c", 1, 1, 1, 0)],
-        questions,
-        dict.fromkeys("abc", GOLD),
-        closed_book=dict.fromkeys("abc", scored("closed book", 0, 1, 0, 0)),
-        oracle=dict.fromkeys("abc", scored("oracle", 1, 1, 1, 1)),
-    )
-    assert found.telling == ("q2", "q1", "q3")  # q0: all right; q3: all wrong, though the evidence would have helped
 
 
 def test_an_arm_on_other_questions_is_refused():

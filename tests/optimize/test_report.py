@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gzip
-import json
 import math
 from dataclasses import replace
 from random import Random
@@ -161,7 +159,6 @@ def test_the_diagnosis_is_drawn_explained_and_counted(full):
     ]
     assert [one for one in drawn if one in ("closed book 0", "oracle 4")] == ["closed book 0", "oracle 4"]
     assert "closed book 0 of 4; oracle 4 of 4" in full.text
-    assert [one["id"] for one in full.questions() if one["telling"]] == ["q0", "q1", "q2"]
 
 
 def test_what_stands_behind_a_question(full):
@@ -194,7 +191,7 @@ def test_alternatives_stand_beside_the_evidence_of_their_question():
     assert second["either"] == [[key for key, _ in second["evidence"]]]
 
 
-def test_a_page_of_many_questions_and_arms_stays_small_and_the_prompts_it_has_no_room_for_lie_beside_it(
+def test_a_page_of_many_questions_and_arms_stays_small_and_has_as_many_prompts_as_there_is_room_for(
     read_page, tmp_path
 ):
     random = Random(0)
@@ -220,14 +217,9 @@ def test_a_page_of_many_questions_and_arms_stays_small_and_the_prompts_it_has_no
     path = whole.report(tmp_path / "report.html")
     assert path.stat().st_size < 1_500_000, path.stat().st_size
     page = read_page(path.read_text("utf-8"))
-    kept, (left,) = page.prompts(), [one["data-left"] for _, one in page.tags if one.get("id") == "report-prompts"]
+    kept = page.prompts()
     assert [one["question"] for one in kept[:4]] == ["q998", "q500", "q0", "q1"]  # failed, then differing ones
-    assert 100 < len(kept) == 1000 - int(left)
-    beside = tmp_path / "report.prompts.jsonl.gz"
-    rest = [json.loads(line) for line in gzip.decompress(beside.read_bytes()).splitlines()]
-    assert (len(rest), rest[: len(kept)]) == (1000, kept)
-    compared(*ARMS).report(path)
-    assert not beside.exists()
+    assert 100 < len(kept) < 1000
 
 
 def test_no_text_of_the_data_becomes_markup_and_nothing_is_fetched(full):

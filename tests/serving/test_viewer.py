@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import http.client
 import json
 import threading
@@ -94,13 +92,6 @@ def test_a_report_is_opened_in_a_sandbox_and_nothing_else_is(ask):
     assert ask("GET", "/open?id=made/README.md")[1]["Content-Type"].startswith("text/plain")
     for id in ("../secret.txt", "..%2Fsecret.txt", "/etc/passwd", "strange.html", "linked.html", ""):
         assert ask("GET", f"/open?id={id}")[0] == 404
-
-
-def test_a_report_is_opened_with_all_the_prompts_that_lie_beside_it(ask, folder):
-    prompts = gzip.compress(b'{"place":0}\n')
-    (folder / "one" / "report.prompts.jsonl.gz").write_bytes(prompts)
-    page = ask("GET", "/open?id=one%2Freport.html")[2]
-    assert f'data-left="0">{base64.b64encode(prompts).decode()}</script>' in page
 
 
 @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"host": ""}])

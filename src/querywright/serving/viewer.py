@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from querywright.errors import InputError
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE
-from querywright.optimize.report import POLICY, PROMPTS, render, with_prompts
+from querywright.optimize.report import POLICY, render
 from querywright.serving.settings import is_loopback
 
 DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 2**19, 2**26
@@ -61,20 +61,8 @@ def _kept(read: Any, file: Path, changed: int, size: int) -> Any:
 
 def _text(file: Path, most: int = LARGEST) -> str:
     """A file's text, or its beginning; OSError where it is a link."""
-    return _bytes(file, most).decode("utf-8", "replace")
-
-
-def _bytes(file: Path, most: int = LARGEST) -> bytes:
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-        return opened.read(most)
-
-
-def _opened(file: Path) -> str:
-    """What is shown of a file: a report with all prompts, where it has room for some alone."""
-    page = _text(file)
-    with contextlib.suppress(OSError):
-        return with_prompts(page, _bytes(file.with_suffix(PROMPTS)))
-    return page
+        return opened.read(most).decode("utf-8", "replace")
 
 
 def _of_report(file: Path) -> Any:
@@ -128,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             # In a sandbox, as another one may have made it: it cannot ask this server.
             kind = "text/html" if id.endswith(".html") else "text/plain"
             with contextlib.suppress(FileNotFoundError):
-                return self._send(200, _opened(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
+                return self._send(200, _text(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
         return self._send(404, "there is nothing here; load the list again")
 
     def log_message(self, format: str, *args: Any) -> None:
