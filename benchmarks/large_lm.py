@@ -29,7 +29,7 @@ from querywright.metrics.statistics import p_value
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.optimize.question_build import build_questions
 from querywright.optimize.question_stats import question_stats
 from querywright.optimize.significance import ALPHA

@@ -147,7 +147,7 @@ def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
 
 def _first_request(program: Any, lm: Any) -> Any:
     """What a program asks an LM first, which is not asked."""
-    from querywright.optimize.dspy_context import asking
+    from querywright.optimize.contexts import asking
 
     class Asked(Exception):  # noqa: N818
         pass

@@ -25,9 +25,10 @@ from querywright.optimize.evaluate import (
     Row,
     evaluate_all,
     judged_question,
+    standing,
+    stands,
 )
 from querywright.optimize.judging import judge_notes
-from querywright.optimize.live import standing, stands
 from querywright.optimize.results import PLAIN, PairedComparison
 from querywright.optimize.significance import against, verdict_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class

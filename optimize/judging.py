@@ -23,7 +23,7 @@ from querywright.metrics.guideline import Guideline, GuidelineMetric, Guidelines
 from querywright.metrics.judge import Judge, JudgedMetric
 from querywright.metrics.judges import JUDGED, CoverageJudge
 from querywright.models.lm import lm_digest
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures, TooManyFailuresError, map_runs
 from querywright.optimize.judge_files import SavedJudge, resolve_judge

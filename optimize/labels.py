@@ -16,7 +16,7 @@ from querywright.data.labels import COLUMNS, PassageLabel
 from querywright.data.types import PERSON, Label, Passage, Question
 from querywright.errors import InputError
 from querywright.metrics.judge import Judge, JudgedMetric
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.optimize.evaluate import Progress, in_order
 from querywright.optimize.failures import Failures, map_runs
 from querywright.programs.rag import RAG

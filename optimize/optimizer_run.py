@@ -24,10 +24,9 @@ from querywright.data.types import Question
 from querywright.errors import InputError, OutageError, PromptTooLongError, QuerywrightError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.models.usage import Ledger, metered
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking, quiet_optuna
 from querywright.optimize.failures import ENOUGH, Failures, TooManyFailuresError, failure_kind
 from querywright.optimize.program_state import demo_fields, standalone
-from querywright.optimize.quiet import quiet_optuna
 from querywright.programs import RAG
 from querywright.programs.hyperparameters import Value
 

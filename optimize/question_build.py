@@ -28,7 +28,7 @@ from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
 from querywright.models.lm import engine_of
 from querywright.models.usage import Cost, metered
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import ENOUGH, Failures
 from querywright.optimize.program_state import predictor_states

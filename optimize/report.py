@@ -36,9 +36,6 @@ POLICY = (
 )
 """What a page may do: run what it holds, and ask no host for anything."""
 
-OF_THE_RUN = ("LM calls made", "seconds")
-"""Columns that tell of one run on one machine; a run that was started again has others."""
-
 NOTHING = ("-", "0", "0 %", "- / -", "0.0")
 
 NO_QUESTIONS: Mapping[str, Any] = {
@@ -68,7 +65,7 @@ def page(
     notes: Sequence[str] = (),
     figures: Mapping[str, Sequence[Figure]],
     data: Mapping[str, Any] = NO_QUESTIONS,
-    prompts: bytes = b"",
+    prompts: Any = b"",
     compared: Comparison | None = None,
     outcome: Any = "",
     **context: Any,
@@ -167,18 +164,18 @@ def results_html(
 ) -> str:
     """Results as a notebook shows them: the table of scores, that of verdicts, and what they show."""
     verdicts = verdict_rows(held)
-    return render("results.html", parts=[], scores=table_rows(arms, brief=True), verdicts=verdicts, sentences=sentences)
+    return render("results.html", parts=[], scores=table_rows(arms), verdicts=verdicts, sentences=sentences)
 
 
 def score_rows(compared: Comparison) -> list[dict[str, str]]:
-    """The table of scores, arms by their number, without what tells of one run or of nothing."""
+    """Return the table of scores with numbered programs, without empty columns."""
     arms = [*compared.arms, *compared.references]
     rows = table_rows(arms)
     for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
-        row["tokens / question"] = f"{arm.tokens_a_question:.0f}"
+        row["tokens per question"] = f"{arm.tokens_a_question:.0f}"
         if number <= len(compared.arms):
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline != BASELINE else "")
-    return filled([{name: text for name, text in row.items() if name not in OF_THE_RUN} for row in rows])
+    return filled(rows)
 
 
 def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

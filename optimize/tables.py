@@ -47,31 +47,25 @@ def percent(mean: Mean) -> str:
     return text + (f" ({mean.unscored} unscored)" if mean.unscored else "")
 
 
-def table_rows(evaluations: Sequence[Evaluation], *, brief: bool = False, timed: bool = True) -> list[dict[str, str]]:
-    """One row an arm for people to read; the columns are those that some arm has a value for.
+def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list[dict[str, str]]:
+    """Return one row per program for people to read, with the columns for which some program has a value.
 
-    A brief one is without what is the same for all arms or tells of this run alone, one that is not timed without
-    seconds of a recording.
+    Args:
+        evaluations: Results of the programs.
+        timed: Whether seconds per question are shown; a recording has none. Default True.
     """
-    if brief:
-        counts = len({len(one.rows) for one in evaluations}) > 1
-        left_out = {"LM calls made", "seconds", *(() if counts else ("n",)), *(() if timed else ("p50 / p95 s",))}
-        called = {"LM calls / question": "calls per question"}
-        rows = table_rows(evaluations)
-        return [{called.get(name, name): text for name, text in row.items() if name not in left_out} for row in rows]
+    counts = len({len(one.rows) for one in evaluations}) > 1
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))
     partly = any(0 < one.unjudged_share < 1 for one in evaluations)
     unread = any(one.cost.unreadable for one in evaluations)
     return [
         {
             "arm": one.name,
-            "n": str(len(one.rows)),
+            **({"n": str(len(one.rows))} if counts else {}),
             **{metric: percent(one.mean(metric)) for metric in metrics},
             **({"unjudged": _number(100 * one.unjudged_share, "{:.0f} %")} if partly else {}),
-            "LM calls / question": f"{one.calls_a_question:.1f}",
-            "LM calls made": str(one.cost.calls),
-            "seconds": f"{one.seconds:.1f}",
-            "p50 / p95 s": " / ".join(_number(one.latency(quantile), "{:.1f}") for quantile in (0.5, 0.95)),
+            "calls per question": f"{one.calls_a_question:.1f}",
+            **({"p50 / p95 s": _latency(one)} if timed else {}),
             "fallbacks": _number(100 * one.fallback_rate, "{:.0f} %"),
             "invalid": _number(100 * one.invalid_rate, "{:.0f} %"),
             **({"unreadable": _number(100 * one.unreadable_rate, "{:.0f} %")} if unread else {}),
@@ -104,6 +98,10 @@ def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question])
                 f"them its decision_useful lies between {low:.1f} and {high:.1f}: label with this arm named too"
             )
     return notes
+
+
+def _latency(one: Evaluation) -> str:
+    return " / ".join(_number(one.latency(quantile), "{:.1f}") for quantile in (0.5, 0.95))
 
 
 def _number(value: float, form: str) -> str:

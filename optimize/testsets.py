@@ -40,7 +40,7 @@ from querywright.files import write_file
 from querywright.metrics.answers import contains_answer, hit, token_f1
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import CHUNK, TextEmbedder
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
 from querywright.optimize.question_build import read_made

@@ -18,7 +18,7 @@ from querywright.errors import InputError
 from querywright.models.circuit_breaker import INCURABLE
 from querywright.models.pieces import Ear, FieldText
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.pool import bounded_map
 from querywright.programs import RAG, Ensemble
 from querywright.programs.rag import Listener

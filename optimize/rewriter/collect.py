@@ -14,10 +14,9 @@ from statistics import fmean
 from querywright.data.splits import asked_of
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.episodes import Episode, Turn, run_episodes
+from querywright.optimize.rewriter.episodes import Episode, Reward, Score, Turn, run_episodes
 from querywright.optimize.rewriter.evidence import Writer, taught_by_evidence
 from querywright.optimize.rewriter.pairs import Pair
-from querywright.optimize.rewriter.rewards import Reward, Score
 from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings, check_collection
 
 

@@ -21,9 +21,8 @@ from querywright.data.types import Question
 from querywright.errors import ModelError, QuerywrightError
 from querywright.models.hf import Base, encode, encode_completion, prompt_text, quietly_training
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.episodes import first_prompt, run_episodes
+from querywright.optimize.rewriter.episodes import Reward, first_prompt, run_episodes
 from querywright.optimize.rewriter.pairs import Pair
-from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.settings import TrainSettings
 from querywright.programs.rag import RAG
 

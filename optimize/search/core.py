@@ -21,6 +21,7 @@ from querywright.models.budget import Budget
 from querywright.models.lm import engine_of, lm_digest
 from querywright.models.store import Store
 from querywright.models.usage import Cost
+from querywright.optimize.contexts import quiet_optuna
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, evaluate_all, metric_value
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge
@@ -28,7 +29,6 @@ from querywright.optimize.judging import judged_metrics
 from querywright.optimize.objectives import Objective
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
-from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.prompts import Variant, make_variant, with_variant
 from querywright.optimize.search.sampling import make_sampler
 from querywright.optimize.search.space import Space, build_space, reads_for

@@ -18,7 +18,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 
 from querywright.errors import InputError, unknown
-from querywright.optimize.quiet import quiet_optuna
+from querywright.optimize.contexts import quiet_optuna
 
 _UNWARNED = {"warn_independent_sampling": False}
 _SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.models.usage import Cost
-from querywright.optimize.evaluate import Evaluation, Row, finite
-from querywright.optimize.live import live_arm
+from querywright.optimize.evaluate import Evaluation, Row, finite, live_arm
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.search.spec import UNTUNED
 from querywright.programs import TECHNIQUES

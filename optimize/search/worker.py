@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any
 
 from querywright.errors import DataError, QuerywrightError
-from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.contexts import quiet_optuna
+from querywright.optimize.evaluate import Evaluation, Row, live_arm, stands
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.hints import ceiling, hints, repeats
-from querywright.optimize.live import live_arm, stands
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, optuna_study
 from querywright.optimize.search.selection import worse_than
 from querywright.optimize.search.spec import PLAIN

@@ -21,8 +21,7 @@ from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.writers import ref_of
-from querywright.optimize.evaluate import finite
-from querywright.optimize.live import stands
+from querywright.optimize.evaluate import finite, stands
 from querywright.optimize.report import render
 from querywright.optimize.results import BASELINE, by_judges, today
 from querywright.optimize.search.core import Search, optuna_study

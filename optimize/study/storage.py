@@ -14,7 +14,7 @@ from typing import Any
 from querywright.errors import InputError, QuerywrightError
 from querywright.files import append_line, locked
 from querywright.models.postgres import server_options, unreachable
-from querywright.optimize.quiet import quiet_optuna
+from querywright.optimize.contexts import quiet_optuna
 from querywright.optimize.search.trials import ARM, TrialRecord
 from querywright.optimize.search.worker import Locks
 from querywright.optimize.study.spec import check_storage

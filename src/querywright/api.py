@@ -296,7 +296,7 @@ class Compilation(CompileResult):
 
     def __call__(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Ask the recommended program."""
-        from querywright.optimize.dspy_context import asking
+        from querywright.optimize.contexts import asking
 
         with asking(self.workspace.lm):
             return self.program(question=question, options=options, history=history)

@@ -32,11 +32,11 @@ from querywright.optimize.artifacts.files import ArtifactManifest, copy_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.comparison import Comparison
+from querywright.optimize.contexts import quiet_optuna
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judges
 from querywright.optimize.objectives import check_judges, check_objectives, objective_named
 from querywright.optimize.program_state import predictor_states
-from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.search.core import Search, further_questions
 from querywright.optimize.search.spec import SearchSpec
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, cheapest, front

@@ -10,7 +10,7 @@ from querywright.errors import InputError, ModelError
 from querywright.models.lm import resolve_lm
 from querywright.models.recording import write_recording
 from querywright.models.store import Store
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 
 QUESTION, OPTIONS = "Which part wears first?", ["Pads", "Rotor"]
 SECRET = "sk-never-to-be-written"

@@ -16,7 +16,7 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError, ModelError
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriters import Rewriter, check_target, read_rewriter, write_rewriter
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 

@@ -7,8 +7,7 @@ import pytest
 
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.metrics.decisions import Flips
-from querywright.optimize.diagnosis import MEANING, Stage, decisions, diagnose
+from querywright.optimize.diagnosis import MEANING, Flips, Stage, decisions, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
 
 GOLD = {"g1": Label.ENTAILED, "g2": Label.USEFUL, "bad": Label.NOT_USEFUL}
@@ -111,7 +110,7 @@ FOUND = {
 }
 LABEL = {
     "plain": (Label.ENTAILED, Label.USEFUL, Label.NOT_USEFUL, None),
-    "hyde": (Label.ENTAILED, Label.NOT_USEFUL, Label.ENTAILED, None),
+    "hyde": (Label.ENTAILED, Label.NOT_USEFUL, Label.ENTAILED, Label.ENTAILED),
 }
 
 
@@ -139,11 +138,11 @@ def test_answers_turned_accuracy_by_label_and_shares():
     assert plain.turned == {"closed book": Flips(2, 1, 1, 0, 0)}
     assert hyde.turned == {"closed book": Flips(2, 1, 0, 0, 1), "plain": Flips(1, 0, 1, 1, 1)}
     entailed = hyde.by_label[Label.ENTAILED]
-    assert (entailed.n, entailed.arm.value, entailed.other.value) == (2, 0.5, 0.5)
+    assert (entailed.n, entailed.unscored, entailed.arm.value, entailed.other.value) == (2, 1, 0.5, 0.5)
     assert math.isnan(hyde.by_label[Label.USEFUL].arm.value)
     assert plain.by_label[Label.USEFUL].arm.value == plain.by_label[Label.USEFUL].other.value == 1.0
-    assert plain.shares.n == 5  # q3 has no labelled evidence
-    assert plain.shares.shares == {Label.ENTAILED: 0.2, Label.USEFUL: 0.2, Label.NOT_USEFUL: 0.6}
+    assert plain.passages == 5  # q3 has no labelled evidence
+    assert plain.shares == {Label.ENTAILED: 0.2, Label.USEFUL: 0.2, Label.NOT_USEFUL: 0.6}
     told = hyde.to_json()
     assert told["turned"]["plain"]["wrong_to_right"] == 0
     assert told["accuracy_by_label"]["USEFUL"]["arm"]["value"] is None

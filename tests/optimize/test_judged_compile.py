@@ -96,7 +96,7 @@ def test_gepa_hears_the_reasons_of_the_judge_as_quoted_data(bare, make_lm, make_
     metric = JudgedMetric(make_judge("usefulness"), lm=judge)
     example = world.splits.dev[0].to_example()
     found = make_lm(make_engine())
-    from querywright.optimize.dspy_context import asking
+    from querywright.optimize.contexts import asking
 
     with asking(found):
         prediction = world.program(reader=None)(question=example.question, options=example.options)

@@ -33,9 +33,7 @@ def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for(
         "n": "2",
         "accuracy": "50.0 [9, 91]",
         "decision_useful": "-",
-        "LM calls / question": "3.0",
-        "LM calls made": "2",
-        "seconds": "1.2",
+        "calls per question": "3.0",
         "p50 / p95 s": "- / -",  # answers from the store take no time
         "fallbacks": "0 %",
         "invalid": "0 %",

@@ -104,7 +104,7 @@ def _technique(
     """The program, open; everything given is checked before."""
     from querywright.arms import ArmDefaults
     from querywright.opening import open_experiment
-    from querywright.optimize.dspy_context import asking
+    from querywright.optimize.contexts import asking
     from querywright.programs import technique_class
 
     engine, compares = search.engine_of(technique), technique_class(technique).NEEDS_OPTIONS

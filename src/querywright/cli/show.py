@@ -123,7 +123,7 @@ def show_scores(
     recorded = workspace is not None and workspace.lm.model.startswith("recording:")
     said = ["answers are replayed from the recording: no latency is shown"] if recorded else [replayed(arms)]
     asked = any(one.cost.asked for one in arms)
-    rows: Rows = _filled(table_rows(arms, brief=not verbose, timed=not recorded))
+    rows: Rows = _filled(table_rows(arms, timed=not recorded))
     for name in () if verbose else ("p50 / p95 s", "calls per question", "invalid", "fallbacks", "unjudged"):
         if len(fit(rows, out.width)) > 1:
             rows = [{other: text for other, text in row.items() if other != name} for row in rows]

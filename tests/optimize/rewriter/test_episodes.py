@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from querywright.optimize.dspy_context import asking
-from querywright.optimize.rewriter.episodes import Episode, Turn, run_episodes
-from querywright.optimize.rewriter.rewards import Reward
+from querywright.optimize.contexts import asking
+from querywright.optimize.rewriter.episodes import Episode, Reward, Turn, run_episodes
 
 BOTH = {"discriminating_features": ["d"], "reasoning": "r", "confirming_evidence": ["c"]}
 
