@@ -47,6 +47,8 @@ class CompileSettings:
         seed: Of the order of training questions and of the sampler. Default 0.
         threads: Questions under way at a time. Default None: 4, and as many as the server of an LM elsewhere takes.
         max_failures: Share of the questions of an arm that may fail. Default 0.05.
+        allow_copies: Whether prompts that copy training questions, answers, or passages may be tried and recommended.
+            Default False: they are left out and reported.
         deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
@@ -59,6 +61,7 @@ class CompileSettings:
     seed: int = 0
     threads: int | None = None
     max_failures: float = 0.05
+    allow_copies: bool = False
     deadline: float | None = None
 
     @property
@@ -142,6 +145,7 @@ class CompileResult(Results):
             partly lucky. None where too few questions were scored.
         judges: Who judged: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
             ``standing``.
+        copied: Training texts that prompts copy, by the name of the prompts.
     """
 
     program: RAG
@@ -162,6 +166,7 @@ class CompileResult(Results):
     reader_check: tuple[Question, ...] = ()
     corrected: tuple[float, float] | None = None
     judges: tuple[Mapping[str, str], ...] = ()
+    copied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def compared(self) -> Comparison:
@@ -199,6 +204,7 @@ class CompileResult(Results):
             ],
             "failed_arms": dict(self.failed),
             "failed_prompts": dict(self.nothing),
+            **({"copied_prompts": {name: list(texts) for name, texts in self.copied.items()}} if self.copied else {}),
             "corrected": self.corrected and dict(zip(("dev", "corrected"), self.corrected, strict=True)),
             "compiled": self.compiled.name,
             "reader_check": len(self.reader_check),

@@ -43,6 +43,8 @@ def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: 
     """
     searched = {**opened(retriever), "fingerprint": getattr(retriever, "fingerprint", None)}
     tried = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RUN}
+    if not settings.allow_copies:
+        del tried["allow_copies"]  # programs of before the setting
     tried["objective"] = settings.objectives
     given = {**more, **tried, **searched, "questions": [*map(data_hash, splits)]}
     return cast("dict[str, Any]", json.loads(json.dumps(given, default=lambda one: getattr(one, "__name__", "?"))))
@@ -125,6 +127,14 @@ def save_program(
     )  # fmt: skip
 
 
+def copied_lines(copied: Mapping[str, Sequence[str]], *, allowed: bool) -> list[str]:
+    """Return a line per set of prompts that copies training text, for a card."""
+    what = "were tried" if allowed else "were left out"
+    return [
+        f"The prompts {name} copy training text and {what}: {'; '.join(texts[:3])}." for name, texts in copied.items()
+    ]
+
+
 def card(name: str, compiled: CompileResult, lm: str, created: str, data: Mapping[str, Any]) -> str:
     """The README.md of an artifact."""
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
@@ -142,6 +152,7 @@ def card(name: str, compiled: CompileResult, lm: str, created: str, data: Mappin
             f"Chosen on dev from {arms}: **{compiled.recommended}**.",
             f"Questions: {sizes}. Demonstrations of the reader: {reader}.",
             *(f"Judged: {one['standing']}." for one in compiled.judges),
+            *copied_lines(compiled.copied, allowed=compiled.settings.allow_copies),
         ],
         tested=compiled.test,
         note=", every arm with the same reader unless its name says otherwise",

@@ -135,6 +135,7 @@ def compile_program(
         reader_check=tuple(reader_check),
         corrected=None if chosen.corrected is None else (chosen.corrected["dev"], chosen.corrected["corrected"]),
         judges=tuple(search.judge_facts),
+        copied={name.partition(", ")[2]: tuple(map(str, found)) for name, found in search.copied.items()},
     )
 
 
@@ -180,6 +181,7 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
         "prompts": prompts,
         **fixed,
         "each_prompt": True,
+        "allow_copies": settings.allow_copies,
         "pruner": "none",
         "trials": 2 + len(prompts) + settings.trials,
     }

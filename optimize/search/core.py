@@ -12,7 +12,7 @@ from typing import Any
 import dspy
 
 from querywright.data.splits import Splits, data_hash, left_over
-from querywright.data.types import Question
+from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
@@ -21,7 +21,9 @@ from querywright.models.budget import Budget
 from querywright.models.lm import engine_of, lm_digest
 from querywright.models.store import Store
 from querywright.models.usage import Cost
+from querywright.optimize.comparison import held_by
 from querywright.optimize.contexts import quiet_optuna
+from querywright.optimize.copies import Copy, copies_sentence, find_copies
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, evaluate_all, metric_value
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge
@@ -41,6 +43,12 @@ from querywright.retrieval.rerank import Reranker
 
 PROMPTS = "prompts"
 """The kind of compiled prompts in the store."""
+
+COPIED = "copy training text"
+"""The words of the message about prompts that are left out because they copy training text."""
+
+SEEN = 10
+"""Passages per training question that are compared with the prompts of an optimizer."""
 
 
 @dataclass
@@ -82,6 +90,8 @@ class Search:
     budget: Budget | None = None
     progress: Progress | None = None
     tell: Callable[[str], object] = field(default=lambda _: None)
+    copied: dict[str, list[Copy]] = field(default_factory=dict)
+    """The training texts that prompts copy, by the prompts' name."""
     space: Space = field(init=False)
     _retrievers: dict[str, ReplayRetriever] = field(default_factory=dict)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
@@ -200,7 +210,7 @@ class Search:
         The seed of a variant follows from its name.
 
         Raises:
-            OptimizerError: They came to nothing, now or before.
+            OptimizerError: They came to nothing, now or before, or they copy training text (unless ``allow_copies``).
             TooManyFailuresError: Too many questions failed.
         """
         searched = program.technique.retriever
@@ -238,13 +248,42 @@ class Search:
         if key not in self._made:
             try:
                 kept = make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
-                self._made[key] = Variant.model_validate_json(kept)
+                self._made[key] = variant = Variant.model_validate_json(kept)
+                self._check_copies(prompt, called, program, variant)
             except (OptimizerError, TooManyFailuresError) as error:
                 self._made[key] = error
         made = self._made[key]
         if isinstance(made, Exception):
             raise made
         return made
+
+    def _check_copies(self, prompt: PromptSpec, called: str, program: RAG, variant: Variant) -> None:
+        """Note the training texts that the prompts of an optimizer copy; raise unless copies are allowed."""
+        if prompt.optimizer is None:
+            return
+        untuned = {name: one.instructions for name, one in state_of(program).predictors.items()} | prompt.instructions
+        known = set(untuned.values())
+        rewritten = any(one.instructions not in known for one in variant.predictors.values())
+        passages = self._seen_passages(program) if rewritten else []
+        train, held_out = self.splits.train, [*self.splits.dev, *self.splits.test]
+        copies = find_copies(variant.predictors, known, train, held_out=held_out, passages=passages)
+        if copies:
+            self.copied[called] = copies
+        if copies and not self.spec.allow_copies:
+            raise OptimizerError(
+                f"the prompts {COPIED} and are left out ({copies_sentence(copies)}); give more training "
+                "questions, or try them anyway with allow_copies (--allow-copies)"
+            )
+
+    def _seen_passages(self, program: RAG) -> list[Passage]:
+        """Return the evidence of the training questions, and the passages that a search for them finds."""
+        retriever = program.technique.retriever
+        if retriever is None:
+            return []
+        labelled = held_by(retriever, {key for one in self.splits.train for key in one.evidence}) or {}
+        rankings = retriever.search([one.question for one in self.splits.train], SEEN)
+        found = {hit.passage.id: hit.passage for hits in rankings for hit in hits}
+        return [*(found | labelled).values()]
 
     def evaluate(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
         """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""

@@ -259,6 +259,8 @@ class SearchSpec(StrictModel):
         trials: Trials in all.
         each_prompt: Whether each prompt is tried once with the technique's default knobs, before the sampler
             proposes. Default False.
+        allow_copies: Whether prompts of an optimizer that copy training text may be tried and recommended. Default
+            False.
         seed: Of the split, the prompts and the search.
         sampler: What proposes trials.
         pruner: ``paired`` stops a trial that paired tests show to be worse; ``none`` runs all to the end.
@@ -278,6 +280,7 @@ class SearchSpec(StrictModel):
     fixed: dict[str, Json] = {"max_passages": BUDGET}
     trials: int = Field(default=50, ge=1)
     each_prompt: bool = False
+    allow_copies: bool = False
     seed: int = 0
     sampler: SamplerSpec = Field(default_factory=SamplerSpec)
     pruner: Literal["paired", "none"] = "paired"

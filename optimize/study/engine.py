@@ -19,12 +19,12 @@ from typing import Any
 from querywright.data.splits import data_hash
 from querywright.errors import BudgetError, InputError, QuerywrightError
 from querywright.models.usage import Cost
-from querywright.optimize.artifacts.save import save_program
+from querywright.optimize.artifacts.save import copied_lines, save_program
 from querywright.optimize.artifacts.writers import ref_of
 from querywright.optimize.evaluate import finite, stands
 from querywright.optimize.report import render
 from querywright.optimize.results import BASELINE, by_judges, today
-from querywright.optimize.search.core import Search, optuna_study
+from querywright.optimize.search.core import COPIED, Search, optuna_study
 from querywright.optimize.search.outcome import TestOutcome, run_test
 from querywright.optimize.search.trials import TrialRecord, standing
 from querywright.optimize.search.worker import Worker
@@ -292,10 +292,24 @@ def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, comma
         "questions": [one.to_json() for one in (*search.splits.dev, *search.splits.test, *search.reader_check)],
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in search.data.items()},
     }
+    if copied := _copied_prompts(search, trials):
+        outcome["copied_prompts"] = copied
     before = search.total
     _save(search, tested, outcome, folder)
     outcome["costs"]["saving"] = search.spent_since(before).to_json()
     return outcome
+
+
+def _copied_prompts(search: Search, trials: Sequence[TrialRecord]) -> dict[str, list[str]]:
+    """Return the training texts that prompts copy, by the name of the prompts, whichever worker tried them."""
+    for one in trials:
+        if search.spec.allow_copies and one.state == "complete":
+            search.variant(one.arm)  # notes its copies
+    found = {name: [*map(str, copies)] for name, copies in search.copied.items()}
+    for one in trials:
+        if one.state == "failed" and COPIED in one.message:
+            found.setdefault(f"{one.arm.technique}, {one.arm.prompt}", [one.message])
+    return found
 
 
 def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
@@ -305,7 +319,9 @@ def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
 
 def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: Path) -> None:
     """Save the recommended program, the program it was compared with, and the rest of the front, an artifact each."""
+    copied = outcome.get("copied_prompts", {})
     made = {"study": search.spec.name, **{key: outcome[key] for key in _MADE}}
+    made |= {"copied_prompts": copied} if copied else {}
     made["reader_prompts"] = tested.reader_prompts.name
     about = f"from the study `{search.spec.name}` of {today()} for the LM `{search.lm.model}`."
     for name, arm in tested.arms.items():
@@ -322,7 +338,7 @@ def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: 
             program=tested.programs[name],
             made=f" ({name}), {about}{advice}",
             sentence=tested.sentence,
-            said=(),
+            said=copied_lines(copied, allowed=search.spec.allow_copies),
             tested=tested.rows,
             note=by_judges(search.judge_facts),
             metrics=list(dict.fromkeys(metric for one in tested.rows for metric in one.metrics)),

@@ -35,7 +35,7 @@ from querywright.opening import (
     open_experiment,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
-from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
+from querywright.optimize.artifacts.save import check_same, copied_lines, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import Comparison, check_settings, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
@@ -290,6 +290,7 @@ class Compilation(CompileResult):
             notes.append(f"closed book and oracle evidence were evaluated on {count} further questions")
         notes += [one["standing"] for one in self.judges]
         notes += [*pool_notes(self.test, test), *of_grounded(None if reader is None else reader.NAME)]
+        notes += copied_lines(self.copied, allowed=True) if self.settings.allow_copies else []
         if self.writer_lm is not None:
             notes.append(f"{self.technique}: written by {self.writer_lm.model}, read by {lm}")
         return notes

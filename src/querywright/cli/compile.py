@@ -40,6 +40,7 @@ def compile_command(
     max_passages: opt.Count | None = None,
     reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
+    allow_copies: opt.Flag = False,
     deadline: opt.Deadline = None,
     search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
@@ -66,6 +67,7 @@ def compile_command(
         trials: Trials of the search.
         max_passages: Passages shown to the reader at most, in every arm. Default: 5.
         seed: Of the split, the demonstrations and the search.
+        allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave them out.
         reader_check: Further questions, of those that --sizes leaves over, for closed book and oracle evidence only.
     """
     from querywright.arms import pairs
@@ -84,7 +86,7 @@ def compile_command(
         judge=judging.judge, judge_lm=judging.open(workspace, lm),
         settings=CompileSettings(
             objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
-            deadline=deadline, teleprompter=teleprompter, arguments=arguments,
+            allow_copies=allow_copies, deadline=deadline, teleprompter=teleprompter, arguments=arguments,
         ),
     )  # fmt: skip
 
