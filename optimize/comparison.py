@@ -31,6 +31,7 @@ from querywright.optimize.evaluate import (
 from querywright.optimize.judging import judge_notes
 from querywright.optimize.results import PLAIN, PairedComparison
 from querywright.optimize.significance import against, verdict_sentence
+from querywright.optimize.slices import SliceResult, check_known, known_sentence, slice_results
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
 from querywright.progress import part
@@ -68,6 +69,7 @@ class Comparison(Results):
         hints: Warnings about the questions and names, which were reported before the first question.
         facts: What was compared and how, by name, for the report.
         source: The name of the questions' file; empty without one.
+        slices: Results by slice, if columns were named.
         settings: What the comparison is made of, as plain data: settings, baseline, texts of the arms, and a digest of
             the questions.
     """
@@ -85,6 +87,7 @@ class Comparison(Results):
     hints: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    slices: tuple[SliceResult, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -106,6 +109,13 @@ class Comparison(Results):
         return next((one for one in self.references if one.name == name), None)
 
     @property
+    def verdict(self) -> str:
+        """What the comparisons show, in one sentence, and which gains are only on questions that the LM knows."""
+        return "; ".join(
+            filter(None, [verdict_sentence(self.comparisons), known_sentence(self.comparisons, self.slices)])
+        )
+
+    @property
     def labelled_by(self) -> str:
         """Who gave the labels that diagnosis and decisions rest on, where it is not people alone; else empty."""
         names = sorted(
@@ -123,6 +133,7 @@ class Comparison(Results):
             "comparisons": [one.to_json() for one in self.comparisons],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "decisions": [one.to_json() for one in self.decisions],
+            **({"slices": [one.to_json() for one in self.slices]} if self.slices else {}),
             "notes": self.all_notes,
         }
 
@@ -180,7 +191,7 @@ class Comparison(Results):
         return path
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        sentences = [*self.notes, *filter(None, [verdict_sentence(self.comparisons)])]
+        sentences = [*self.notes, *filter(None, [self.verdict])]
         return [*self.arms, *self.references], sentences, self.questions
 
 
@@ -195,6 +206,7 @@ def compare(
     threads: int = 4,
     deadline: float | None = None,
     max_failures: float = 0.05,
+    slices: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Comparison:
     """Evaluate every arm on the same questions, each compared with the baseline.
@@ -215,6 +227,8 @@ def compare(
         threads: Questions under way at a time, 1 or more. Default 4.
         deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
+        slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
+            rightly without passages, which takes a closed_book program or reference. Default none.
         progress: Called after each question with the arm, and how much of all of them is done.
 
     Raises:
@@ -234,6 +248,9 @@ def compare(
 
     asked = questions
     beside = References.of(arms, asked) if references else References()
+    own = next((name for name, one in arms.items() if one.technique.NAME == "closed_book" and one.reader), None)
+    without_passages = own or next(iter(beside.closed_book.values()), None)
+    check_known(slices, [name for name in RIGHT if name in metrics], has_closed_book=without_passages is not None)
     # What a judge of passages says may become evidence, which the oracle then rests on.
     judging = any(isinstance(one, JudgedMetric) and "passage" in one.judge.needs() for one in metrics.values())
     late = judging and any(one.assessors or not one.evidence for one in asked)
@@ -271,6 +288,9 @@ def compare(
         indexed = {name: labelled if passages is None else set(passages) for name, passages in held.items()}
         diagnosis = diagnose(searching, questions, indexed, metric=metric, closed_book=closed, oracle=oracle)
         decided = decisions(searching, questions, baseline=found[baseline], closed_book=closed, metric=metric)
+    right = next((name for name in RIGHT if name in metrics), RIGHT[0])
+    closed_rows = None if without_passages is None else found[without_passages]
+    sliced = slice_results(rivals, asked, slices, baseline=baseline, closed_book=closed_rows, metric=right)
     shown = {key for one in found.values() for row in one.rows for key in row.passages} | labelled
     return Comparison(
         rivals,
@@ -282,6 +302,7 @@ def compare(
         diagnosis,
         decided,
         (*unequal_budgets(arms), *judge_notes(metrics, lm), *getattr(getattr(lm, "engine", None), "notes", ())),
+        slices=sliced,
     )
 
 

@@ -28,6 +28,7 @@ from querywright.optimize.evaluate import Evaluation, mean_json
 from querywright.optimize.figures import STAGE_COLOURS, Figure
 from querywright.optimize.results import BASELINE, PairedComparison, in_words
 from querywright.optimize.significance import verdict_rows, verdict_sentence
+from querywright.optimize.slices import known_sentence, slice_rows
 from querywright.optimize.tables import clean, cut, each_text, percent, table_rows
 
 POLICY = (
@@ -133,6 +134,8 @@ def comparison_page(
         colours=STAGE_COLOURS,
         decided=decision_rows(compared.decisions),
         decided_how=DECIDED,
+        sliced=slice_rows(compared.slices),
+        sliced_verdict=known_sentence(compared.comparisons, compared.slices),
         **more,
     )
 

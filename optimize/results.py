@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from querywright.optimize.comparison import Comparison
+    from querywright.optimize.slices import SliceResult
 
 PLAIN = "plain"
 """The technique that searches with the question as asked."""
@@ -146,6 +147,7 @@ class CompileResult(Results):
         judges: Who judged: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
             ``standing``.
         copied: Training texts that prompts copy, by the name of the prompts.
+        slices: Results on test by slice, if columns were named.
     """
 
     program: RAG
@@ -167,11 +169,22 @@ class CompileResult(Results):
     corrected: tuple[float, float] | None = None
     judges: tuple[Mapping[str, str], ...] = ()
     copied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    slices: tuple[SliceResult, ...] = ()
 
     @property
     def compared(self) -> Comparison:
         """The test as a comparison with the baseline; closed book and oracle evidence are its references."""
-        return beside(self.test, self.comparisons)
+        return replace(beside(self.test, self.comparisons), slices=self.slices)
+
+    def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
+        """Return the same with results by slice of the test questions; ``columns`` as ``slice_results`` takes them."""
+        from querywright.optimize.comparison import CLOSED_BOOK
+        from querywright.optimize.slices import slice_results
+
+        compared, closed = self.compared, self.compared.reference(CLOSED_BOOK)
+        arms = [*compared.arms]
+        found = slice_results(arms, questions, columns, baseline=compared.baseline, closed_book=closed)
+        return replace(self, slices=found)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but single questions, as a JSON object."""
@@ -210,6 +223,7 @@ class CompileResult(Results):
             "reader_check": len(self.reader_check),
             "test": [evaluation.to_json() for evaluation in self.test],
             "comparisons": [one.to_json() for one in self.comparisons],
+            **({"slices": [one.to_json() for one in self.slices]} if self.slices else {}),
             "cost": {stage: cost.to_json() for stage, cost in self.costs.items()},
         }
 

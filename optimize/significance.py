@@ -83,14 +83,13 @@ def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]
 
 def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
     """What comparisons show, in one sentence; empty without any."""
-    shown = [one for one in comparisons if one.test.p_two_sided < ALPHA and one.test.difference]
-    better, worse = ([one for one in shown if (one.test.difference > 0) is up] for up in (True, False))
+    better, worse = ([one for one in comparisons if is_shown(one.test, gain=gain)] for gain in (True, False))
     said = [
         f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found))}"
         for word, found in (("better than", better), ("worse than", worse))
         if found
     ]
-    left = [one for one in comparisons if one not in shown]
+    left = [one for one in comparisons if one not in better and one not in worse]
     if left:
         n, tests = max(one.test.n for one in left), max(Counter(one.family for one in comparisons).values())
         fewest = minimum_detectable(n, alpha=ALPHA / tests)
@@ -98,6 +97,11 @@ def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
         many = f"{len(left)} of {len(comparisons)} comparisons" if len(comparisons) > 1 else "the comparison"
         said.append(f"no difference shown in {many} with {in_words(left[0].other)}: {n} questions can show {least}")
     return "; ".join(said)
+
+
+def is_shown(test: PairedTest, *, gain: bool) -> bool:
+    """Return whether a test shows a gain, or a loss."""
+    return test.p_two_sided < ALPHA and (test.difference > 0 if gain else test.difference < 0)
 
 
 def _each_arm(found: Sequence[PairedComparison]) -> Iterator[str]:
@@ -110,8 +114,8 @@ def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
 
     The tests compare it with the baseline, by metric; their p values are corrected.
     """
-    shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA and test.difference}
-    word: Verdict = "loss" if False in shown else "gain" if True in shown else "no gain shown"
+    gain, loss = (any(is_shown(test, gain=better) for test in tests.values()) for better in (True, False))
+    word: Verdict = "loss" if loss else "gain" if gain else "no gain shown"
     said = {
         "gain": "; test shows a gain over",
         "no gain shown": "; test does not show a gain over",

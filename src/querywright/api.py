@@ -37,7 +37,7 @@ from querywright.opening import (
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, copied_lines, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
-from querywright.optimize.comparison import Comparison, check_settings, read_settings
+from querywright.optimize.comparison import RIGHT, Comparison, check_settings, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
 from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
@@ -45,6 +45,7 @@ from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import CompileResult, CompileSettings, by_judges
 from querywright.optimize.search.compile import compile_program
 from querywright.optimize.search.core import further_questions
+from querywright.optimize.slices import KNOWN, check_known
 from querywright.optimize.tables import pool_notes
 from querywright.programs import technique_class
 from querywright.progress import shown
@@ -69,6 +70,13 @@ def evaluate(program: Any, questions: Any, *, name: str | None = None, **options
     """
     arms = {name: program} if name else [program]
     return compare(arms, questions, **{"references": False, **options}).arms[0]
+
+
+def columns_of(slices: Sequence[str]) -> list[str]:
+    """Return the slices that are columns of the questions."""
+    if isinstance(slices, str):
+        raise InputError(f"slices takes a list of columns, but got {slices!r}; write slices=[{slices!r}]")
+    return [name for name in slices if name != KNOWN]
 
 
 def compare(
@@ -96,6 +104,7 @@ def compare(
     threads: int | None = None,
     deadline: float | None = None,
     max_failures: float = 0.05,
+    slices: Sequence[str] = (),
     home: str | Path | None = None,
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
@@ -137,6 +146,8 @@ def compare(
             as the server of a remote LM takes.
         deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
+        slices: Columns of the questions to show results by, such as ``topic``, and ``known``: whether the reader
+            answers a question rightly without passages. Default none.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: A folder in which ``save`` kept a comparison, or will: the arms that it holds come first, and a comparison
             with other settings or on other questions is refused. Default: none.
@@ -164,13 +175,14 @@ def compare(
                 metrics=metrics, judges=judges, judge_lm=judge_lm, threads=threads,
                 guidelines=None if guidelines is None else Path(guidelines),
             ),
-            reading={"labels": labels, **(reading or {})}, earlier=earlier.get("arms"), tell=tell or warn_caller,
+            reading={"labels": labels, "slices": columns_of(slices), **(reading or {})}, earlier=earlier.get("arms"),
+            tell=tell or warn_caller,
         )  # fmt: skip
         if out is not None:
             check_settings(out, earlier, {**experiment.settings, "baseline": experiment.baseline(baseline)})
         return experiment.compare(
             baseline, references=references, threads=threads, deadline=deadline, max_failures=max_failures,
-            progress=update,
+            slices=slices, progress=update,
         )  # fmt: skip
 
 
@@ -341,6 +353,7 @@ def compile(
     reader_check: int | Sequence[Question] = 0,
     labels: Any = None,
     reading: Mapping[str, Any] | None = None,
+    slices: Sequence[str] = (),
     home: str | Path | None = None,
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
@@ -372,6 +385,7 @@ def compile(
             oracle evidence meet.
         labels: Labels of passages, as ``evaluate`` takes them.
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
+        slices: Columns of the questions, and ``known``, to show the results on test by, as ``compare`` takes them.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: Where it will be saved: a folder with another program is refused before anything is asked. Default: none.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
@@ -399,19 +413,20 @@ def compile(
             "class, call querywright.programs.register_technique(CLASS) first and give its NAME"
         )
     technique_class(technique)
-    judges, parts = resolve_judges(judge), read_parts(questions)
+    judges, parts = resolve_judges(judge), read_parts(questions, columns_of(slices))
     with shown(progress, "opening retriever and models") as update:
         place = open_workspace(lm, home, settings.threads)
         place.check_key()
         experiment = open_experiment(
             [technique], questions if parts is None else [one for part in parts for one in part], place,
-            reading={"labels": labels} if parts else {"labels": labels, **(reading or {})}, tell=tell,
+            reading={"labels": labels, "slices": columns_of(slices), **({} if parts else reading or {})}, tell=tell,
             defaults=ArmDefaults(
                 retriever=retriever, where=where, embedder=embedder, engine=engine_for(technique, engine) or "dense",
                 max_passages=max_passages, knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
             ),
         )  # fmt: skip
         asked, read_by, index = experiment.questions, experiment.reader, experiment.retriever
+        check_known(slices, RIGHT, has_closed_book=read_by is not None)
         splits = split_parts(asked, parts, settings.seed, sizes)
         if "auto" in settings.objectives:
             auto = _auto(splits, judges, judge_lm is not None, tell)
@@ -438,12 +453,12 @@ def compile(
             technique, splits, retriever=index, lm=place.lm, reader=read_by,
             knobs=values, settings=settings, reader_check=reader_check, reranker=ranker,
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
-        )  # fmt: skip
+        ).by_slice(slices, splits.test)  # fmt: skip
     made = {one.name: getattr(found, one.name) for one in fields(found)}
     return Compilation(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
 
 
-def read_parts(questions: Any) -> list[list[Question]] | None:
+def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question]] | None:
     """Return train, dev and test, if the questions were given in parts; None if they have to be split."""
     if isinstance(questions, Splits):
         questions = questions._asdict()
@@ -456,7 +471,7 @@ def read_parts(questions: Any) -> list[list[Question]] | None:
             f"questions as splits need train, dev (or validation) and test, but {', '.join(missing)} is missing among "
             f"{', '.join(map(str, questions))}; give all three, or one list of questions"
         )
-    return [read_questions(questions[name]) for name in ("train", dev, "test")]
+    return [read_questions(questions[name], slices=slices) for name in ("train", dev, "test")]
 
 
 def split_parts(

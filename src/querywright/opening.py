@@ -131,6 +131,7 @@ class Experiment:
         threads: int | None = None,
         deadline: float | None = None,
         max_failures: float = 0.05,
+        slices: Sequence[str] = (),
         progress: Any = None,
     ) -> Comparison:
         """Evaluate the programs and compare them with the baseline; arguments and errors as in ``querywright.compare``.
@@ -142,7 +143,7 @@ class Experiment:
         self._write_guidelines(run)
         found = compare_programs(
             self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
-            references=references, metrics=self.metrics, deadline=deadline, **run,
+            references=references, metrics=self.metrics, deadline=deadline, slices=slices, **run,
         )  # fmt: skip
         return replace(
             found, source=self.source, facts=self._facts(found), hints=tuple(self.hints),

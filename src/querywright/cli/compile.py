@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_folder
-from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
+from querywright.cli.show import emit, note, progress, say, show_scores, show_slices, show_table, show_verdicts
 from querywright.cli.tracking import tracking
 from querywright.errors import InputError, QuerywrightError
 from querywright.workspace import Workspace
@@ -42,6 +42,7 @@ def compile_command(
     reader_check: opt.Whole = 0,
     allow_copies: opt.Flag = False,
     deadline: opt.Deadline = None,
+    slice: opt.Slices = (),
     search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
@@ -68,6 +69,8 @@ def compile_command(
         max_passages: Passages shown to the reader at most, in every arm. Default: 5.
         seed: Of the split, the demonstrations and the search.
         allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave them out.
+        slice: Also show the results on test by a column of the questions, or by known: whether the LM answers a
+            question rightly without passages. Repeatable.
         reader_check: Further questions, of those that --sizes leaves over, for closed book and oracle evidence only.
     """
     from querywright.arms import pairs
@@ -82,7 +85,7 @@ def compile_command(
     compile_and_show(
         technique, data.source, save_to, output, replace=replace, lm=workspace,
         **search.given(lm, needed=True), engine=search.engine, max_passages=max_passages, reader=reader, sizes=counts,
-        reader_check=reader_check, reading=data.given,
+        reader_check=reader_check, reading=data.given, slices=slice,
         judge=judging.judge, judge_lm=judging.open(workspace, lm),
         settings=CompileSettings(
             objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
@@ -158,6 +161,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     title = f"test, {len(splits.test)} questions"
     show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.notes)
     show_verdicts(tuned.comparisons, verbose=verbose, sentence=False)
+    show_slices(tuned.comparisons, tuned.slices)
     say(
         f"recommended: {tuned.recommended} (chosen on dev); demonstrations: technique "
         f"{'none' if tuned.compiled.prompt == UNTUNED else 'yes'}, reader "

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file, check_folder
-from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
+from querywright.cli.show import emit, note, progress, say, show_scores, show_slices, show_table, show_verdicts
 from querywright.cli.tracking import tracking
 from querywright.files import private, writing
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Questions, search, reader, models other than the LM, and judges."""
+    """Questions, search, reader, models other than the LM, and judges.
+
+    Args:
+        slice: Also show results by a column of the questions, or by known: whether the LM answers a question rightly
+            without passages. Repeatable.
+    """
 
     data: opt.DataOptions
 
@@ -33,6 +38,7 @@ class Options:
     arms: opt.ArmOptions = field(default_factory=opt.ArmOptions)
     judging: opt.Judging = field(default_factory=opt.Judging)
     deadline: opt.Deadline = None
+    slice: opt.Slices = ()
     output: opt.Results = field(default_factory=opt.Results)
 
     def open(self) -> Workspace:
@@ -52,7 +58,8 @@ class Options:
                 named, self.data.source, lm=workspace, reading=self.data.given, **arms.given(lm), engine=arms.engine,
                 reader=arms.reader, max_passages=arms.max_passages, metrics=arms.metric, judge=judging.judge,
                 judge_lm=judging.open(workspace, lm), guidelines=judging.guidelines, threads=self.run.threads,
-                max_failures=self.run.max_failures, deadline=self.deadline, progress=update, tell=note, **more,
+                max_failures=self.run.max_failures, deadline=self.deadline, slices=self.slice,
+                progress=update, tell=note, **more,
             )  # fmt: skip
 
     def show(self, found: Comparison, workspace: Workspace) -> None:
@@ -70,6 +77,7 @@ class Options:
             show_table(f"Where answers are lost{by}", rows, notes=meanings)
         if found.references and found.decisions:
             show_table(f"What the passages did to the decisions{by}", decision_rows(found.decisions), notes=[DECIDED])
+        show_slices(found.comparisons, found.slices)
         if cost := workspace.cost_line():
             say(cost)
 
@@ -88,7 +96,9 @@ def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | 
         check_file(rows, "--rows")
     log, workspace = tracking(given.output.log), given.open()
     found = given.compare(arm, workspace, references=False)
-    data = {name: value for name, value in found.to_json().items() if name in ("arms", "comparisons", "notes")}
+    data = {
+        name: value for name, value in found.to_json().items() if name in ("arms", "comparisons", "slices", "notes")
+    }
     emit(given.output.as_json, data, lambda: given.show(found, workspace))
     if rows is not None:
         _write_rows(rows, found)

@@ -63,6 +63,7 @@ Deadline = Annotated[
 ]  # fmt: skip
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
 Digest = Annotated[str, Parameter(metavar="SHA256")]
+Slices = Annotated[tuple[str, ...], Parameter(metavar="COLUMN", show_default=False, group="Questions")]
 Columns = Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)]
 Json = Annotated[
     bool,

@@ -25,8 +25,11 @@ err = Console(stderr=True)
 
 Rows = Sequence[Mapping[str, str]]
 
-TEXT_COLUMNS = ("arm", "technique", "knobs", "collection", "embedder", "metric", "place", "kind")
+TEXT_COLUMNS = ("slice", "arm", "technique", "knobs", "collection", "embedder", "metric", "place", "kind")
 """Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
+
+NAMING = ("metric", "arm")
+"""Columns that name a row, besides the first."""
 
 NARROWEST_TEXT = 18
 """Terminal columns that a column of words, or a line, has at least."""
@@ -145,6 +148,17 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool =
         say(verdict_sentence(comparisons), style="bold")
 
 
+def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
+    """Print the results by slice, and which gains are only on questions that the LM knows."""
+    from querywright.optimize.slices import known_sentence, slice_rows
+
+    if not slices:
+        return
+    show_table("by slice (questions): mean in per cent with its 95 % interval, p by Holm", slice_rows(slices))
+    if sentence := known_sentence(comparisons, slices):
+        say(sentence, style="bold")
+
+
 def _filled(rows: Rows) -> Rows:
     """The rows without the columns that are empty or zero throughout."""
     kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
@@ -154,7 +168,7 @@ def _filled(rows: Rows) -> Rows:
 def fit(rows: Rows, width: int) -> list[list[str]]:
     """Return the columns of each table, so that each fits into ``width``; all have the columns that name a row."""
     sizes = _sizes(rows)
-    naming = [name for place, name in enumerate(sizes) if place == 0 or name == "metric"]
+    naming = [name for place, name in enumerate(sizes) if place == 0 or name in NAMING]
     tables: list[list[str]] = [[]] if sizes else []
     for name in sizes:
         if name in tables[-1]:

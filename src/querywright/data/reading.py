@@ -102,6 +102,7 @@ def read_questions(
     split: str | None = None,
     multiple_choice: bool | str = False,
     labels: Source | None = None,
+    slices: Sequence[str] = (),
 ) -> list[Question]:
     """The questions of a file or dataset, all of them sound or none.
 
@@ -121,6 +122,7 @@ def read_questions(
             Default False.
         labels: A file of labels of passages, or its rows, which become the questions' evidence; see
             :mod:`querywright.data.labels`. Default none.
+        slices: Further columns to show results by; each question gets their values as ``slices``. Default none.
 
     Returns:
         The questions in the order of their first rows.
@@ -129,28 +131,33 @@ def read_questions(
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
     if labels is not None:
-        read = read_questions(source, columns=columns, limit=limit, split=split, multiple_choice=multiple_choice)
+        read = read_questions(
+            source, columns=columns, limit=limit, split=split, multiple_choice=multiple_choice, slices=slices
+        )
         return with_labels(read, read_labels(labels))
     bare, by = pages_of(source)
     if by is not None:
         given: dict[str, Any] = {"columns": columns, "split": split, "multiple_choice": multiple_choice}
+        given["slices"] = slices
         questions, parts = read_questions(bare, **given), read_passages(bare, split=split)
         chosen = questions if by.questions is None else most_asked(questions, parts, by.questions)[0]
         pages = _pages(bare, by, split)
         return [about_pages(one, pages) for one in chosen][: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
-        return _checked_before(source[: check_limit(limit)], multiple_choice)
+        return _checked_before(source[: check_limit(limit)], multiple_choice, slices)
     table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
     if "answer" in table.mapped:
         kind = "answer_idx" if table.mapped["answer"] in INDEX_COLUMNS else "answer"
         table.names |= {"answer": (), "answer_idx": (), "answers": (), kind: (table.mapped["answer"],)}
     found: dict[str, tuple[str, bool, Question]] = {}
     n_rows = 0
-    for record in _records(source, "questions", table, limit, split):
+    for record in _records(source, "questions", table, limit, split, slices):
         n_rows += 1
-        question, named = _question(record, multiple_choice)
+        question, named = _question(record, multiple_choice, slices)
         if record.ok:
             _add_question(found, question, named, record)
+    missing = [name for name in slices if n_rows and name not in table.seen]
+    table.problems += [f"no column {name!r} to slice by; the columns are {[*table.seen]}" for name in missing]
     table.raise_problems(name_of(source), n_rows)
     if len(found) < n_rows:
         logger.info("%s: %d rows repeat a question and were united with it", name_of(source), n_rows - len(found))
@@ -298,10 +305,12 @@ def check_limit(limit: int | None) -> int | None:
     return limit
 
 
-def _records(source: Source, kind: Kind, table: Table, limit: int | None, split: str | None) -> Iterator[Record]:
+def _records(
+    source: Source, kind: Kind, table: Table, limit: int | None, split: str | None, slices: Sequence[str] = ()
+) -> Iterator[Record]:
     """The questions or passages of the source's rows, each as a record; what has nothing to use is counted."""
     rows = iterate_rows(source, kind=kind, split=split, problems=table.problems)
-    columns = [part for column in table.mapped.values() for part in (column, *split_names(column))]
+    columns = [*slices, *(part for column in table.mapped.values() for part in (column, *split_names(column)))]
     left_out, n_useful, limit = 0, 0, check_limit(limit)
     for row in rows:
         try:
@@ -339,7 +348,7 @@ def asked_in(record: Record) -> tuple[Question, bool]:
     return Question(id, text, texts, answer.text, answer.aliases, history=history), given is not None
 
 
-def _question(record: Record, multiple_choice: bool | str) -> tuple[Question, bool]:
+def _question(record: Record, multiple_choice: bool | str, slices: Sequence[str]) -> tuple[Question, bool]:
     """The question of a row and whether its id was given."""
     asked, named = asked_in(record)
     evidence = read_evidence(record)
@@ -347,8 +356,23 @@ def _question(record: Record, multiple_choice: bool | str) -> tuple[Question, bo
         record.complain(record.cell("options").column, None, f"options, {_needed(multiple_choice)}")
     jointly, assessors = read_jointly(record), read_assessors(record, evidence)
     alternatives = read_alternatives(record, evidence)
-    labelled = replace(asked, evidence=evidence, jointly=jointly, assessors=assessors, alternatives=alternatives)
+    labelled = replace(
+        asked, evidence=evidence, jointly=jointly, assessors=assessors, alternatives=alternatives,
+        slices=_slices(record, slices),
+    )  # fmt: skip
     return labelled, named
+
+
+def _slices(record: Record, names: Sequence[str]) -> dict[str, str]:
+    """Return the values of the columns that results are shown by, without empty values."""
+    found = {}
+    for name in names:
+        value = record.values.get(name)
+        if isinstance(value, (str, int, float)):
+            found[name] = " ".join(str(value).split())
+        elif value is not None:
+            record.complain(name, value, "a text, a number, or true or false, to slice by")
+    return {name: value for name, value in found.items() if value}
 
 
 def _needed(multiple_choice: bool | str) -> str:
@@ -362,8 +386,12 @@ def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...]
     return hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _checked_before(questions: Sequence[Any], multiple_choice: bool | str) -> list[Question]:
+def _checked_before(questions: Sequence[Any], multiple_choice: bool | str, slices: Sequence[str]) -> list[Question]:
     """Questions that were read already."""
+    missing = [name for name in slices if not any(name in one.slices for one in questions)]
+    if missing:
+        known = sorted({name for one in questions for name in one.slices})
+        raise DataError(f"no question has the slice {missing[0]!r}; the slices are {known}: Question(slices=...)")
     bare = [one.id for one in questions if not one.options]
     if multiple_choice and bare:
         raise DataError([f"question {id!r} has no options, {_needed(multiple_choice)}" for id in bare])

@@ -88,6 +88,8 @@ class Question:
         history: The turns of the conversation before the question, the earliest first. Default none.
         alternatives: Groups of passages of ``evidence`` of which any one is enough; recall, nDCG and ``jointly`` count
             a group as one passage. Default none.
+        slices: Values of further columns of the data, by the column's name, to show results by. They are neither saved
+            nor part of the question's hash. Default none.
     """
 
     id: str
@@ -100,6 +102,7 @@ class Question:
     assessors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     history: tuple[str, ...] = ()
     alternatives: tuple[tuple[str, ...], ...] = ()
+    slices: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def answers(self) -> tuple[str, ...]:
