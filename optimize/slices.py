@@ -88,6 +88,13 @@ def slice_results(
     )
 
 
+def columns_of(slices: Sequence[str]) -> list[str]:
+    """Return the slices that are columns of the questions."""
+    if isinstance(slices, str):
+        raise InputError(f"slices takes a list of columns, but got {slices!r}; write slices=[{slices!r}]")
+    return [name for name in slices if name != KNOWN]
+
+
 def check_known(columns: Sequence[str], metrics: Sequence[str], *, has_closed_book: bool) -> None:
     """Raise ``InputError`` if the slice ``known`` is asked for and cannot be made."""
     if KNOWN in columns and not has_closed_book:

@@ -269,6 +269,7 @@ class SearchSpec(StrictModel):
             server takes.
         max_failures: Share of a trial's questions that may fail.
         deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
+        slices: Columns of the questions, and ``known``, to show the results on test by.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -288,6 +289,7 @@ class SearchSpec(StrictModel):
     threads: int | None = Field(default=None, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
     deadline: float | None = Field(default=None, gt=0)
+    slices: Annotated[list[str], AfterValidator(once)] = Field(default_factory=list)
 
     @field_validator("techniques")
     @classmethod

@@ -292,6 +292,8 @@ def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, comma
         "questions": [one.to_json() for one in (*search.splits.dev, *search.splits.test, *search.reader_check)],
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in search.data.items()},
     }
+    if search.spec.slices:
+        outcome["slices"] = {one.id: dict(one.slices) for one in search.splits.test}
     if copied := _copied_prompts(search, trials):
         outcome["copied_prompts"] = copied
     before = search.total

@@ -14,12 +14,12 @@ from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.metrics.statistics import Mean
 from querywright.models.usage import Cost
-from querywright.optimize.comparison import Comparison
+from querywright.optimize.comparison import CLOSED_BOOK, Comparison
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 from querywright.optimize.figures import ARM, NEUTRAL, Figure, Plot, span
 from querywright.optimize.objectives import Objective
 from querywright.optimize.report import comparison_page
-from querywright.optimize.results import PairedComparison, beside, by_judges
+from querywright.optimize.results import BASELINE, PairedComparison, beside, by_judges
 from querywright.optimize.search.trials import (
     TrialRecord,
     arm_name,
@@ -31,6 +31,7 @@ from querywright.optimize.search.trials import (
     interval,
     ranked,
 )
+from querywright.optimize.slices import slice_results
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.tables import percent, write_table
 
@@ -98,14 +99,19 @@ class Snapshot:
         if self.outcome is None or not evaluations:
             return None
         asked = {one["id"]: one for one in self.outcome["questions"]}
+        columns, values = self.spec.slices, self.outcome.get("slices", {})
         questions = [
             Question(
                 one["id"], one["question"], tuple(one.get("options") or ()), one.get("answer"),
-                tuple(one.get("aliases") or ()),
+                tuple(one.get("aliases") or ()), slices=values.get(one["id"], {}),
             )
             for one in (asked[row.id] for row in evaluations[0].rows)
         ]  # fmt: skip
-        return replace(beside(evaluations, self.comparisons), questions=tuple(questions))
+        compared = beside(evaluations, self.comparisons)
+        sliced = slice_results(
+            compared.arms, questions, columns, baseline=BASELINE, closed_book=compared.reference(CLOSED_BOOK)
+        )
+        return replace(compared, questions=tuple(questions), slices=sliced)
 
     @property
     def by_technique(self) -> dict[str, list[TrialRecord]]:

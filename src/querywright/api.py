@@ -45,7 +45,7 @@ from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import CompileResult, CompileSettings, by_judges
 from querywright.optimize.search.compile import compile_program
 from querywright.optimize.search.core import further_questions
-from querywright.optimize.slices import KNOWN, check_known
+from querywright.optimize.slices import check_known, columns_of
 from querywright.optimize.tables import pool_notes
 from querywright.programs import technique_class
 from querywright.progress import shown
@@ -70,13 +70,6 @@ def evaluate(program: Any, questions: Any, *, name: str | None = None, **options
     """
     arms = {name: program} if name else [program]
     return compare(arms, questions, **{"references": False, **options}).arms[0]
-
-
-def columns_of(slices: Sequence[str]) -> list[str]:
-    """Return the slices that are columns of the questions."""
-    if isinstance(slices, str):
-        raise InputError(f"slices takes a list of columns, but got {slices!r}; write slices=[{slices!r}]")
-    return [name for name in slices if name != KNOWN]
 
 
 def compare(

@@ -31,7 +31,7 @@ from querywright.opening import of_mixed, open_reranker, tell_unlearnt
 from querywright.optimize.artifacts.files import ArtifactManifest, copy_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.comparison import Comparison
+from querywright.optimize.comparison import RIGHT, Comparison
 from querywright.optimize.contexts import quiet_optuna
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judges
@@ -40,6 +40,7 @@ from querywright.optimize.program_state import predictor_states
 from querywright.optimize.search.core import Search, further_questions
 from querywright.optimize.search.spec import SearchSpec
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, best, cheapest, front
+from querywright.optimize.slices import check_known, columns_of
 from querywright.optimize.study.engine import RECOMMENDED, run_study, storage_of
 from querywright.optimize.study.results import Snapshot, trial_rows, write_report
 from querywright.optimize.study.spec import StudySpec, read_spec
@@ -123,16 +124,18 @@ def read_data(spec: StudySpec, objects: StudyObjects = StudyObjects()) -> StudyD
     """
     needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
     needing += ["the reader multiple_choice"] if spec.reader == "multiple_choice" else []
-    parts = read_parts(objects.questions)
+    columns = columns_of(spec.slices)
+    parts = read_parts(objects.questions, columns)
     given = spec.questions if objects.questions is None else objects.questions
     whole: dict[str, Any] = {"columns": spec.columns or None, "limit": spec.limit, "split": spec.split}
     asked = read_questions(
         given if parts is None else [one for part in parts for one in part],
         labels=spec.labels if objects.labels is None else objects.labels, multiple_choice=" and ".join(needing),
-        **(whole if parts is None else {}),
+        slices=columns, **(whole if parts is None else {}),
     )  # fmt: skip
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
+    check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
     further = further_questions(spec.reader_check, asked, splits, reader, spec.seed)
     data = StudyData(spec, splits, reader, further, objects)
     measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]

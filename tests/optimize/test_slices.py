@@ -82,3 +82,31 @@ def test_slices_that_cannot_be_made_are_refused():
         slice_results([scored("plain", [0] * 40)], each, ["name"], baseline="plain")
     with pytest.raises(InputError, match=r"write slices=\['topic'\]"):
         qw.compare(["plain"], each, slices="topic")
+
+
+@pytest.mark.filterwarnings("ignore:.*too few to show", "ignore:the baseline has .* 100 on dev")
+def test_a_compilation_and_a_study_show_their_test_by_slice(tmp_path):
+    rows = [{"question": f"What of {n}?", "evidence": [f"p{n}"], "half": "ab"[n % 2]} for n in range(40)]
+
+    def search(query, k):
+        number = "".join(one for one in query if one.isdigit())
+        return [{"id": f"p{number}" if int(number) % 2 else "other", "text": f"About {number}."}]
+
+    given = {
+        "retriever": search,
+        "reader": None,
+        "sizes": (6, 10, 16),
+        "slices": ["half"],
+        "home": tmp_path,
+        "trials": 2,
+    }
+    made = qw.compile("plain", rows, **given, demo_sizes=())
+    study = qw.study("plain", rows, **given)
+    for told in (made.to_json()["slices"], [one.to_json() for one in study.compared.slices]):
+        values = {one["value"]: one["arms"][0]["metrics"]["decision_useful"]["value"] for one in told}
+        assert (values, sum(one["n"] for one in told)) == ({"a": 0.0, "b": 1.0}, 16)
+    assert "half = b (" in made.report(tmp_path / "compiled.html").read_text("utf-8")
+    assert "half = b (" in study.report(tmp_path / "study.html").read_text("utf-8")
+    for run in (qw.compile, qw.study):
+        with pytest.raises(InputError, match="the slice known compares with a program that answers without passages"):
+            run("plain", rows, **given | {"slices": ["known"]})

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.show import emit, note, progress, say, show_scores, show_table, show_verdicts
+from querywright.cli.show import emit, note, progress, say, show_scores, show_slices, show_table, show_verdicts
 from querywright.cli.tracking import tracking
 from querywright.errors import InputError
 
@@ -219,7 +219,10 @@ def study_json(snapshot: Snapshot) -> dict[str, Any]:
     outcome = snapshot.outcome or {}
     test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
     names = ("corrected", "comparisons", "failed_on_test", "costs", "judges", "seeds", "command")
-    return {**status(snapshot), **{name: outcome.get(name) for name in names}, "test": test}
+    found = () if snapshot.compared is None else snapshot.compared.slices
+    slices = {"slices": [one.to_json() for one in found]} if found else {}
+    copied = {"copied_prompts": outcome["copied_prompts"]} if "copied_prompts" in outcome else {}
+    return {**status(snapshot), **{name: outcome.get(name) for name in names}, **slices, **copied, "test": test}
 
 
 def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
@@ -234,6 +237,8 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
     notes = ["evaluated once; per cent with 95 % interval", *(one["standing"] for one in outcome.get("judges", ()))]
     show_scores(f"test, {len(evaluations[0].rows)} questions", evaluations, verbose=verbose, notes=notes)
     show_verdicts(snapshot.comparisons, verbose=verbose, sentence=False)
+    if snapshot.compared is not None:
+        show_slices(snapshot.comparisons, snapshot.compared.slices)
     for line in [*_remarks(snapshot, outcome), _cost(snapshot)]:
         say(line)
 
