@@ -1,4 +1,4 @@
-"""Arms side by side on the same questions, each compared with a baseline, with closed book and oracle beside them."""
+"""Compare programs with a baseline on the same questions, next to closed book and oracle evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from querywright.progress import part
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
 TRANSCRIBED = 20_000
-"""Questions times arms up to which prompts are kept in memory, some kilobytes a call."""
+"""Number of questions times programs up to which prompts are kept in memory, some kilobytes per call."""
 
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 """The files that ``Comparison.save`` writes."""
@@ -47,31 +47,32 @@ ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 ANOTHER_FOLDER = "give another folder with out=..., or remove this one"
 
 RIGHT = ("accuracy", "exact_match")
-"""Metrics that say which answers are right; the first that every arm has is taken."""
+"""Metrics that tell which answers are right; the first one that every program has is used."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Results):
-    """What a comparison found.
+    """The results of a comparison.
 
     Args:
-        arms: Results of every arm, on the same questions.
-        baseline: Name of the arm that the others are compared with.
-        comparisons: Every other arm against the baseline, metric by metric.
-        references: Results of programs that are no rivals, such as closed book.
-        questions: What was asked, in the order of the rows; with what a judge of usefulness said of passages that some
-            arm showed as evidence, where the questions bring none.
-        passages: Those that some arm found or that are labelled, by id, as far as a retriever gives them.
-        diagnosis: Where answers are lost; None where no answer is read or nothing is labelled.
-        decisions: What the passages of each arm did to the decisions; empty for the same reasons.
-        notes: What must be known before a number is believed: that arms have unequal budgets, what is known of a judge.
+        arms: Results of every program (*arm*), on the same questions.
+        baseline: Name of the program that the others are compared with.
+        comparisons: Every other program compared with the baseline, metric by metric.
+        references: Results of closed book and oracle evidence, which are not compared with the baseline.
+        questions: The questions, in the order of the rows. If they have no evidence, their evidence is the labels that
+            a judge of usefulness gave to the passages.
+        passages: The passages that a program retrieved or that have a label, by id, if the retriever can return them.
+        diagnosis: Where answers are lost; None if no program reads answers or nothing is labeled.
+        decisions: The effect of each program's passages on the decisions; empty for the same reasons.
+        notes: What a reader should know before trusting the numbers, such as unequal budgets or the calibration of a
+            judge.
         remarks: Lines for below a table of the results.
         hints: Warnings about the questions and names, which were reported before the first question.
         facts: What was compared and how, by name, for the report.
-        source: The name of the questions' file; empty without one.
+        source: Name of the questions' file; empty without a file.
         slices: Results by slice, if columns were named.
-        settings: What the comparison is made of, as plain data: settings, baseline, texts of the arms, and a digest of
-            the questions.
+        settings: What the comparison is made of, as plain data: settings, baseline, texts of the programs, and a digest
+            of the questions.
     """
 
     arms: tuple[Evaluation, ...]
@@ -92,39 +93,39 @@ class Comparison(Results):
 
     @property
     def asks(self) -> bool:
-        """Whether an arm asks an LM."""
+        """Whether a program calls an LM."""
         return any(one.cost.asked for one in self.arms)
 
     @property
     def all_notes(self) -> list[str]:
-        """Hints, notes and remarks."""
+        """Hints, notes, and remarks, without repeats."""
         return [*dict.fromkeys([*self.hints, *self.notes, *self.remarks])]
 
     def arm(self, name: str) -> Evaluation:
-        """The arm of that name."""
+        """Return the results of a program."""
         return next(one for one in self.arms if one.name == name)
 
     def reference(self, name: str) -> Evaluation | None:
-        """The reference of that name, where there is one."""
+        """Return the results of a reference; None if there is no such reference."""
         return next((one for one in self.references if one.name == name), None)
 
     @property
     def verdict(self) -> str:
-        """What the comparisons show, in one sentence, and which gains are only on questions that the LM knows."""
+        """The verdict in one sentence, with the gains that are shown only on questions that the LM knows."""
         return "; ".join(
             filter(None, [verdict_sentence(self.comparisons), known_sentence(self.comparisons, self.slices)])
         )
 
     @property
     def labelled_by(self) -> str:
-        """Who gave the labels that diagnosis and decisions rest on, where it is not people alone; else empty."""
+        """The judges whose labels the diagnosis and the decisions use; empty if all labels are from people."""
         names = sorted(
             {name for one in self.questions for names in one.assessors.values() for name in names} - {PERSON}
         )
         return f"labels by judge {', '.join(names)}" if names else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but single questions, as a JSON object."""
+        """Return everything but single questions as a JSON object."""
         return {
             "baseline": self.baseline,
             "labelled_by": self.labelled_by,
@@ -138,13 +139,13 @@ class Comparison(Results):
         }
 
     def save(self, folder: str | Path, *, command: str = "") -> dict[str, str]:
-        """Write every question's result, a summary and the report into a folder; returns the files by name.
+        """Write each question's result, a summary, and the report into a folder; return the files by name.
 
-        ``compare(..., out=folder)`` adds arms to a comparison that was saved.
+        ``compare(..., out=folder)`` adds programs to a saved comparison.
 
         Args:
-            folder: The folder; it is made if it is missing.
-            command: The command that makes it again, for the report.
+            folder: The folder; it is created if it is missing.
+            command: The command that repeats the comparison, for the report.
         """
         from querywright.optimize.tables import question_rows, write_table
 
@@ -166,18 +167,19 @@ class Comparison(Results):
         outcome: str = "",
         command: str = "",
     ) -> Path:
-        """Write the page of the comparison, whole or not at all; gives the file.
+        """Write the page of the comparison, whole or not at all; return the file.
 
         The page holds prompts and answers of LM calls, failed questions first, as far as it has room. A comparison of
         more than 20,000 questions times programs keeps none.
 
         Args:
             path: The file.
-            title: The heading of the page. Default: the questions' file, or the number of arms, and of questions.
-            facts: What was compared and how, by name, next to ``facts``.
-            notes: What a reader should know before believing a number, next to ``notes``.
-            outcome: What came of it, in a sentence.
-            command: What makes it again.
+            title: Heading of the page. Default: the questions' file or the number of programs, and the number of
+                questions.
+            facts: What was compared and how, by name, in addition to ``facts``.
+            notes: What a reader should know before trusting a number, in addition to ``notes``.
+            outcome: The outcome in a sentence.
+            command: The command that repeats the comparison.
         """
         from querywright.optimize.report import comparison_page
 
@@ -209,33 +211,33 @@ def compare(
     slices: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Comparison:
-    """Evaluate every arm on the same questions, each compared with the baseline.
+    """Evaluate programs on the same questions and compare each with the baseline.
 
-    The questions of all arms, and of the references, share the threads, so that a server is kept busy however few
-    questions there are; the results do not depend on their order.
-    Nothing is kept but what the store of the LM keeps: a run that was ended, whichever way, is started again and finds
-    its answers there; an arm or a question more costs no more than itself.
+    The questions of all programs and references share the threads, so that a server is busy even if there are few
+    questions. The results do not depend on the order. Answers are kept only in the LM's cache: run an interrupted
+    comparison again, and it finds them there; one more program or question costs only its own calls.
 
     Args:
         arms: Programs by name.
-        questions: What is asked, in order.
-        lm: An LM made by ``resolve_lm``; with a store, so that nothing is asked twice.
-        baseline: One of the arms. Default ``plain``, or the first arm if no arm has that name.
-        references: Whether closed book and oracle evidence are evaluated too, where an arm searches and reads; with
-            them the diagnosis tells where answers are lost. Default True.
+        questions: The questions, in order.
+        lm: An LM that ``resolve_lm`` made, with a cache so that nothing is requested twice.
+        baseline: Name of the program that the others are compared with. Default ``plain``, or the first program if no
+            program has that name.
+        references: Whether closed book and oracle evidence are evaluated too if a program searches and reads. The
+            diagnosis needs them to tell where answers are lost. Default True.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
-        threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
-        max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
+        threads: Number of questions that run at a time, 1 or more. Default 4.
+        deadline: Seconds that one question may take, as in ``evaluate``. Default None.
+        max_failures: Share of a program's questions that may fail, 0 to 1. Default 0.05.
         slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
             rightly without passages, which takes a closed_book program or reference. Default none.
-        progress: Called after each question with the arm, and how much of all of them is done.
+        progress: Called after each question with the program and the progress of the whole comparison.
 
     Raises:
-        InputError: There is no arm, or no such baseline.
-        OutageError: The LM is out of reach.
+        InputError: There are no programs or no such baseline, or a slice cannot be made.
+        OutageError: The LM cannot be reached.
         BudgetError: The limit of calls is reached.
-        TooManyFailuresError: More questions of an arm failed than allowed.
+        TooManyFailuresError: More questions of a program failed than allowed.
     """
     if not arms:
         raise InputError("there is nothing to compare; give one arm or more")
@@ -310,7 +312,7 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
     """Return the settings of the comparison that a folder holds; empty if it holds none.
 
     Raises:
-        InputError: The comparison does not say how it was made, or cannot be continued.
+        InputError: The comparison has no settings, or no program can be added to it.
     """
     file = Path(folder) / SUMMARY
     if not file.is_file():
@@ -330,7 +332,7 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
 
 
 def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if the comparison that a folder holds has other settings or other questions; its arms may be others."""
+    """Raise if the comparison in a folder has other settings or other questions; its programs may differ."""
     other = [name for name in now if before and name != "arms" and before.get(name) != now[name]]
     told = [f"{name} {before.get(name)}, not {now[name]}" for name in other if name != "questions"]
     if other:
@@ -339,7 +341,7 @@ def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
-    """A line that says how many passages each arm shows at most, where that is not the same number."""
+    """Return a line with the number of passages that each program shows at most, if these numbers differ."""
     shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
     return (f"UNEQUAL BUDGETS, passages shown at most: {listed}",) if len(set(shown.values())) > 1 else ()
@@ -347,10 +349,12 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Programs that are no rivals of the arms, by name, one of a kind for each reader among them.
+    """Closed book and oracle evidence for each reader of the programs.
 
-    Beside them stand, by arm, the name of the reference, or of the arm, that has its reader and no passages, and that
-    of the reference which has its reader and the deciding passages.
+    Args:
+        programs: The references by name.
+        closed_book: By program, the name of the reference or program that has its reader and no passages.
+        oracle: By program, the name of the reference that has its reader and the deciding passages.
     """
 
     programs: Mapping[str, RAG] = field(default_factory=dict)
@@ -359,7 +363,7 @@ class References:
 
     @classmethod
     def of(cls, arms: Mapping[str, RAG], questions: Sequence[Question]) -> References:
-        """Those of every reader among the arms that search."""
+        """Return the references for each reader of the programs that search."""
         searching = {name: one for name, one in arms.items() if one.technique.retriever is not None}
         budget = {"max_passages": max((one.technique.max_passages for one in searching.values()), default=1)}
         programs: dict[str, RAG] = {}
@@ -381,16 +385,16 @@ class References:
 
 
 def closed_book(reader: Reader) -> RAG:
-    """A program that gives the reader no passage."""
+    """Return a program that gives its reader no passages."""
     return RAG(technique_class("closed_book")(), reader)
 
 
 def oracle_evidence(
     retriever: Any, questions: Sequence[Question], reader: Reader | None, knobs: Mapping[str, Any]
 ) -> RAG | None:
-    """A program that gives the reader the deciding passages of labelled questions themselves.
+    """Return a program that gives its reader the deciding passages of labeled questions.
 
-    None without a reader or labelled evidence, and where the retriever cannot give passages by id.
+    Return None without a reader or labeled evidence, or if the retriever cannot return passages by id.
     """
     ids = sorted({key for question in questions for key in question.evidence})
     passages = held_by(retriever, ids)
@@ -400,7 +404,7 @@ def oracle_evidence(
 
 
 def held_by(retriever: Any, ids: Iterable[str]) -> dict[str, Passage] | None:
-    """The passages of these ids that a retriever holds, by id; None where it cannot tell what it holds."""
+    """Return the passages with these ids that a retriever holds, by id; None if the retriever cannot tell."""
     if not hasattr(retriever, "get"):
         return None
     try:
@@ -410,6 +414,6 @@ def held_by(retriever: Any, ids: Iterable[str]) -> dict[str, Passage] | None:
 
 
 def _reader(program: RAG) -> str:
-    """What tells the reader of a program from others: its name, prompts and demonstrations."""
+    """Return a text that identifies a program's reader: its name, prompts, and demonstrations."""
     reader = program.reader
     return repr(reader and (reader.NAME, [(name, one.dump_state()) for name, one in reader.named_predictors()]))

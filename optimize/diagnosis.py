@@ -1,4 +1,4 @@
-"""Where answers are lost, between index and search, search and cut, or in the reader; and what passages did to them."""
+"""Find where answers are lost (index, search, truncation, or reader), and what passages did to the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 
 
 class Stage(StrEnum):
-    """What became of a question; but for the first and the last, where its answer was lost."""
+    """The outcome of a question: right, unknown, or the stage at which its answer was lost."""
 
     RIGHT = "right"
     NOT_INDEXED = "not indexed"
@@ -44,9 +44,13 @@ MEANING: Mapping[Stage, str] = {
 
 @dataclass(frozen=True, slots=True)
 class QuestionOutcome:
-    """What became of one question in one arm; whether its reader is right without passages, and with the deciding ones.
+    """The outcome of one question in one program.
 
-    These are None where that was not asked, or there are no deciding passages.
+    Args:
+        question: Id of the question.
+        stage: The stage at which the answer was lost.
+        closed_book: Whether the reader is right without passages; None if it was not evaluated.
+        oracle: Whether the reader is right with the deciding passages; None if it was not evaluated, or there are none.
     """
 
     question: str
@@ -57,12 +61,12 @@ class QuestionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Where the answers of each arm are lost.
+    """Where each program loses its answers.
 
     Args:
-        metric: What says that an answer is right: 1.0 in this metric.
-        jointly: Questions whose evidence is all of their helpful passages; of the others it is any one of them.
-        arms: One ``QuestionOutcome`` a question, in their order, by arm.
+        metric: Metric that is 1.0 for a right answer.
+        jointly: Number of questions whose evidence is all of their helpful passages; for the others, any one is enough.
+        arms: One ``QuestionOutcome`` per question, in order, by program.
     """
 
     metric: str
@@ -70,19 +74,19 @@ class Diagnosis:
     arms: Mapping[str, tuple[QuestionOutcome, ...]]
 
     def counts(self, arm: str) -> Counter[Stage]:
-        """Questions by stage."""
+        """Return the number of questions at each stage."""
         return Counter(lost.stage for lost in self.arms[arm])
 
     @property
     def alone(self) -> list[tuple[str, int, int]]:
-        """Closed book and oracle, where they were asked: name, questions the reader has right, questions scored."""
+        """Closed book and oracle if they were evaluated: name, number of right answers, number of scored questions."""
         first = next(iter(self.arms.values()), ())
         known = {"closed book": [one.closed_book for one in first], "oracle": [one.oracle for one in first]}
         scored = {name: [right for right in found if right is not None] for name, found in known.items()}
         return [(name, right.count(True), len(right)) for name, right in scored.items() if right]
 
     def to_json(self) -> dict[str, Any]:
-        """The diagnosis as a JSON object."""
+        """Return the diagnosis as a JSON object."""
         counts = {arm: self.counts(arm) for arm in self.arms}
         told = {arm: {str(stage): found[stage] for stage in Stage if found[stage]} for arm, found in counts.items()}
         return {"metric": self.metric, "jointly": self.jointly, "arms": told}
@@ -97,19 +101,20 @@ def diagnose(
     closed_book: Mapping[str, Evaluation] | None = None,
     oracle: Mapping[str, Evaluation] | None = None,
 ) -> Diagnosis:
-    """Tell where each arm loses its answers.
+    """Return where each program loses its answers.
 
     Args:
         arms: Results of programs that search and read, on these questions.
-        questions: What was asked. One helpful passage (ENTAILED or USEFUL) is the evidence, or all of them where a
-            question takes them jointly, of alternatives any one.
-        indexed: By arm the ids of the passages in what it searches.
-        metric: Says which answers are right (1.0). Default accuracy.
-        closed_book: By arm the results of its reader without passages; without them no evidence counts as "not used".
-        oracle: By arm the results of its reader with the deciding passages.
+        questions: The questions. Their evidence is one helpful passage (ENTAILED or USEFUL), or all of them if a
+            question needs them jointly; any one of several alternatives is enough.
+        indexed: By program, the ids of the passages in its collection.
+        metric: Metric that is 1.0 for a right answer. Default accuracy.
+        closed_book: By program, the results of its reader without passages; without them no evidence counts as "not
+            used".
+        oracle: By program, the results of its reader with the deciding passages.
 
     Raises:
-        InputError: An arm was not evaluated on these questions.
+        InputError: A program was not evaluated on these questions.
     """
     ids = [question.id for question in questions]
     closed_book, oracle = closed_book or {}, oracle or {}
@@ -134,7 +139,7 @@ def diagnose(
 
 
 def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
-    """One row an arm for people to read: how many questions ended at each stage that some question ended at."""
+    """Return one row per program for people to read: the number of questions at each stage that some question has."""
     counts = {arm: diagnosis.counts(arm) for arm in diagnosis.arms}
     stages = [stage for stage in Stage if any(count[stage] for count in counts.values())]
     return [{"arm": arm, **{str(stage): str(count[stage]) for stage in stages}} for arm, count in counts.items()]
@@ -167,7 +172,7 @@ def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, 
 
 
 def _same_answer(one: str | None, other: str | None, question: Question) -> bool:
-    """Whether two answers say the same: pick one option, or have the same tokens."""
+    """Return whether two answers pick the same option or have the same tokens."""
     if one is None or other is None:
         return one is other
     if question.options:
@@ -214,12 +219,13 @@ class Flips:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """One arm's part in the decisions.
+    """The effect of one program's passages on its answers.
 
     Args:
-        arm: Its name.
-        turned: Answers that turned against another arm, by that arm's name.
-        by_label: Accuracy by the label of what was found, beside closed book on the same questions, if that was asked.
+        arm: Name of the program.
+        turned: How its answers differ from another program's answers, by the other program's name.
+        by_label: Accuracy by the label of its passages, next to closed book on the same questions; empty without closed
+            book.
         shares: Share of all its labeled passages that has each label; NaN without any.
         passages: Number of its labeled passages.
     """
@@ -231,7 +237,7 @@ class Decisions:
     passages: int
 
     def to_json(self) -> dict[str, Any]:
-        """The decisions as a JSON object; NaN becomes null."""
+        """Return the decisions as a JSON object; NaN becomes null."""
         return {
             "arm": self.arm,
             "turned": {name: asdict(one) for name, one in self.turned.items()},
@@ -255,10 +261,17 @@ def decisions(
     closed_book: Mapping[str, Evaluation],
     metric: str = "accuracy",
 ) -> tuple[Decisions, ...]:
-    """What each arm's passages did to the decisions, by a metric that is 1.0 where an answer is right.
+    """Return the effect of each program's passages on its answers.
 
-    Answers that turned are counted against the baseline, and, where that was asked, against the arm's reader without
-    passages, which ``closed_book`` has by arm.
+    Answers are compared with the baseline's answers and with the answers of the same reader without passages, if these
+    were evaluated.
+
+    Args:
+        arms: Results of the programs.
+        questions: The questions.
+        baseline: Results of the baseline.
+        closed_book: By program, the results of its reader without passages.
+        metric: Metric that is 1.0 for a right answer. Default accuracy.
 
     Source: HCQR, arXiv:2603.19008: 94.4 per cent right given ENTAILED and 57.6 given NOT_USEFUL, and 86.2 and 63.4
     closed book on the same questions.
@@ -325,7 +338,7 @@ DECIDED = (
 
 
 def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
-    """One row an arm for people to read, as ``DECIDED`` tells its columns."""
+    """Return one row per program for people to read; ``DECIDED`` explains the columns."""
     others = list(dict.fromkeys(name for one in decided for name in one.turned))
     rows = []
     for one in decided:

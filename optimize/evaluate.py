@@ -1,4 +1,4 @@
-"""The one evaluator: a program over questions, every question's result kept, no failure turned into a score."""
+"""Run programs on questions and keep the result of each question. A failure never becomes a score."""
 
 from __future__ import annotations
 
@@ -36,29 +36,30 @@ DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accur
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one question.
+    """The result of one question.
 
     Args:
-        id: The question's id.
-        scores: Value of each metric; NaN where it could not be scored.
-        label: Label of the passages taken together: by the evidence, else by a judge of usefulness; None without.
-        answer: The answer, or None without a reader.
-        support: Ids of the passages that the answer rests on; None where the reader does not say.
-        invalid: The answer names no option of a multiple-choice question.
-        passages: Ids, best first.
-        found: Ids of all that its searches gave, before fusion and cut, in the order in which they first came.
+        id: Id of the question.
+        scores: Value of each metric; NaN if it could not be scored.
+        label: Label of the passages together, from the evidence or else from a judge of usefulness; None without
+            either.
+        answer: The answer; None without a reader.
+        support: Ids of the passages that support the answer; None if the reader does not name them.
+        invalid: Whether the answer to a multiple-choice question names no option.
+        passages: Ids of the passages shown, best first.
+        found: Ids of all passages that the searches returned, before fusion and truncation, in order of appearance.
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
-        seconds: From question to answer, waits for a turn at the LM included; the loading of models is left out.
-        cost: LM calls and tokens of the program for this question, also when it failed; of a question that ran
-            into its deadline, those until then.
-        failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric`` or ``bug``; None when it
-            went well.
-        message: What the failure said.
-        unjudged: Passages without a label.
-        judgements: What judges said of the passages and the answer, in order, judge by judge.
-        exchanges: Prompts and answers of the program's LM calls, stored answers included, in the order in which they
-            were asked; of a judge none. Empty where no transcript is kept.
+        seconds: Seconds from question to answer. Waits for a turn at the LM count; loading a model does not.
+        cost: LM calls and tokens of the program for this question, also if it failed. After a deadline, those until
+            then.
+        failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric``, or ``bug``; None without a
+            failure.
+        message: Message of the failure.
+        unjudged: Number of passages without a label.
+        judgements: Labels that judges gave to the passages and the answer, judge by judge.
+        exchanges: Prompts and answers of the program's LM calls in order, cached answers included, without the calls of
+            judges. Empty if no transcript is kept.
     """
 
     id: str
@@ -80,7 +81,7 @@ class Row:
     exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The row as a JSON object, without prompts; NaN becomes null."""
+        """Return the row as a JSON object, without prompts; NaN becomes null."""
         return {
             **{
                 one.name: list(value) if isinstance(value := getattr(self, one.name), tuple) else value
@@ -97,7 +98,7 @@ class Row:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
-        """The row that ``to_json`` wrote."""
+        """Return the row that ``to_json`` wrote."""
         changes = {
             "scores": {name: math.nan if value is None else value for name, value in data["scores"].items()},
             "label": None if data["label"] is None else Label(data["label"]),
@@ -112,16 +113,16 @@ class Row:
 
 
 class Results:
-    """Results of programs: a text in a terminal, a table in a notebook, and a DataFrame."""
+    """Results of programs, shown as text in a terminal, as tables in a notebook, and as a DataFrame."""
 
     __slots__ = ()
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        """The evaluations, what is said of them, and what was asked where that is known."""
+        """Return the evaluations, the sentences about them, and the questions if they are known."""
         raise NotImplementedError
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row an arm and question; the columns are those of ``question_rows``."""
+        """Return one row per program and question; the columns are those of ``question_rows``."""
         import pandas
 
         from querywright.optimize.tables import question_rows
@@ -149,13 +150,13 @@ class Results:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(Results):
-    """A program's results on a set of questions.
+    """Results of one program on a set of questions.
 
     Args:
-        name: The arm.
-        rows: One a question, in their order.
-        seconds: Wall time of the run. Arms that shared the threads have a part of it each, in proportion to the seconds
-            that their questions were under way, and these parts add up to the whole.
+        name: Name of the program.
+        rows: One row per question, in the order of the questions.
+        seconds: Wall time of the run. Programs that shared the threads split it in proportion to the time of their
+            questions, so the parts add up to the whole.
     """
 
     name: str
@@ -163,19 +164,19 @@ class Evaluation(Results):
     seconds: float
 
     def values(self, metric: str) -> list[float]:
-        """A metric's value for each question, NaN where it could not be scored."""
+        """Return the value of a metric for each question; NaN if it could not be scored."""
         return [row.scores.get(metric, math.nan) for row in self.rows]
 
     def mean(self, metric: str) -> Mean:
-        """A metric's mean with its interval, the number of questions and of unscored ones."""
+        """Return the mean of a metric with its interval and the numbers of scored and unscored questions."""
         return mean_with_interval(self.values(metric))
 
     def average(self, metric: str) -> float:
-        """A metric's mean alone; its interval is resampled, for which a choice between many arms has no time."""
+        """Return the mean of a metric without its interval, which takes long to compute for many programs."""
         return _average([value for value in self.values(metric) if not math.isnan(value)])
 
     def against(self, other: Evaluation, metric: str) -> PairedTest:
-        """The paired test of this arm against another on the same questions.
+        """Return the paired test of this program against another program on the same questions.
 
         Raises:
             InputError: The questions differ.
@@ -197,54 +198,54 @@ class Evaluation(Results):
 
     @property
     def calls_a_question(self) -> float:
-        """LM calls that a question takes, made or saved."""
+        """LM calls per question, cached calls included."""
         return self.cost.asked / max(1, len(self.rows))
 
     @property
     def tokens_a_question(self) -> float:
-        """Tokens, read and written, that a question takes, of calls made or saved."""
+        """Input and output tokens per question, tokens of cached calls included."""
         return self.cost.asked_tokens / max(1, len(self.rows))
 
     @property
     def failures(self) -> Counter[str]:
-        """Failed questions by kind."""
+        """The number of failed questions of each kind."""
         return Counter(row.failure for row in self.rows if row.failure is not None)
 
     def label_share(self, label: Label) -> float:
-        """Share of the labelled questions whose passages have this label together; NaN without labels."""
+        """Return the share of the labeled questions whose passages have this label together; NaN without labels."""
         return _average([row.label is label for row in self.rows if row.label is not None])
 
     @property
     def unjudged_share(self) -> float:
-        """Share of the passages shown that nobody labelled; NaN without passages."""
+        """The share of the passages shown that have no label; NaN without passages."""
         shown = sum(len(row.passages) for row in self.rows)
         return sum(row.unjudged for row in self.rows) / shown if shown else math.nan
 
     @property
     def fallback_rate(self) -> float:
-        """Share of the questions that went through in which some step fell back."""
+        """The share of the questions without a failure in which a step fell back."""
         return _average([bool(row.fallbacks) for row in self.rows if row.failure is None])
 
     @property
     def unreadable_rate(self) -> float:
-        """Share of the answers of the LM that could not be read, also when asked for again; NaN where none was."""
+        """The share of the LM's answers that could not be read, even after a second request; NaN without answers."""
         return self.cost.unreadable / self.cost.answers if self.cost.answers else math.nan
 
     @property
     def invalid_rate(self) -> float:
-        """Share of the answered questions whose answer names no option."""
+        """The share of the answered questions whose answer names no option."""
         return _average([row.invalid for row in self.rows if row.answer is not None])
 
     def latency(self, quantile: float) -> float:
-        """Seconds from question to answer that this share of the questions needed at most; NaN where none is left.
+        """Return the seconds within which this share of the questions was answered; NaN without such questions.
 
-        Questions that failed are left out, and those with an answer from the store, which takes no time.
+        Failed questions do not count, nor do questions with a cached answer, which takes no time.
         """
         seconds = sorted(row.seconds for row in self.rows if row.failure is None and not row.cost.saved)
         return seconds[max(0, math.ceil(quantile * len(seconds)) - 1)] if seconds else math.nan
 
     def to_json(self, *, rows: bool = False) -> dict[str, Any]:
-        """A summary as a JSON object, with every row on request."""
+        """Return a summary as a JSON object, with all rows if ``rows`` is true."""
         data: dict[str, Any] = {
             "arm": self.name,
             "n": len(self.rows),
@@ -272,13 +273,13 @@ def _average(values: Sequence[float]) -> float:
 
 
 def mean_json(mean: Mean) -> dict[str, Any]:
-    """A mean as a JSON object; NaN becomes null."""
+    """Return a mean as a JSON object; NaN becomes null."""
     return {name: finite(value) for name, value in asdict(mean).items()}
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """One question of one arm, with its cost, transcript and seconds so far."""
+    """One question of one program, with its cost, transcript, and seconds so far."""
 
     arm: str
     place: int
@@ -296,16 +297,16 @@ def evaluate(
     met: Callable[[Row], object] = lambda _: None,
     **given: Any,
 ) -> Evaluation:
-    """Run a program on questions and score it.
+    """Run one program on questions and score it.
 
     Args:
         program: A technique and a reader.
         questions: The questions, in order.
-        name: Name of the arm.
-        failures: Counts failed questions across several evaluations, such as one per block of questions; then
-            ``max_failures`` is not looked at. Default None: this evaluation counts its own.
+        name: Name of the program.
+        failures: Counts failed questions across several evaluations, such as one per block of questions, and replaces
+            ``max_failures``. Default None: this evaluation counts its own.
         met: Called with the row of each question as it ends.
-        given: See `evaluate_all`, which also says what is raised.
+        given: Further arguments of `evaluate_all`, which also lists the errors.
     """
     counts = None if failures is None else {name: failures}
     return evaluate_all({name: program}, questions, failures=counts, met=lambda _, row: met(row), **given)[name]
@@ -326,32 +327,33 @@ def evaluate_all(
     on_out: Callable[[str, TooManyFailuresError], object] | None = None,
     transcribed: Collection[str] = (),
 ) -> dict[str, Evaluation]:
-    """Run programs on the same questions, all in one pool of threads, and score them.
+    """Run programs on the same questions in one pool of threads, and score them.
 
-    The questions of all programs share the threads, so that an LM is kept busy however few questions there are. What
-    each program answers does not depend on the others. A failed question is kept as a failure, unscored; it is never a
-    zero.
+    The questions of all programs share the threads, so that the LM is busy even if there are few questions. The answers
+    of a program do not depend on the other programs. A failed question is kept as a failure and not scored; it never
+    counts as a zero.
 
     Args:
-        programs: By the names of their arms.
+        programs: The programs by name.
         questions: The questions, in order.
-        lm: An LM made by ``resolve_lm``.
-        metrics: DSPy metrics by name; one that reads an answer is left out of a program without a reader.
-            Default accuracy and decision_useful.
-        threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, its waits for a turn at the LM not counted; a longer one is a
-            failure. Default None, any number: a silent LM is ended by its own time-out.
-        max_failures: Share of a program's questions that may fail, 0 to 1; at least one may unless it is 0.
+        lm: An LM that ``resolve_lm`` made.
+        metrics: DSPy metrics by name; metrics of answers are left out for a program without a reader. Default accuracy
+            and decision_useful.
+        threads: Number of questions that run at a time, 1 or more. Default 4.
+        deadline: Seconds that a question may take, without its waits for a turn at the LM; a slower question fails.
+            Default None: no limit, and the LM's time-out ends a call without an answer.
+        max_failures: Share of a program's questions that may fail, 0 to 1; at least one may fail unless it is 0.
             Default 0.05.
-        failures: Counts of failed questions by arm, in place of ``max_failures``. Default None.
+        failures: Counts of failed questions by program, instead of ``max_failures``. Default None.
         progress: Called after each question.
-        met: Called with the arm and the row of each question as it ends.
-        on_out: Called with an arm on which too many questions failed, and the error; its other questions are left out,
-            and it has no results. Default None: the error is raised.
-        transcribed: Arms whose rows keep prompts and answers of LM calls, some kilobytes a call. Default none.
+        met: Called with the program and the row of each question as it ends.
+        on_out: Called with a program that has too many failed questions, and the error; its other questions are
+            skipped, and it has no results. Default None: raise the error.
+        transcribed: Programs whose rows keep the prompts and answers of LM calls, some kilobytes per call. Default
+            none.
 
     Raises:
-        OutageError: The LM is out of reach; nothing is scored.
+        OutageError: The LM cannot be reached; nothing is scored.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More questions failed than allowed.
         InputError: A question does not fit the program, or a value is out of range.
@@ -405,10 +407,10 @@ def evaluate_all(
 
 
 def in_order(programs: Mapping[str, RAG], count: int, threads: int) -> list[tuple[str, int]]:
-    """Return arm and place of each of so many questions, in the order in which they begin.
+    """Return the program and place of each question in the order in which the questions start.
 
-    Arms take turns, and one whose LM calls follow each other leads by the questions that the threads answer meanwhile:
-    otherwise its last questions would still be under way when the threads have nothing else to do.
+    Programs take turns. A program with several LM calls in sequence starts early by the number of questions that the
+    threads answer meanwhile; otherwise its last questions would run while the threads have nothing else to do.
     """
     pairs = [(name, place) for place in range(count) for name in programs]
     if len(programs) == 1:
@@ -456,7 +458,7 @@ def _ask(
 def _scores(
     metrics: Mapping[str, Metric], example: Any, prediction: Any
 ) -> tuple[dict[str, float], tuple[Judgement, ...]]:
-    """The value of each metric, and what was said; metrics of one judge share what it says."""
+    """Return the value of each metric and the judgements; metrics of the same judge share its judgements."""
     scores: dict[str, float] = {}
     said: dict[tuple[int, int], list[Judgement]] = {}
     for name, metric in metrics.items():
@@ -471,7 +473,7 @@ def _scores(
 
 
 def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> float:
-    """What a metric says; what it raises is told by its name."""
+    """Return the value of a metric; an error that it raises becomes a ``MetricError`` with the metric's name."""
     try:
         value = float(metric(example, prediction))
     except (LMError, QuerywrightError):
@@ -484,9 +486,9 @@ def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> fl
 
 
 def judged_question(question: Question, judgements: Iterable[Judgement]) -> Question:
-    """The question with what judges of usefulness said of passages as its evidence; what nobody could read is unjudged.
+    """Return the question with the labels of judges of usefulness as its evidence. Unreadable judgements add no label.
 
-    A label that is there stays, and so does the evidence of a question that says of all passages what they are worth.
+    A label that is already there stays, and so does the evidence of a question whose labels cover all passages.
     """
     said = {one.passage: one for one in reversed(list(judgements)) if one.passage and one.label in set(Label)}
     if not said or (question.evidence and not question.assessors):
@@ -501,12 +503,20 @@ def judged_question(question: Question, judgements: Iterable[Judgement]) -> Ques
 
 
 def finite(value: float) -> float | None:
-    """The value, or None for NaN, as JSON has it."""
+    """Return the value, or None for NaN, which JSON does not have."""
     return None if math.isnan(value) else value
 
 
 def live_arm(name: str, state: str, values: Sequence[float], total: int, done: int | None = None) -> LiveArm:
-    """An arm as it stands, from its score of each question met (NaN where it could not be scored) of so many."""
+    """Return the current state of a program in a run.
+
+    Args:
+        name: Name of the program.
+        state: ``waiting``, ``running``, or ``done``.
+        values: Score of each finished question; NaN if it could not be scored.
+        total: Number of questions.
+        done: Number of finished questions. Default: the number of values.
+    """
     found = mean_with_interval(values)
     mean, low, high = (finite(one) for one in (found.value, found.low, found.high))
     done = len(values) if done is None else done
@@ -518,18 +528,18 @@ def stands(
     told: Callable[[], tuple[str, list[LiveArm]]],
     spent: Callable[[], str] | None = None,
 ) -> None:
-    """Show in a bar the metric and the score of each arm so far; a callable is not told."""
+    """Show the metric and the current score of each program in a bar. A progress callable does not receive them."""
     if isinstance(progress, Bar):
         progress.stand(told, spent)
 
 
 def standing(rows: Mapping[str, Sequence[Row]], total: int, metrics: Iterable[str]) -> tuple[str, list[LiveArm]]:
-    """Return the first metric that has a value, and its value so far for each arm.
+    """Return the first metric that has a value, and its current value for each program.
 
     Args:
-        rows: The results of each arm so far.
-        total: Questions of each arm.
-        metrics: By which arms are scored.
+        rows: The results of each program so far.
+        total: Number of questions of each program.
+        metrics: Names of the metrics.
     """
     now = {name: list(each) for name, each in rows.items()}  # they grow meanwhile
     scored = (

@@ -1,4 +1,4 @@
-"""Failed questions: their kinds, and how many a run may have."""
+"""Count failed questions by kind, and stop a run that has too many."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ENOUGH = 20
-"""Answers after which the share of unreadable ones says something before a run has ended."""
+"""Number of answers from which on the share of unreadable answers can end a run early."""
 
 
 class FailedElsewhereError(Exception):
-    """A failure in another process: its kind, as ``failure_kind`` gave it there, and what it said."""
+    """A failure in another process, with its kind (as ``failure_kind`` returned it there) and its message."""
 
     def __str__(self) -> str:
         return str(self.args[1])
 
 
 class MetricError(Exception):
-    """A metric of the user's own raised, or gave what is no score."""
+    """A custom metric raised an error, or returned a value that is not a score."""
 
 
 class TooManyFailuresError(QuerywrightError):
-    """More questions failed, or more of the LM's answers could not be read, than the run was allowed.
+    """More questions failed, or more answers of the LM could not be read, than the run allows.
 
     Args:
-        message: What failed and how.
-        kinds: Failed questions by kind; ``unreadable`` counts answers.
+        message: What failed, and how.
+        kinds: The number of failed questions of each kind; ``unreadable`` counts answers.
     """
 
     def __init__(self, message: str, kinds: Counter[str]) -> None:
@@ -50,7 +50,8 @@ class TooManyFailuresError(QuerywrightError):
 
 
 class Failures:
-    """Failed questions of a run of this name, up to which share of the total it may have; at least one unless it is 0.
+    """Counts the failed questions of a run, and ends a run that has more than the allowed share. One may always fail,
+    unless the share is 0.
 
     Raises:
         InputError: The share is out of range.
@@ -67,11 +68,11 @@ class Failures:
         self._spent = Ledger()  # of all that is mapped
 
     def add(self, question_id: str, error: Exception) -> str:
-        """Count a failed question and give its kind.
+        """Count a failed question and return its kind.
 
         Raises:
-            Exception: The error itself when the whole run must stop for it.
-            TooManyFailuresError: It is one more than allowed.
+            Exception: The error itself, if the whole run must stop.
+            TooManyFailuresError: More questions failed than allowed.
         """
         kind = failure_kind(error)
         if kind is None:
@@ -98,15 +99,17 @@ class Failures:
         deadline: float | None = None,
         progress: Progress | None = None,
     ) -> list[R | Exception]:
-        """Apply ``work`` to every item as ``map_runs`` does, all of them items of this run."""
+        """Apply ``work`` to each item of this run, as ``map_runs`` does."""
         runs = [self] * len(items)
         return map_runs(work, items, runs, id_of=id_of, threads=threads, deadline=deadline, progress=progress)
 
     def ended(self, item_id: str, result: object, *, last: bool) -> None:
-        """Count the result of an item, an error or not, the last one of a call of ``map_runs`` or not.
+        """Count the result or the error of an item.
 
-        It raises what ``add`` raises, and also ends a run whose LM answers cannot be read: early if this is more than
-        the share of 20 answers, at the end if it is more than the share of all, and always if none could be read.
+        Raises:
+            TooManyFailuresError: More items failed than allowed, or more of the LM's answers could not be read. The
+                check of answers runs early, as soon as more than the allowed share of 20 answers could not be read, and
+                again at the end of a ``map_runs`` call (``last``).
         """
         self._met += 1
         if isinstance(result, Exception):
@@ -114,9 +117,10 @@ class Failures:
         self.check_read(self._spent, 1 if last and self._met >= self._total else ENOUGH)
 
     def check_read(self, spent: Ledger, least: int = 1) -> None:
-        """Raise where more answers of the LM could not be read than the share that it is allowed; one at least may.
+        """Raise if more answers of the LM could not be read than the allowed share; one unreadable answer is always
+        allowed.
 
-        Where there were fewer than ``least`` answers so far, the share is one of so many.
+        With fewer than ``least`` answers so far, the share is a share of ``least``.
         """
         total = spent.total
         said, share = spent.unread or UnreadableAnswer("what is not known here", Limits().max_unreadable)
@@ -145,18 +149,19 @@ def map_runs(
     """Apply ``work`` to the items of several runs in one pool of threads, as ``bounded_map`` does.
 
     Args:
-        work: Called once an item.
-        items: In the order in which they begin.
-        runs: The run of each item, which counts its failures and the LM answers that could not be read.
-        id_of: Names an item in a message.
-        threads: Items under way at a time, 1 or more.
-        deadline: Seconds that one item may take. Default None, any number.
+        work: Called once for each item.
+        items: The items, in the order in which they start.
+        runs: The run of each item, which counts its failures and unreadable answers of the LM.
+        id_of: Returns the name of an item for messages.
+        threads: Number of items that run at a time, 1 or more.
+        deadline: Seconds that one item may take. Default None: no limit.
         progress: Called after each item with the name of its run.
-        on_done: Called with position and result of each item that was counted.
-        on_out: Called with a run that has too many failures, and the error; its other items are left out, and the
-            other runs go on. Default None: the error is raised.
+        on_done: Called with the position and the result of each item that was counted.
+        on_out: Called with a run that has too many failures, and the error; its other items are skipped, and the other
+            runs continue. Default None: raise the error.
 
-    It raises what ``Failures.ended`` raises.
+    Raises:
+        TooManyFailuresError: As in ``Failures.ended``.
     """
     left, out = Counter(runs), dict[Failures, TooManyFailuresError]()
 
@@ -186,7 +191,7 @@ def map_runs(
 
 
 def failure_kind(error: Exception) -> str | None:
-    """The kind of a question's failure; None when the whole run must stop for it."""
+    """Return the kind of a question's failure; None if the whole run must stop."""
     if isinstance(error, FailedElsewhereError):
         return str(error.args[0])
     if isinstance(error, PromptTooLongError):

@@ -1,4 +1,4 @@
-"""The figures of reports: SVG that takes the page's colour of text, and needs neither a script nor a network."""
+"""Figures of reports: SVG in the page's text color, without scripts or network."""
 
 from __future__ import annotations
 
@@ -33,14 +33,22 @@ STAGE_COLOURS: Mapping[Stage, str] = {
 }
 
 WIDTH, RIGHT, LABELS, LINE_HEIGHT, LABEL = 400, 24, 136, 44, 18
-"""Units across a figure, right of its plot and for the labels of arms; units an arm; characters in a label's line."""
+"""Width of a figure, room right of the plot and for program names, height per program, and characters per line of a
+name.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure, and what is said about it to those who do not see it.
+    """A figure, with a description for people who cannot see it.
 
-    ``metric`` is shown where that one is chosen; empty is always. ``legend`` has colours by what they stand for.
+    Args:
+        id: Id of the element.
+        title: Caption.
+        svg: The drawing.
+        alt: Description.
+        metric: The page shows the figure if this metric is chosen; empty to show it always.
+        legend: Colors by meaning.
     """
 
     id: str
@@ -52,9 +60,15 @@ class Figure:
 
 
 class Plot:
-    """A figure under way, in the units of its data: x from left to right, y from bottom to top.
+    """A figure that is being drawn, in the units of its data: x from left to right, y from bottom to top.
 
-    ``labels`` name lines, each by one or more lines of text; then y counts them from 0, downwards.
+    Args:
+        x: Range of x.
+        y: Range of y.
+        x_title: Title of the x axis.
+        y_title: Title of the y axis.
+        labels: Names of rows, each in one or more lines of text; then y counts the rows from 0 downward.
+        ticks: Whether the x axis has ticks.
     """
 
     def __init__(
@@ -87,17 +101,19 @@ class Plot:
         self._text(0, 11, y_title, "start")
 
     def x(self, value: float) -> float:
-        """Where a value of x is drawn."""
+        """Return the horizontal position of a value."""
         return self.left + (value - self._x[0]) / ((self._x[1] - self._x[0]) or 1) * (WIDTH - RIGHT - self.left)
 
     def y(self, value: float) -> float:
-        """Where a value of y is drawn."""
+        """Return the vertical position of a value."""
         return self.top + self.height * (self._y[1] - value) / ((self._y[1] - self._y[0]) or 1)
 
     def dot(
         self, x: float, y: float, said: str, colour: str, *, shape: str = "circle", text: str = "", side: int = 0
     ) -> None:
-        """A point (``circle`` or ``diamond``), what it is and a text above, or -1 left or 1 right of it."""
+        """Draw a point (``circle`` or ``diamond``) with a tooltip, and a text above it, left of it (-1), or right of
+        it (1).
+        """
         a, b = self.x(x), self.y(y)
         path = {"circle": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0", "diamond": "m-6 0l6-6l6 6l-6 6z"}[shape]
         self._parts.append(f'<path d="M{a:.1f} {b:.1f}{path}" fill="{colour}">{_title(said)}</path>')
@@ -106,7 +122,7 @@ class Plot:
     def bar(
         self, start: float, end: float, line: float, said: str, colour: str, *, text: str = "", side: int = 0
     ) -> None:
-        """A bar of a line, what it is and a text in it, or -1 left or 1 right of it."""
+        """Draw a bar in a row with a tooltip, and a text in it, left of it (-1), or right of it (1)."""
         a, b = sorted((self.x(start), self.x(end)))
         top, high = self.y(line) - 10, 20
         size = f'x="{a:.1f}" y="{top:.1f}" width="{b - a:.1f}" height="{high}"'
@@ -117,18 +133,18 @@ class Plot:
             self._text((a + b) / 2 if not side else (a if side < 0 else b) + 5 * side, top + 14, text, anchor, ink=ink)
 
     def line(self, points: Iterable[tuple[float, float]], colour: str, *, dash: bool = False) -> None:
-        """Points joined by a line."""
+        """Connect points by a line."""
         path = "".join(f"{'L' if n else 'M'}{self.x(x):.1f} {self.y(y):.1f}" for n, (x, y) in enumerate(points))
         dashed = ' stroke-dasharray="2 4"' if dash else ""
         self._parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
 
     def across(self, x: float, text: str = "", *, above: int = 0) -> None:
-        """A dotted line over all lines, named above."""
+        """Draw a dotted vertical line over all rows, with its name above."""
         self.line([(x, self._y[0]), (x, self._y[1])], NEUTRAL, dash=True)
         self._text(self.x(x), 18 - 14 * above, text, "end" if self.x(x) > WIDTH / 2 else "start")
 
     def svg(self, above: int = 0) -> Markup:
-        """The drawing, with so many lines of room above."""
+        """Return the drawing, with room for some lines of text above."""
         up, whole = 14 * above, self.top + self.height + 42
         box = f'viewBox="0 {-up} {WIDTH} {whole + up:.0f}" width="{WIDTH}" style="max-width:100%;height:auto"'
         return Markup(f'<svg {box} font-family="system-ui, sans-serif">{"".join(self._parts)}</svg>')
@@ -146,12 +162,12 @@ class Plot:
 
 
 def metrics_of(compared: Comparison) -> list[str]:
-    """The metrics that scored a question of some arm, in the order of the arms."""
+    """Return the metrics that scored a question of some program, in the order of the programs."""
     return list(dict.fromkeys(metric for arm in compared.arms for metric in arm.metrics))
 
 
 def means(compared: Comparison) -> list[Figure]:
-    """Return a figure per metric with every arm's mean and its interval."""
+    """Return a figure per metric with every program's mean and its interval."""
     figures = []
     labels = [
         [*arm_label(line, arm.name), *(["(baseline)"] if arm.name == compared.baseline != BASELINE else [])]
@@ -176,7 +192,7 @@ def means(compared: Comparison) -> list[Figure]:
 
 
 def differences(compared: Comparison) -> list[Figure]:
-    """Questions won and lost against the baseline, a figure a metric; see ``means``."""
+    """Return a figure per metric with the questions won and lost compared with the baseline."""
     numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
     figures = []
     for place, metric in enumerate(metrics_of(compared)):
@@ -201,9 +217,9 @@ def differences(compared: Comparison) -> list[Figure]:
 
 
 def costs(compared: Comparison) -> list[Figure]:
-    """Score over LM calls a question, a figure a metric; arms at the same place are one point.
+    """Return a figure per metric with the score over LM calls per question; programs at the same place are one point.
 
-    The front, joined by a line, are the arms that no other one beats: better for as few calls.
+    A line joins the front: programs that no other program beats with as few calls.
     """
     figures = []
     for place, metric in enumerate(metrics_of(compared)):
@@ -234,7 +250,7 @@ def costs(compared: Comparison) -> list[Figure]:
 
 
 def stages(compared: Comparison, diagnosis: Diagnosis) -> Figure:
-    """What became of the questions of each arm, with closed book and oracle as lines."""
+    """Return a figure of the outcomes of each program's questions, with closed book and oracle as lines."""
     numbered = [(number, one.name) for number, one in enumerate(compared.arms, 1) if one.name in diagnosis.arms]
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
     plot, told = Plot((0, asked), labels=[arm_label(*one) for one in numbered], x_title="questions"), []
@@ -251,7 +267,7 @@ def stages(compared: Comparison, diagnosis: Diagnosis) -> Figure:
 
 
 def arm_label(number: int | None, name: str) -> list[str]:
-    """The arm's number and name in at most two lines."""
+    """Return the number and name of a program in at most two lines."""
     shown = clean(name) if number is None else f"{number} {clean(name)}"
     cut = textwrap.wrap(re.sub(r"(?<=[:,@/.])(?=\S)", "\u2060 ", shown), LABEL)  # a name's marks are good ends of lines
     first, *rest = [line.replace("\u2060 ", "").rstrip("\u2060") for line in cut] or [""]
@@ -259,7 +275,7 @@ def arm_label(number: int | None, name: str) -> list[str]:
 
 
 _LIGHT = {STAGE_COLOURS[stage] for stage in (Stage.CUT, Stage.NOT_USED, Stage.UNKNOWN)}
-"""Colours on which dark text is read better than white."""
+"""Colors on which dark text is easier to read than white text."""
 
 
 def _look(arm: Evaluation, baseline: str) -> Any:
@@ -268,14 +284,14 @@ def _look(arm: Evaluation, baseline: str) -> Any:
 
 
 def span(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> tuple[float, float]:
-    """The ends of an axis for these values, with some room, within what is possible."""
+    """Return the ends of an axis for these values, with some room, within the possible range."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     return max(least, low - room), min(most, high + room)
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Some four to six round numbers between two."""
+    """Return four to six round numbers between two numbers."""
     rough = (high - low) / 5 or 1.0
     size = 10.0 ** math.floor(math.log10(rough))
     step = size * next(one for one in (1, 2, 2.5, 5, 10) if one * size >= rough)

@@ -1,4 +1,4 @@
-"""Where a result cannot mean anything: one line each, told as soon as it can be known."""
+"""Warnings about questions and metrics that make a result meaningless, one line each, as early as possible."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ ONE_WILL_DO = ("decision_useful", "hit", "mrr", "judged_useful")
 def hints(
     questions: Sequence[Question], metrics: Collection[str], *, asked: int | None = None, tests: int = 1
 ) -> Iterator[str]:
-    """What is wrong with questions and metrics before anything is asked.
+    """Yield warnings about questions and metrics, before the first LM call.
 
-    ``asked`` is the number of questions of the test (all), ``tests`` that of arms compared with the baseline.
+    Args:
+        questions: The questions.
+        metrics: Names of the metrics.
+        asked: Number of test questions. Default: all.
+        tests: Number of programs that are compared with the baseline. Default 1.
     """
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:
@@ -40,9 +44,9 @@ def hints(
 
 
 def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
-    """Yield a line for each way in which questions that are asked twice distort a result: their number, and an example.
+    """Yield a line for each way in which repeated questions distort a result: their number, and an example.
 
-    Questions are the same by text, options and history. What repeats within train distorts nothing.
+    Questions are the same if their texts, options, and histories are. Repeats within train distort nothing.
     """
     splits = questions._asdict() if isinstance(questions, Splits) else {"": questions}
     before: dict[str, tuple[str, Question]] = {}
@@ -74,7 +78,7 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
 
 
 def ceiling(plain: Evaluation, aim: Objective) -> str:
-    """Return a hint that nothing can be better than the baseline if it scores 100 on dev; else an empty text."""
+    """Return a hint that nothing can beat the baseline if it scores 100 on dev; otherwise an empty text."""
     if not aim.metrics or not aim.value(plain) >= 1:
         return ""
     return (
@@ -84,7 +88,7 @@ def ceiling(plain: Evaluation, aim: Objective) -> str:
 
 
 def _differ(one: Question, other: Question) -> bool:
-    """Whether both have right answers and none of these in common."""
+    """Return whether both questions have right answers, and none in common."""
     first, second = (set(map(folded, each.answers)) for each in (one, other))
     return bool(first and second) and first.isdisjoint(second)
 

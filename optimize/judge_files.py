@@ -1,6 +1,6 @@
-"""Judges on disk: one JSON file with prompts, demonstrations and calibration.
+"""Save and load judges: one JSON file with prompts, demonstrations, and calibration.
 
-Nothing is ever unpickled, and no address, header or key of an LM is stored or read.
+Nothing is unpickled, and no address, header, or key of an LM is saved or read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "judge.json"
 
 
 class JudgeState(Checksummed):
-    """A judge as it is saved."""
+    """The saved form of a judge."""
 
     LARGEST: ClassVar[int] = 16 * 2**20
 
@@ -37,13 +37,15 @@ class JudgeState(Checksummed):
 
 @dataclass(frozen=True, slots=True)
 class SavedJudge:
-    """A judge and its calibration; None where it has none."""
+    """A judge and its calibration; None without calibration."""
 
     judge: Judge
     calibration: Calibration | None = None
 
     def standing(self, lm: str, engine: str) -> str:
-        """What may be said of the judge when an LM of this name and ``lm_digest`` is asked: how it was calibrated."""
+        """Return what is known of the judge with an LM of this name and ``lm_digest``: its calibration, or why none
+        applies.
+        """
         known = self.calibration
         if known is None:
             why = ""
@@ -59,15 +61,15 @@ class SavedJudge:
 
 
 def judge_file(path: Path) -> Path:
-    """The file that a path names: itself where it ends in .json, else ``judge.json`` in that folder."""
+    """Return the file of a path: the path itself if it ends in .json, else ``judge.json`` in that folder."""
     return path if path.suffix == ".json" else path / NAME
 
 
 def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Path:
-    """Write a judge at a path as ``judge_file`` takes it; an older one there is replaced whole or not at all.
+    """Write a judge to a path that ``judge_file`` accepts; an older file is replaced whole or not at all.
 
     Raises:
-        ArtifactError: It cannot be written.
+        ArtifactError: The file cannot be written.
     """
     file = judge_file(path)
     measured = None if calibration is None else calibration.to_json()
@@ -83,10 +85,10 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
 
 
 def load_judge(path: Path) -> SavedJudge:
-    """Read a judge that ``save_judge`` wrote.
+    """Return a judge that ``save_judge`` wrote.
 
     Raises:
-        ArtifactError: It is missing, too large, was edited, or is not of a form that this version reads.
+        ArtifactError: The file is missing, too large, edited, or in a format that this version does not read.
     """
     file = judge_file(path)
     try:
@@ -103,11 +105,11 @@ def load_judge(path: Path) -> SavedJudge:
 
 
 def resolve_judge(name: str | Path) -> SavedJudge:
-    """The judge of a name, or one that was saved at a path.
+    """Return the judge of a name, or the saved judge at a path.
 
     Raises:
-        InputError: There is none.
-        ArtifactError: As ``load_judge``.
+        InputError: There is no such judge.
+        ArtifactError: As in ``load_judge``.
     """
     if name in JUDGES:
         return SavedJudge(make_judge(str(name)))
@@ -117,6 +119,6 @@ def resolve_judge(name: str | Path) -> SavedJudge:
 
 
 def resolve_judges(given: str | Path | SavedJudge | Sequence[str | Path | SavedJudge]) -> list[SavedJudge]:
-    """Return saved judges for judges, their names, or their paths; one may be given without a list."""
+    """Return saved judges for judges, their names, or their paths; a single judge needs no list."""
     named = [given] if isinstance(given, str | Path | SavedJudge) else given
     return [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]

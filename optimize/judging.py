@@ -1,4 +1,4 @@
-"""Judges at work: cases judged in threads, judges compared with people and taught by them, guidelines frozen."""
+"""Run judges in threads, compare them with people, teach them by people's labels, and freeze guidelines."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from querywright.optimize.failures import Failures, TooManyFailuresError, map_ru
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 
 TRAIN, DEV = 0.25, 0.25
-"""Shares of the questions that demonstrations are taken from and chosen on; the other half says what they are worth."""
+"""Shares of the questions for demonstrations and for choosing; the other half measures the result."""
 
 PER_LABEL = (1, 1, 2, 2)
 """Demonstrations of each label in the sets that are tried."""
 
 DEMO_CHARS = 1000
-"""Characters of the longest case that is used as a demonstration; several must fit beside the case to be judged."""
+"""Characters of the longest case that can be a demonstration; several must fit next to the case that is judged."""
 
 AS_IT_IS = "no demonstrations"
 
@@ -45,8 +45,8 @@ class Judgements:
     """The labels that a judge gave.
 
     Args:
-        labels: One a case; None where it was unreadable or failed.
-        failed: How many failed.
+        labels: One label per case; None if it was unreadable or failed.
+        failed: Number of cases that failed.
     """
 
     labels: tuple[str | None, ...]
@@ -61,14 +61,15 @@ def judged_metrics(
     guidelines: Guidelines | None = None,
     threads: int = 8,
 ) -> dict[str, Metric]:
-    """The metrics of these names, as ``metric_named`` knows them; those of one judge share what it says.
+    """Return the metrics of these names, as ``metric_named`` knows them; metrics of the same judge share its
+    judgements.
 
     Args:
         names: Such as ``accuracy``, ``recall@5``, ``judged_useful``, ``module:function``.
-        lm: The LM of the judges, made by ``resolve_lm``. Default the ambient one.
-        judges: Judges that were saved, or their paths, which stand in the place of those of their name.
-        guidelines: What answers are compared with, for ``judged_guideline``.
-        threads: Judgements of a judge under way at a time, 1 or more. Default 8.
+        lm: The LM of the judges, which ``resolve_lm`` made. Default: the LM of the DSPy settings.
+        judges: Saved judges or their paths, which replace the built-in judges of the same name.
+        guidelines: The guidelines that ``judged_guideline`` compares answers with.
+        threads: Number of a judge's judgements that run at a time, 1 or more. Default 8.
 
     Raises:
         InputError: There is no such metric or judge, a judge is given twice, or guidelines are missing.
@@ -100,7 +101,9 @@ def judged_metrics(
 
 
 def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
-    """What must be known of the judges among metrics of programs with this LM, which judges where a judge has none."""
+    """Return what a reader should know of the judges among the metrics; ``lm`` is the LM of judges without their
+    own.
+    """
     notes = []
     judged = {name: metric for name, metric in metrics.items() if isinstance(metric, JudgedMetric)}
     for counts in {id(one.counts): one.counts for one in judged.values()}.values():
@@ -132,22 +135,22 @@ def judge_cases(
     name: str = "",
     progress: Progress | None = None,
 ) -> Judgements:
-    """The judge's label of each case.
+    """Return the judge's label of each case.
 
     Args:
         judge: Any judge.
-        cases: What is judged, in order.
-        lm: An LM made by ``resolve_lm``.
-        threads: Cases under way at a time, 1 or more. Default 4.
-        max_failures: Share of the cases that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
-        name: What is shown beside the progress. Default the judge's name.
+        cases: The cases, in order.
+        lm: An LM that ``resolve_lm`` made.
+        threads: Number of cases that run at a time, 1 or more. Default 4.
+        max_failures: Share of the cases that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
+        name: Name in the progress. Default: the judge's name.
         progress: Called after each case.
 
     Raises:
-        OutageError: The LM is out of reach.
+        OutageError: The LM cannot be reached.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More cases failed than allowed.
-        DataError: A case lacks what the judge needs.
+        DataError: A case lacks a part that the judge needs.
     """
     name = name or judge.NAME
     given: dict[str, Any] = {"lm": lm, "threads": threads, "max_failures": max_failures, "progress": progress}
@@ -164,9 +167,9 @@ def _judged_by(
     progress: Progress | None,
     may_fail: Collection[str] = (),
 ) -> dict[str, Judgements]:
-    """Return the labels that several judges give, all in one pool of threads.
+    """Return the labels of several judges, in one pool of threads.
 
-    One that ``may_fail``, and fails on too many cases, gives no labels; for another one the error is raised.
+    A judge in ``may_fail`` with too many failures gives no labels; for another judge the error is raised.
     """
     runs = {name: Failures(name, len(cases), max_failures, what="judgements") for name in arms}
     queue = [(name, place) for place in range(len(cases)) for name in arms]
@@ -205,18 +208,18 @@ def calibrate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Holds a judge against the labels of people.
+    """Compare a judge with people's labels.
 
     Args:
         judge: Any judge.
-        judged: Cases with labels of people.
-        lm: An LM made by ``resolve_lm``.
-        threads: Cases under way at a time, 1 or more. Default 4.
+        judged: Cases with people's labels.
+        lm: An LM that ``resolve_lm`` made.
+        threads: Number of cases that run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail. Default 0.05.
-        seed: Of the resampling. Default 0.
+        seed: Seed of the resampling. Default 0.
         progress: Called after each case.
 
-    It raises what ``judge_cases`` raises.
+    Errors are those of ``judge_cases``.
     """
     found = judge_cases(
         judge, [one.case for one in judged], lm=lm, threads=threads, max_failures=max_failures, progress=progress
@@ -233,22 +236,22 @@ def freeze_guidelines(
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> Guidelines:
-    """Guidelines for every question that has none yet; those that are there stay as they are.
+    """Return guidelines for all questions; existing guidelines stay unchanged.
 
     Args:
-        frozen: What there is.
+        frozen: Existing guidelines.
         questions: Each question with the passages that answer it, at least one.
-        lm: An LM made by ``resolve_lm``, which writes them.
-        threads: Questions under way at a time, 1 or more. Default 4.
+        lm: The LM that writes guidelines, which ``resolve_lm`` made.
+        threads: Number of questions that run at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail. Default 0.05.
         progress: Called after each question.
 
     Returns:
-        All of them. A question whose guideline could not be read is left out.
+        All guidelines, without questions whose guideline could not be read.
 
     Raises:
-        DataError: A question has a guideline that was frozen for another text.
-        OutageError: The LM is out of reach.
+        DataError: The guideline of a question was frozen for another text.
+        OutageError: The LM cannot be reached.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More questions failed than allowed.
     """
@@ -268,21 +271,22 @@ def freeze_guidelines(
 def calibration_of(
     judge: Judge, judged: Sequence[JudgedCase], found: Judgements, lm: dspy.LM, seed: int
 ) -> Calibration:
-    """The calibration that judgements of these cases make."""
+    """Return the calibration from a judge's labels of these cases."""
     return calibration(judge, judged, found.labels, failed=found.failed, seed=seed, lm=lm.model, engine=lm_digest(lm))
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledJudge:
-    """A judge with the demonstrations that were chosen, and what they are worth.
+    """A judge with the chosen demonstrations, and their effect.
 
     Args:
         judge: The judge.
-        chosen: Name of the arm that was chosen on dev; ``no demonstrations`` for the judge as it was.
-        dev: Kappa of each arm on dev; NaN where it is undefined, or the arm is out.
-        before: The calibration of the judge as it was, on the half that nothing was chosen on.
-        after: That of the judge that was chosen, on the same half.
-        differences: After - before on the ``n`` cases that both could judge, by figure.
+        chosen: Name of the variant that was chosen on dev; ``no demonstrations`` for the unchanged judge.
+        dev: Kappa of each variant on dev; NaN if it is undefined or the variant is out.
+        before: Calibration of the unchanged judge on the half of the questions that was not used for choosing.
+        after: Calibration of the chosen judge on the same half.
+        differences: After minus before on the ``n`` cases that both could judge, by figure.
+        n: Number of these cases.
     """
 
     judge: Judge
@@ -305,17 +309,26 @@ def compile_judge(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CompiledJudge:
-    """Gives a copy of a judge demonstrations labelled by people, where they bring it nearer to people.
+    """Give a copy of a judge demonstrations that people labeled, if they bring it closer to people.
 
-    The questions are split by a stable hash. Sets of demonstrations (DSPy's ``LabeledFewShot``, each label as often
-    as the others) are taken from a quarter of them, and chosen by kappa on another quarter, where the judge as it is
-    stands beside them and wins a tie. The other half is judged twice, before and after. An optimizer that
-    bootstraps would add nothing to the labels, which people gave; a judge's reasons are left out of them. Arguments are
-    those of ``calibrate``; of each question at most ``per_question`` cases are judged, demonstrations come from all.
+    A stable hash splits the questions. A quarter of them provides sets of demonstrations (DSPy's ``LabeledFewShot``,
+    each label equally often), another quarter chooses among the sets by kappa, with the unchanged judge among them,
+    which wins a tie. The other half is judged before and after. An optimizer that bootstraps would add nothing to
+    people's labels. Reasons of the judge are not part of the demonstrations.
+
+    Args:
+        judge: Any judge.
+        judged: Cases with people's labels.
+        lm: An LM that ``resolve_lm`` made.
+        per_question: Number of cases of a question that are judged at most; demonstrations come from all. Default: all.
+        threads: Number of cases that run at a time, 1 or more. Default 4.
+        max_failures: Share of the cases that may fail. Default 0.05.
+        seed: Seed of the split, the demonstrations, and the resampling. Default 0.
+        progress: Called after each case.
 
     Raises:
-        DataError: There are too few cases to choose from, to choose on, or to tell what was gained.
-        TooManyFailuresError: The judge as it is failed more often than allowed; an arm that does is out.
+        DataError: There are too few cases for demonstrations, for choosing, or for measuring.
+        TooManyFailuresError: The unchanged judge failed more often than allowed; a variant that does is out.
     """
     train, dev, test = _split(judge, judged, seed, per_question)
     arms = {AS_IT_IS: judge, **_with_demonstrations(judge, train, seed)}
@@ -361,7 +374,7 @@ def compile_judge(
 def _split(
     judge: Judge, judged: Sequence[JudgedCase], seed: int, per_question: int | None
 ) -> tuple[list[JudgedCase], list[JudgedCase], list[JudgedCase]]:
-    """Cases for demonstrations, for choosing and for the last word; no question is in two of them."""
+    """Return cases for demonstrations, for choosing, and for measuring; no question is in two of them."""
     questions = {one.case.question.id: replace(one.case.question, evidence={}) for one in judged}
     parts = split_questions(questions.values(), train=TRAIN, dev=DEV, seed=seed)
     split = []
@@ -380,7 +393,7 @@ def _split(
 
 
 def _with_demonstrations(judge: Judge, train: Sequence[JudgedCase], seed: int) -> dict[str, Judge]:
-    """Copies of the judge with sets of demonstrations, each set taken in an order of its own."""
+    """Return copies of the judge with sets of demonstrations, each set drawn in its own order."""
     short = [one for one in train if sum(len(str(part)) for part in judge.shown(one.case).values()) <= DEMO_CHARS]
     arms: dict[str, Judge] = {}
     for position, per_label in enumerate(PER_LABEL):

@@ -1,6 +1,6 @@
-"""Passages that arms found, pooled and labelled by a judge: what people correct, and give back as evidence.
+"""Pool the passages that programs find and label them by a judge, so that people can correct the labels.
 
-Source: pooling as TREC does it, the union of the first passages of each arm (Spärck Jones and van Rijsbergen 1975).
+Source: pooling as in TREC: the union of the first passages of each system (Spärck Jones and van Rijsbergen 1975).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class PoolLabels:
     """Labels of a pool of passages.
 
     Args:
-        labels: Those that were there, then those that were added, question by question.
-        added: How many were added.
-        asked: Of how many passages the judge was asked.
-        unreadable: Of how many of these its answer could not be read; they stay unjudged.
-        failed: Questions that failed, in an arm or before the judge, by its name; their passages are missing.
-        notes: What a reader of the labels should know: how far the judge may be believed, and what failed.
+        labels: Earlier labels, then added labels, question by question.
+        added: Number of added labels.
+        asked: Number of passages that the judge was asked about.
+        unreadable: Number of these passages for which the judge's answer could not be read; they stay unjudged.
+        failed: Number of failed questions by the name of the program or the judge; their passages are missing.
+        notes: What a reader of the labels should know: the calibration of the judge, and failures.
     """
 
     labels: tuple[PassageLabel, ...]
@@ -47,14 +47,14 @@ class PoolLabels:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Passages by label (``unjudged`` where there is none) and by who gave it."""
+        """The number of passages by label (``unjudged`` without a label) and by who gave the label."""
         found: dict[str, Counter[str]] = {name: Counter() for name in (*Label, "unjudged")}
         for one in self.labels:
             found[one.label or "unjudged"][one.by or "nobody"] += 1
         return {name: dict(by) for name, by in found.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a label; the columns are those of a file of labels."""
+        """Return one row per label; the columns are those of a file of labels."""
         import pandas
 
         columns = dict.fromkeys([*COLUMNS, *(name for one in self.labels for name in one.further)])
@@ -71,22 +71,23 @@ def pool_passages(
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> tuple[dict[str, list[Passage]], dict[str, int]]:
-    """The union of the first passages that each arm finds, by question: first ranks first, without regard to the arm.
+    """Return the union of the first passages that each program finds, by question: first ranks first, whatever the
+    program.
 
     Args:
-        programs: What searches, by the names of the arms; what reads is not asked.
-        questions: What is searched for.
-        lm: The LM of the arms.
-        depth: How many passages of each arm, 1 or more.
-        threads: Questions under way at a time. Default 4.
-        max_failures: Share of the questions that may fail in an arm. Default 0.05.
-        progress: Called after each question of each arm.
+        programs: Programs by name; their readers do not run.
+        questions: The questions.
+        lm: The LM of the programs.
+        depth: Number of passages of each program, 1 or more.
+        threads: Number of questions that run at a time. Default 4.
+        max_failures: Share of a program's questions that may fail. Default 0.05.
+        progress: Called after each question of each program.
 
     Returns:
-        The pool, and the failed questions by arm.
+        The pool, and the number of failed questions by program.
 
     Raises:
-        OutageError: The LM is out of reach.
+        OutageError: The LM cannot be reached.
         TooManyFailuresError: More questions failed than allowed.
     """
     if depth < 1:
@@ -119,10 +120,10 @@ def pool_passages(
 
 
 def check_judge(judge: Judge | None) -> None:
-    """Refuse a judge whose labels are no evidence, before anything is searched.
+    """Raise if the labels of a judge cannot be evidence, before anything is searched.
 
     Raises:
-        InputError: It gives other labels than those of usefulness.
+        InputError: The judge's labels are not labels of usefulness.
     """
     if judge is not None and (set(judge.SCALE) != set(Label) or "passage" not in judge.needs()):
         raise InputError(
@@ -142,22 +143,22 @@ def label_pool(
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> PoolLabels:
-    """The labels of a pool: those that are there stay as they are, and what has none is judged.
+    """Return the labels of a pool. Earlier labels stay unchanged, and passages without a label are judged.
 
     Args:
         pool: Passages by the question's id.
-        questions: What was asked; what their evidence says of a passage is not judged either.
-        judge: A judge of usefulness; None to leave what has no label to people.
-        lm: The LM of the judge, made by ``resolve_lm``.
-        there: Labels that are there, whatever they are of.
-        threads: Judgements under way at a time. Default 4.
+        questions: The questions; passages with a label in their evidence are not judged.
+        judge: A judge of usefulness; None to leave all labels to people.
+        lm: The LM of the judge, which ``resolve_lm`` made.
+        there: Earlier labels, also of other questions.
+        threads: Number of judgements that run at a time. Default 4.
         max_failures: Share of the questions whose judging may fail. Default 0.05.
         progress: Called after each question.
 
     Raises:
-        InputError: The judge gives other labels than those of usefulness.
-        OutageError: The LM is out of reach; what it said is kept, and the same call goes on.
-        TooManyFailuresError: More failed than allowed.
+        InputError: The judge's labels are not labels of usefulness.
+        OutageError: The LM cannot be reached; its answers are cached, and the same call resumes.
+        TooManyFailuresError: More questions failed than allowed.
     """
     check_judge(judge)
     found = {one.key: one for one in there}
@@ -189,7 +190,7 @@ def label_pool(
 
 
 def _row(question: Question, passage: Passage) -> PassageLabel:
-    """A passage of the pool with what the question's evidence says of it."""
+    """Return a passage of the pool with its label from the question's evidence."""
     label = question.evidence.get(passage.id)
     names = question.assessors.get(passage.id, (PERSON,))
     by = "" if label is None else PERSON if PERSON in names else names[0]

@@ -1,6 +1,8 @@
-"""Reports: one HTML page that opens anywhere, from the templates beside this module, every text from the data escaped.
+"""Write reports: one HTML page that opens anywhere, rendered from the templates next to this module with all data
+escaped.
 
-A comparison's page is made here; those of a study and of a training are made where these are, of the same blocks.
+The page of a comparison is made here. The pages of studies and trainings are made in their packages from the same
+blocks.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""What a page may do: run what it holds, and ask no host for anything."""
+"""Content policy of a page: run its own scripts, and request nothing from any host."""
 
 NOTHING = ("-", "0", "0 %", "- / -", "0.0")
 
@@ -44,7 +46,9 @@ NO_QUESTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 ROOM, LENGTHS = 900_000, (700, 400, 200, 100, 50)
-"""Characters of texts in a page, and how many of each are shown: the first number that there is room for."""
+"""Characters of all texts in a page, and the lengths to which a text may be truncated; the first length that fits is
+used.
+"""
 
 PROMPT_ROOM = 500_000
 """Bytes of compressed prompts and answers that a page holds at most."""
@@ -53,7 +57,7 @@ _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028
 
 
 def render(template: str, **context: Any) -> str:
-    """Text from a template of this package; in one that ends in ``.html`` every value is escaped."""
+    """Return text from a template of this package; in a template that ends in ``.html`` every value is escaped."""
     return _templates().get_template(template).render(**context)
 
 
@@ -71,12 +75,21 @@ def page(
     outcome: Any = "",
     **context: Any,
 ) -> str:
-    """A whole page, with all scripts and styles inside, from a template that extends ``page.html``; written as UTF-8.
+    """Return a whole page, with all scripts and styles inside, from a template that extends ``page.html``.
 
-    Facts are what it is about, notes what a reader should know before believing a number. The template has names for
-    the figures; questions are as ``browser`` makes them, prompts as ``packed_prompts`` makes them, and ``context`` is
-    what else it shows. What ``querywright
-    view`` lists stands at its beginning, from the kind (``comparison``, ``study``, ...), the outcome and the arms.
+    Args:
+        template: Name of the template.
+        title: Heading of the page.
+        kind: Kind of the run, such as ``comparison`` or ``study``.
+        facts: What the page is about, by name.
+        notes: What a reader should know before trusting a number.
+        figures: Figures by their name in the template.
+        data: The questions, as ``browser`` makes them.
+        prompts: Prompts and answers, as ``packed_prompts`` makes them.
+        compared: The comparison on the page. The summary at the beginning of the page, which ``querywright view``
+            reads, names its programs.
+        outcome: The outcome, as a sentence or as a mapping with ``sentence``.
+        context: Further values for the template.
     """
     metric, said = data["metric"], outcome if isinstance(outcome, str) else str(outcome.get("sentence") or "")
     summary = {"kind": kind, "title": title, "metric": metric, "verdict": said, **_arms(compared)}
@@ -165,7 +178,7 @@ def packed_prompts(compared: Comparison) -> bytes:
 def results_html(
     arms: Sequence[Evaluation], sentences: Sequence[str] = (), held: Sequence[PairedComparison] = ()
 ) -> str:
-    """Results as a notebook shows them: the table of scores, that of verdicts, and what they show."""
+    """Return results for a notebook: the tables of scores and verdicts, and sentences."""
     verdicts = verdict_rows(held)
     return render("results.html", parts=[], scores=table_rows(arms), verdicts=verdicts, sentences=sentences)
 
@@ -182,23 +195,24 @@ def score_rows(compared: Comparison) -> list[dict[str, str]]:
 
 
 def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without the columns that hold nothing throughout."""
+    """Return the rows without columns that are empty throughout."""
     kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
     return [{name: row[name] for name in kept} for row in rows]
 
 
 def breaks(name: str) -> Markup:
-    """The name of an arm, whose lines may end at its marks."""
+    """Return the name of a program, with possible line breaks after its punctuation."""
     return Markup(re.sub(r"(?<=[:,@/])(?=\S)", "<wbr>", str(escape(clean(name)))))
 
 
 def browser(compared: Comparison, metric: str) -> dict[str, Any]:
-    """What each arm searched, found and answered, as ``page.js`` draws it, marked by a metric first.
+    """Return what each program searched, found, and answered, as ``page.js`` draws it, sorted by a metric first.
 
-    Each text stands there once, cut so that all have room; texts, passages, labels and stages are named by number. A
-    row is a list: scores by metric, queries (role and text), passages, a digit for the label of each, how many were
-    found, and where there is one ``a`` answer, ``k`` LM calls, ``c`` the missed that were found, ``g`` stage, ``f``
-    failure with ``m`` message, ``b`` fallbacks, ``i`` an answer that names no option.
+    Each text is stored once, truncated so that all texts fit; texts, passages, labels, and stages are referenced by
+    number. A row is a list: scores by metric, queries (role and text), passages, a digit for the label of each passage,
+    the number of found passages, and an object with optional values: ``a`` answer, ``k`` LM calls, ``c`` missed
+    passages that were found, ``g`` stage, ``f`` failure with ``m`` message, ``b`` fallbacks, ``i`` whether the answer
+    names no option.
     """
     lost = {} if compared.diagnosis is None else compared.diagnosis.arms
     metrics, labels, stages = figures.metrics_of(compared), [str(one) for one in Label], [str(one) for one in Stage]
@@ -262,12 +276,12 @@ def browser(compared: Comparison, metric: str) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | int | None:
-    """A score in as few characters as it takes; None where there is none."""
+    """Return a score in as few characters as possible; None for NaN."""
     return None if math.isnan(value) else int(value) if value == int(value) else round(value, 4)
 
 
 def _arms(compared: Comparison | None) -> dict[str, Any]:
-    """The arms of a summary: calls a question, and by metric the value with its interval."""
+    """Return the programs for a summary: calls per question, and the value of each metric with its interval."""
     if compared is None:
         return {"baseline": "", "arms": []}
     arms = [
@@ -304,10 +318,12 @@ def _templates() -> jinja2.Environment:
 
 
 def _plain_json(data: Any) -> str:
-    """Data on one line, without what no page may hold; ValueError where a number is NaN or infinite."""
+    """Return data as one line of JSON, without characters that no page may hold; raise ValueError for NaN or
+    infinity.
+    """
     return json.dumps(each_text(data, clean), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _json(data: Any) -> Markup:
-    """Data for a script element, which nothing in the data can end."""
+    """Return data for a script element, which nothing in the data can close."""
     return Markup(re.sub("[<>&\u2028\u2029]", lambda found: _IN_SCRIPT[found[0]], _plain_json(data)))

@@ -1,4 +1,4 @@
-"""What a compilation is given and what it finds."""
+"""Settings and results of a compilation."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from querywright.optimize.slices import SliceResult
 
 PLAIN = "plain"
-"""The technique that searches with the question as asked."""
+"""The technique that searches for the question itself."""
 
 BASELINE = "baseline"
-"""The arm of a search that every other arm is compared with: ``plain`` with default knobs."""
+"""The program of a search that every other program is compared with: ``plain`` with default knobs."""
 
 UNTUNED = "untuned"
-"""The arm of a technique with default knobs and prompts, and the name of these prompts."""
+"""The program of a technique with default knobs and prompts, and the name of these prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompileSettings:
-    """How much is tried.
+    """Settings of a compilation.
 
     Args:
-        objective: What the technique is tuned for on dev: ``decision_useful`` (needs labelled evidence; no answer
-            is read while searching), ``accuracy``, ``both`` (their mean), another metric, such as ``recall@5`` or
-            ``judged_useful``, which asks a judge, or ``module:function``, a metric of one's own. Or several, costs
-            (``lm_calls``, ``tokens``, ``seconds``) among them: the first decides, and what is best of the others meets
-            test beside it.
+        objective: What the technique is tuned for on dev: ``decision_useful`` (needs labeled evidence; the search reads
+            no answers), ``accuracy``, ``both`` (their mean), another metric such as ``recall@5`` or ``judged_useful``
+            (which calls a judge), or ``module:function`` for a custom metric. With several, costs (``lm_calls``,
+            ``tokens``, ``seconds``) among them, the first one decides, and the best programs by the others are also
+            evaluated on test.
         trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
             Default 30.
         teleprompter: What makes the technique's prompts: a name in ``OPTIMIZERS``. Default ``bootstrap_few_shot``.
-        arguments: The teleprompter's own.
-        demo_sizes: Demonstrations in each set that ``bootstrap_few_shot`` is asked for. Default 1 and 2.
+        arguments: Arguments of the teleprompter.
+        demo_sizes: Number of demonstrations in each set of ``bootstrap_few_shot``. Default 1 and 2.
         reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
-        seed: Of the order of training questions and of the sampler. Default 0.
-        threads: Questions under way at a time. Default None: 4, and as many as the server of an LM elsewhere takes.
-        max_failures: Share of the questions of an arm that may fail. Default 0.05.
+        seed: Seed of the order of training questions and of the sampler. Default 0.
+        threads: Number of questions that run at a time. Default None: 4, or the number that a remote LM's server takes.
+        max_failures: Share of a program's questions that may fail. Default 0.05.
         allow_copies: Whether prompts that copy training questions, answers, or passages may be tried and recommended.
             Default False: they are left out and reported.
-        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
+        deadline: Seconds that a question may take in a trial or on test, without waits for a turn at the LM.
     """
 
     objective: str | tuple[str, ...] = "decision_useful"
@@ -67,17 +67,17 @@ class CompileSettings:
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """The objectives; the first decides."""
+        """The objectives; the first one decides."""
         return (self.objective,) if isinstance(self.objective, str) else tuple(self.objective)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A program that stood for selection.
+    """A program that could be chosen.
 
     Args:
-        name: ``baseline``, ``untuned`` or ``trial N``.
-        knobs: The values of its knobs.
+        name: ``baseline``, ``untuned``, or ``trial N``.
+        knobs: Values of its knobs.
         prompt: ``untuned``, or the set of demonstrations, such as ``demos_2``.
         dev: Its results on dev.
     """
@@ -90,16 +90,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Two arms on test.
+    """Two programs compared on the same questions.
 
     Args:
-        family: ``technique`` or ``reader check``.
-        metric: What is compared.
-        arm: The first arm.
-        other: The second arm.
-        test: The paired test; its two-sided p is Holm-corrected over the planned comparisons of its family. Its
-            one-sided p, of the first arm being better, is as the test gives it.
-        sentence: What it shows.
+        family: ``technique``, ``reader check``, or another name of comparisons that are corrected together.
+        metric: The metric.
+        arm: The first program.
+        other: The second program.
+        test: The paired test. Its two-sided p is Holm-corrected within its family; its one-sided p, of the first
+            program being better, is not corrected.
+        sentence: The result in a sentence.
     """
 
     family: str
@@ -110,7 +110,7 @@ class PairedComparison:
     sentence: str
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison as a JSON object; NaN becomes null."""
+        """Return the comparison as a JSON object; NaN becomes null."""
         test = self.test
         told = {name: getattr(test, name) for name in ("difference", "low", "high", "p_one_sided")}
         return {
@@ -123,28 +123,28 @@ class PairedComparison:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompileResult(Results):
-    """What a compilation found.
+    """The result of a compilation.
 
     Args:
         program: The recommended program: the winner on dev.
         technique: The technique that was compiled.
-        recommended: Name of the arm that won on dev.
-        arms: All arms, in the order in which they were tried.
-        compiled: The best arm of the technique itself, on dev.
-        reader_demos: Whether demonstrations for the reader were chosen.
+        recommended: Name of the program that won on dev.
+        arms: All programs, in the order in which they were tried.
+        compiled: The best program of the technique itself, on dev.
+        reader_demos: Whether demonstrations were chosen for the reader.
         test: Results on test of every program in the final table.
         comparisons: The planned comparisons on test.
-        verdict: What came of it, as a word,
-        sentence: and as a plain sentence with figures.
+        verdict: The verdict in a word.
+        sentence: The verdict in a sentence with figures.
         costs: Cost of each stage.
-        settings: How much was tried.
-        n_demo_sets: Demonstration sets that were found for the technique.
-        failed: Arms that are out of the question because too many of their questions failed, with what they said.
-        nothing: Sets of demonstrations that could not be made, the reader's among them, and why.
+        settings: The settings.
+        n_demo_sets: Number of demonstration sets that were made for the technique.
+        failed: Programs that are out because too many of their questions failed, with the message.
+        nothing: Sets of demonstrations that could not be made, also for the reader, and why.
         reader_check: Further questions, on which only closed book and oracle evidence were evaluated.
-        corrected: Value of the best arm on dev, and what it is likely to be on other questions: the best of many is
-            partly lucky. None where too few questions were scored.
-        judges: Who judged: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
+        corrected: The best program's value on dev, and the value to expect on other questions: the best of many
+            programs is partly lucky. None if too few questions were scored.
+        judges: The judges: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
             ``standing``.
         copied: Training texts that prompts copy, by the name of the prompts.
         slices: Results on test by slice, if columns were named.
@@ -173,7 +173,7 @@ class CompileResult(Results):
 
     @property
     def compared(self) -> Comparison:
-        """The test as a comparison with the baseline; closed book and oracle evidence are its references."""
+        """The results on test as a comparison with the baseline, with closed book and oracle evidence as references."""
         return replace(beside(self.test, self.comparisons), slices=self.slices)
 
     def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
@@ -187,7 +187,7 @@ class CompileResult(Results):
         return replace(self, slices=found)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but single questions, as a JSON object."""
+        """Return everything but single questions as a JSON object."""
         from querywright.optimize.objectives import objective_named
 
         settings = self.settings
@@ -228,7 +228,7 @@ class CompileResult(Results):
         }
 
     def report(self, path: str | Path) -> Path:
-        """Write what came of it, and the test, as one HTML page; gives the file."""
+        """Write the outcome and the test as one HTML page; return the file."""
         facts = {"Technique": self.technique, "Recommended": self.recommended}
         facts |= {"Objective": ", ".join(self.settings.objectives)}
         facts |= {"Judges": "; ".join(one["standing"] for one in self.judges)} if self.judges else {}
@@ -261,11 +261,11 @@ def in_words(arm: str) -> str:
 
 
 def by_judges(judges: Iterable[Mapping[str, str]]) -> str:
-    """Who judged, as the end of a title or sentence; empty where nobody did."""
+    """Return the judges and their LMs as the end of a title or sentence; empty without judges."""
     named = [f"{one['judge']} ({one['lm']})" for one in judges]
     return f", by judge{'s' * (len(named) > 1)} {' and '.join(named)}" if named else ""
 
 
 def today() -> str:
-    """The day, ISO 8601."""
+    """Return today's date, ISO 8601."""
     return datetime.now(UTC).date().isoformat()

@@ -1,4 +1,4 @@
-"""Paired comparisons of arms on the same questions, and the verdict on a program that was chosen on dev."""
+"""Compare programs by paired tests on the same questions, and state the verdict on a program that was chosen on dev."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ Verdict = Literal["gain", "no gain shown", "loss", "baseline", "too few question
 def family(
     name: str, pairs: Sequence[tuple[str, str, str]], arms: Mapping[str, Evaluation], *, prefix: str = ""
 ) -> list[PairedComparison]:
-    """Comparisons that are Holm-corrected together, of a metric, an arm and the arm it is compared with.
+    """Return comparisons that are Holm-corrected together.
 
-    A pair that cannot be compared is left out; ``prefix`` stands before each sentence.
+    Args:
+        name: Name of the family.
+        pairs: Metric, program, and the program it is compared with. A pair without results is left out.
+        arms: Results by program.
+        prefix: Text before each sentence.
     """
     tests = [
         (metric, a, b, arms[a].against(arms[b], metric))
@@ -47,7 +51,7 @@ def family(
 
 
 def against(arms: Sequence[Evaluation], baseline: str) -> list[PairedComparison]:
-    """Every arm against the baseline in every metric of the baseline; Holm-corrected within a metric."""
+    """Compare every program with the baseline in every metric of the baseline; Holm-corrected within a metric."""
     by_name = {one.name: one for one in arms}
     return [
         comparison
@@ -82,7 +86,7 @@ def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]
 
 
 def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
-    """What comparisons show, in one sentence; empty without any."""
+    """Return what comparisons show, in one sentence; empty without comparisons."""
     better, worse = ([one for one in comparisons if is_shown(one.test, gain=gain)] for gain in (True, False))
     said = [
         f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found))}"
@@ -110,9 +114,10 @@ def _each_arm(found: Sequence[PairedComparison]) -> Iterator[str]:
 
 
 def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
-    """What test says of a program that was chosen on dev, as a word and as one plain sentence with figures.
+    """Return the verdict of test on a program that was chosen on dev: a word, and a sentence with figures.
 
-    The tests compare it with the baseline, by metric; their p values are corrected.
+    Args:
+        tests: The tests against the baseline by metric, with corrected p-values.
     """
     gain, loss = (any(is_shown(test, gain=better) for test in tests.values()) for better in (True, False))
     word: Verdict = "loss" if loss else "gain" if gain else "no gain shown"
@@ -126,5 +131,5 @@ def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
 
 
 def figures(test: PairedTest) -> str:
-    """A paired test in words, such as ``6 won, 0 lost of 6, p = .031``."""
+    """Return a paired test in words, such as ``6 won, 0 lost of 6, p = .031``."""
     return f"{test.wins} won, {test.losses} lost of {test.n}, {p_value(test.p_two_sided, ALPHA)}"

@@ -1,4 +1,4 @@
-"""Tables of results: texts for people to read, and rows for other tools as Parquet, CSV or JSON lines."""
+"""Tables of results: texts for people, and rows for other tools as Parquet, CSV, or JSON lines."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _UNFIT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uf
 
 
 def clean(value: str) -> str:
-    """The text with a replacement character for what no page may hold: control characters, half surrogates."""
+    """Return the text with a replacement character for control characters and half surrogates, which no page may
+    hold.
+    """
     return _UNFIT.sub("\ufffd", value.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def cut(value: str, limit: int) -> str:
-    """The text, or as many of its words as fit in so many characters, and a sign that more followed."""
+    """Return the text, or as many of its first words as fit into ``limit`` characters, with an ellipsis."""
     if len(value) <= limit:
         return value
     head = value[:limit]
@@ -38,7 +40,7 @@ def cut(value: str, limit: int) -> str:
 
 
 def percent(mean: Mean) -> str:
-    """A mean in per cent with its interval; ``-`` where nothing was scored."""
+    """Return a mean in per cent with its interval; ``-`` if nothing was scored."""
     if math.isnan(mean.value):
         return "-"
     text = f"{100 * mean.value:.1f}"
@@ -76,7 +78,7 @@ def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list
 
 
 def replayed(evaluations: Sequence[Evaluation]) -> str:
-    """That answers came from the store, where all or some did; else empty."""
+    """Return a note that all or some answers were cached; empty if none was."""
     cost = sum((one.cost for one in evaluations), Cost())
     if not cost.saved:
         return ""
@@ -85,7 +87,7 @@ def replayed(evaluations: Sequence[Evaluation]) -> str:
 
 
 def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question]) -> list[str]:
-    """What a decision-useful rate hangs on where passages of a pool are unjudged, an arm at a time."""
+    """Return a line per program whose decision-useful rate depends on unjudged passages of a pool."""
     pooled, notes = {question.id for question in questions if question.assessors}, []
     for one in evaluations:
         rows = [row for row in one.rows if row.id in pooled and "decision_useful" in row.scores and row.failure is None]
@@ -109,18 +111,17 @@ def _number(value: float, form: str) -> str:
 
 
 def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()) -> list[dict[str, Any]]:
-    """A row an arm and question, as plain data.
+    """Return one row per program and question, as plain data.
 
-    Columns: ``arm``, ``question_id``, ``question`` (where questions are given), ``label``, ``unjudged``, ``answer``,
-    ``support`` (ids; None where the reader does not say), ``invalid``, a column a metric (None where it could not be
-    scored), ``passages`` and ``found`` (ids), ``queries`` (role and text), ``fallbacks``, ``lm_calls`` and ``tokens``
-    (asked for, whether made or saved), ``seconds`` (None where an answer came from the store), ``failure`` and
-    ``message``.
-    But for ``seconds`` the table is the same however often the run was broken off.
+    Columns: ``arm``, ``question_id``, ``question`` (if questions are given), ``label``, ``unjudged``, ``answer``,
+    ``support`` (ids; None if the reader does not name them), ``invalid``, one column per metric (None if it could not
+    be scored), ``passages`` and ``found`` (ids), ``queries`` (role and text), ``fallbacks``, ``lm_calls`` and
+    ``tokens`` (cached calls included), ``seconds`` (None for a cached answer), ``failure``, and ``message``. Except for
+    ``seconds``, the table does not change if a run was interrupted and resumed.
 
     Args:
         arms: Results.
-        questions: What was asked. Default nothing.
+        questions: The questions. Default none.
     """
     metrics = list(dict.fromkeys(name for arm in arms for row in arm.rows for name in row.scores))
     texts = {question.id: question.question for question in questions}
@@ -142,14 +143,14 @@ def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows, whole or not at all; their columns are all that some row has.
+    """Write rows to a file, whole or not at all. The table has every column that some row has.
 
     Args:
-        path: The file; its suffix says which form: ``.parquet``, ``.csv`` or ``.jsonl``.
-        rows: Plain data by column; NaN is written as nothing, half of a surrogate pair as ``?``.
+        path: The file; its suffix names the format: ``.parquet``, ``.csv``, or ``.jsonl``.
+        rows: Plain data by column. NaN becomes an empty value, half a surrogate pair becomes ``?``.
 
     Raises:
-        InputError: The suffix is another one, or the folder is not there.
+        InputError: The suffix is unknown, or the folder does not exist.
     """
     import pandas
 
@@ -166,10 +167,10 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_table(path: Path) -> None:
-    """Raise when a table could not be written there.
+    """Raise if a table cannot be written to this path.
 
     Raises:
-        InputError: The suffix names no form, or there is no such folder.
+        InputError: The suffix is unknown, or the folder does not exist.
     """
     if path.suffix.lower() not in FORMS:
         raise InputError(f"{path.name!r} says no form of table; end it in {', '.join(FORMS)}")
@@ -178,7 +179,7 @@ def check_table(path: Path) -> None:
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """JSON data with every text changed; keys stay."""
+    """Return JSON data with every text changed; keys stay."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -191,7 +192,9 @@ def _storable(text: str) -> str:
 
 
 def _one_type(column: pandas.Series[Any]) -> pandas.Series[Any]:
-    """A knob of one name may be a number in one technique and a word in another; then all are texts."""
+    """Return a column with values of one type. A knob may be a number in one technique and a word in another; then all
+    values become texts.
+    """
     kinds = {type(value) for value in column if value is not None}
     if len(kinds) < 2 or kinds == {int, float}:
         return column
