@@ -1,7 +1,7 @@
-"""What is measured: answers, retrieval, usefulness for the decision, and how sure the numbers are.
+"""Metrics of answers, retrieval, and usefulness for the decision, with intervals and tests.
 
-The pure functions stand in a module for each family and know nothing of DSPy; here are the metrics by name, as DSPy
-takes them, and what is asked before anything is measured.
+The pure functions are in one module per family and do not use DSPy. This package exports the metrics by name as DSPy
+calls them, and the checks before a measurement.
 """
 
 from __future__ import annotations

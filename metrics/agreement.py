@@ -1,4 +1,4 @@
-"""How far two labellings agree: figures from tables of counts, each with an interval.
+"""How far two labelings agree: figures from tables of counts, each with an interval.
 
 Judgements of one question are alike, so the intervals come from resampling questions, not judgements.
 """
@@ -23,11 +23,11 @@ FIGURES = {
     "spearman": "Spearman's rho",
     "pearson": "Pearson's r",
 }
-"""The figures by name, and how they are called."""
+"""The figures by name, with their usual names."""
 
 CONFIDENCE = 0.95
 LEAST_DEFINED = 0.9
-"""Share of the resamples that must have a value, or there is no interval."""
+"""Share of the resamples that must have a value; with fewer, there is no interval."""
 
 _CELLS = 2_000_000  # counts held in memory at once
 _FEWER = 2_000  # resamples where each one is computed by itself
@@ -35,13 +35,13 @@ _FEWER = 2_000  # resamples where each one is computed by itself
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure and how sure it is.
+    """A figure with its interval.
 
     Args:
-        value: NaN where it is undefined.
-        low: Lower end of its interval, at 95 per cent; NaN where there is none.
+        value: The value; NaN if it is undefined.
+        low: Lower end of its interval at 95 per cent; NaN without an interval.
         high: Upper end of its interval.
-        reason: Why there is no value, or no interval; empty when both are there.
+        reason: Why there is no value or no interval; empty if there are both.
     """
 
     value: float
@@ -51,7 +51,7 @@ class Figure:
 
 
 def shown(figure: Figure) -> str:
-    """A figure as ``.42 [.31, .52]``: two digits, without a zero in front of the point, as kappas are printed."""
+    """Return a figure as ``.42 [.31, .52]``: two digits without a leading zero, as kappas are printed."""
 
     def short(value: float) -> str:
         return f"{round(value, 2) + 0.0:.2f}".replace("0.", ".", 1)  # no minus in front of a zero
@@ -63,17 +63,17 @@ def shown(figure: Figure) -> str:
 
 
 def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, seed: int = 0) -> dict[str, Figure]:
-    """The figures of a judge against people, with percentile bootstrap intervals over questions.
+    """Return the figures of a judge compared with people, with percentile bootstrap intervals over questions.
 
     Args:
-        tables: A table of counts a question, shape (questions, labels, labels), people in rows.
-        other: Those of another judge for the same questions: how much greater its figures are, with the same draws
-            for both. Default None.
-        seed: Of the resampling. Default 0.
+        tables: One table of counts per question, shape (questions, labels, labels), people in rows.
+        other: Tables of another judge for the same questions. The result is then how much greater its figures are, with
+            the same draws for both. Default None.
+        seed: Seed of the resampling. Default 0.
 
     Returns:
-        By name. Undefined without a judgement; all but the agreement also where people gave only one label, because
-        then there is nothing to tell apart (scikit-learn gives 0 there, or NaN with a warning).
+        Figures by name. Without a judgement they are undefined. If people gave only one label, all but the agreement
+        are undefined, because there is nothing to tell apart (scikit-learn returns 0, or NaN with a warning).
 
     Source: Cohen 1960, doi:10.1177/001316446002000104; weights: Cohen 1968, doi:10.1037/h0026256. Spearman's rho has
     mid-ranks for ties.
@@ -85,7 +85,7 @@ def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, se
     reasons = {name: reason for one in sets for name, reason in _undefined(one.sum(axis=0)).items()}
 
     def measured(weights: np.ndarray) -> np.ndarray:
-        """The figures with so many of each question, or their differences: shape (figures, ...)."""
+        """Return the figures for these numbers of each question, or their differences: shape (figures, ...)."""
         found = [_figures(np.tensordot(weights, one, axes=1)) for one in sets]
         return found[-1] - found[0] if len(found) > 1 else found[0]
 
@@ -103,13 +103,13 @@ def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, se
 
 
 def resampled_figure(statistic: Callable[[np.ndarray], float], count: int, reason: str, *, seed: int = 0) -> Figure:
-    """A figure with its percentile bootstrap interval over questions, from 2,000 resamples.
+    """Return a figure with its percentile bootstrap interval over questions, from 2,000 resamples.
 
     Args:
-        statistic: The figure of some questions, given by their places; NaN where it is undefined.
-        count: How many questions there are.
-        reason: Why there is no value, where the figure of all of them is undefined.
-        seed: Of the resampling. Default 0.
+        statistic: Returns the figure of some questions, given by their places; NaN if it is undefined.
+        count: Number of questions.
+        reason: Why there is no value, if the figure of all questions is undefined.
+        seed: Seed of the resampling. Default 0.
     """
     import numpy as np
 
@@ -128,18 +128,18 @@ def paired_difference(
     *,
     seed: int = 0,
 ) -> tuple[dict[str, Figure], int]:
-    """How much better one judge agrees with people than another on the cases that both could judge.
+    """Return how much better one judge agrees with people than another, on the cases that both could judge.
 
     Args:
-        people: Label of each case by people.
-        before: Labels of one judge, in the same order; None where there is none.
-        after: Labels of the other.
+        people: People's label of each case.
+        before: Labels of one judge, in the same order; None without a label.
+        after: Labels of the other judge.
         questions: Id of the question of each case.
         labels: All labels, worst first.
-        seed: Of the resampling, which is the same for both. Default 0.
+        seed: Seed of the resampling, which is the same for both. Default 0.
 
     Returns:
-        The differences, after - before, by name, and the number of cases.
+        The differences, after minus before, by name, and the number of cases.
     """
     rows = [row for row in zip(people, before, after, questions, strict=True) if None not in row]
     sets = [tables_of([(row[0], str(row[place]), row[3]) for row in rows], labels) for place in (1, 2)]
@@ -147,7 +147,9 @@ def paired_difference(
 
 
 def tables_of(read: Sequence[tuple[str, str, str]], labels: Sequence[str]) -> np.ndarray:
-    """A table of counts a question, people in rows, from each case's labels by people and judge and its question."""
+    """Return one table of counts per question, people in rows, from each case's label by people, label by the judge,
+    and question.
+    """
     import numpy as np
 
     places = {label: place for place, label in enumerate(labels)}
@@ -159,7 +161,9 @@ def tables_of(read: Sequence[tuple[str, str, str]], labels: Sequence[str]) -> np
 
 
 def _figures(tables: np.ndarray) -> np.ndarray:
-    """Every figure of tables of counts, shape (draws, labels, labels), in the order of ``FIGURES``; NaN: undefined."""
+    """Return every figure of tables of counts, shape (draws, labels, labels), in the order of ``FIGURES``; NaN:
+    undefined.
+    """
     import numpy as np
 
     n = tables.sum(axis=(1, 2))
@@ -202,7 +206,7 @@ def _figure(value: float, drawn: np.ndarray, reason: str) -> Figure:
 
 
 def _undefined(total: np.ndarray) -> dict[str, str]:
-    """Why figures of a table are undefined, by name."""
+    """Return why figures of a table are undefined, by name."""
     if not total.sum():
         return dict.fromkeys(FIGURES, "no judgement could be read")
     if (total.sum(axis=1) > 0).sum() < 2:

@@ -1,6 +1,6 @@
-"""Is the answer right: exact match and token F1 for short answers, the chosen option for multiple choice.
+"""Metrics of answers: exact match and token F1 for short answers, the chosen option for multiple choice.
 
-`contains_answer` asks it of an answer in full sentences, `hit` whether it could have been read at all.
+`contains_answer` is for answers in full sentences. `hit` tells whether the reader could have read the answer at all.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ VERDICTS = (["yes"], ["no"], ["noanswer"])
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """Return 1.0 if the prediction equals any accepted answer as a careful reader compares them, else 0.0.
+    """Return 1.0 if the prediction equals an accepted answer as a careful reader compares them, else 0.0.
 
-    The rule is that of `querywright.answer_text`. It is the default because SQuAD's rule deletes punctuation before it
-    compares: there 25 mg is 2.5 mg, -40 is 40, and C# is C++. `squad_exact_match` is SQuAD's own.
+    The rule is in `querywright.answer_text`. SQuAD's rule deletes punctuation before it compares: 25 mg equals 2.5 mg,
+    -40 equals 40, and C# equals C++. `squad_exact_match` is SQuAD's rule.
 
     Args:
         prediction: The answer given.
@@ -44,7 +44,7 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
         0.0 or 1.0; NaN if there is no accepted answer.
 
     Raises:
-        TypeError: ``answers`` is one text.
+        TypeError: ``answers`` is a single text.
     """
     return _best(lambda one, other: float(same_answer(one, other)), prediction, answers)
 
@@ -53,8 +53,8 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
     """Return F1 of the tokens that prediction and answer share, the largest over the accepted answers.
 
     F1 = 2PR / (P + R) with P = shared / tokens of the prediction and R = shared / tokens of the answer, shared
-    counted with repetition. A number with its sign, decimals and percent is one token, as is each Chinese, Japanese or
-    Korean character. `squad_f1` is SQuAD's own.
+    counted with repetition. A number with its sign, decimals, and percent is one token, and so is each Chinese,
+    Japanese, or Korean character. `squad_f1` is SQuAD's rule.
 
     Args:
         prediction: The answer given.
@@ -64,7 +64,7 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
         A value in [0, 1]; 1.0 if both sides are empty, 0.0 if one is; NaN if there is no accepted answer.
 
     Raises:
-        TypeError: ``answers`` is one text.
+        TypeError: ``answers`` is a single text.
 
     Source: characters for Chinese as in MLQA, Lewis et al. 2019, arXiv:1910.07475, and CMRC, Cui et al. 2018,
     arXiv:1810.07366; syllables for Korean as in KorQuAD, Lim et al. 2019, arXiv:1909.07005.
@@ -102,21 +102,21 @@ def squad_f1(prediction: str, answers: Sequence[str]) -> float:
 
 
 def contains_answer(prediction: str, answers: Sequence[str]) -> float:
-    """1.0 if any accepted answer stands in the prediction, else 0.0: is an answer in a full sentence right?
+    """Return 1.0 if an accepted answer occurs in the prediction, else 0.0; for answers in full sentences.
 
-    An answer occurs there if its tokens follow one another, marks read as in `hit`; yes, no or noanswer must be
-    its first token. Negations are not understood, and a sentence that holds several answers is right if one of them
-    is: it is more lenient than `exact_match`, and the two are not to be compared with each other.
+    An answer occurs if its tokens follow one another, with punctuation read as in `hit`; yes, no, or noanswer must be
+    the first token. Negations are not understood, and a sentence that contains several answers is right if one of them
+    is: this is more lenient than `exact_match`, so do not compare the two.
 
     Args:
         prediction: The answer given.
-        answers: All accepted answers; an empty one is never contained.
+        answers: All accepted answers; an empty answer never occurs.
 
     Returns:
         0.0 or 1.0; NaN if there is no accepted answer.
 
     Raises:
-        TypeError: ``answers`` is one text.
+        TypeError: ``answers`` is a single text.
 
     Source: Mallen et al. 2023, arXiv:2212.10511, and for long answers Gao et al. 2023 (ALCE), arXiv:2305.14627. Both
     look for any substring; whole words, and the rule for yes and no, are our own.
@@ -125,21 +125,21 @@ def contains_answer(prediction: str, answers: Sequence[str]) -> float:
 
 
 def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
-    """1.0 if any accepted answer stands in any passage, else 0.0: could the reader have copied it?
+    """Return 1.0 if an accepted answer occurs in a passage, else 0.0: whether the reader could have copied it.
 
-    An answer occurs in a passage if its tokens follow one another there. The marks inside a word are read both ways,
-    as nothing (``U.S.`` is ``US``) and as a space (``Curie's`` holds ``Curie``). A number is one token, so ``5 mg``
-    does not occur in ``2.5 mg``. A short answer that is a common word ("no") still hits by accident.
+    An answer occurs in a passage if its tokens follow one another there. Punctuation inside a word is read both ways,
+    as nothing (``U.S.`` is ``US``) and as a space (``Curie's`` contains ``Curie``). A number is one token, so ``5 mg``
+    does not occur in ``2.5 mg``. A short answer that is a common word ("no") may still occur by accident.
 
     Args:
         passages: Title and text of each passage that the reader was given.
-        answers: All accepted answers; an empty one is left out.
+        answers: All accepted answers; empty answers are left out.
 
     Returns:
-        0.0 or 1.0; NaN if there is no accepted answer that could be looked for.
+        0.0 or 1.0; NaN if there is no accepted answer to look for.
 
     Raises:
-        TypeError: ``passages`` or ``answers`` is one text.
+        TypeError: ``passages`` or ``answers`` is a single text.
 
     Source: Ma et al. 2023 (Rewrite-Retrieve-Read), arXiv:2305.14283. There any substring of the joined passages
     counts ("no" in "know"); here only whole words of one passage, as in DrQA, Chen et al. 2017, arXiv:1704.00051.
@@ -152,17 +152,17 @@ def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
 
 
 def accepted(texts: Sequence[str], name: str = "answers") -> Sequence[str]:
-    """The texts, when they are not one text that would be read letter by letter."""
+    """Return the texts; raise if they are a single text, which would be read letter by letter."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a list of texts, but got the text {texts!r}; put it in a list")
     return texts
 
 
 def choice_accuracy(answer: str, options: Sequence[str], right: str) -> float:
-    """1.0 if the answer picks the right option; another option or none that can be told is 0.0.
+    """Return 1.0 if the answer picks the right option, and 0.0 for another option or an unclear answer.
 
     Args:
-        answer: What the reader wrote.
+        answer: The reader's answer.
         options: Option texts in the order shown.
         right: Text of the right option.
 
@@ -177,10 +177,10 @@ def choice_accuracy(answer: str, options: Sequence[str], right: str) -> float:
 def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
     """Return 1.0 if the first line of the answer is the letter or the text of the right option, as MMLU compares them.
 
-    It is for figures next to those of papers: case, ASCII punctuation and outer white space are deleted, and no letter
-    is looked for in a sentence. `choice_accuracy` is the default because it reads an answer in a sentence, and does
-    not take the option ``2.5`` for ``25``. The text counts because the readers here may answer with it. Arguments and
-    errors are those of `choice_accuracy`.
+    Use it for comparisons with figures of papers. Case, ASCII punctuation, and outer white space are deleted, and
+    letters in sentences are not recognized. `choice_accuracy` is the default because it reads an answer in a sentence,
+    and does not treat the option ``2.5`` as ``25``. The text counts because the readers here may answer with it.
+    Arguments and errors are as in `choice_accuracy`.
 
     Source: the task ``mmlu_generative`` of EleutherAI's lm-evaluation-harness, after Hendrycks et al. 2021,
     arXiv:2009.03300, who compare the likelihood of the letters.
@@ -191,27 +191,27 @@ def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
 
 
 def is_invalid_choice(answer: str, options: Sequence[str]) -> bool:
-    """Whether no option can be told from the answer; the share of these is reported beside the accuracy."""
+    """Return whether an answer picks no clear option; reports show the share of such answers next to the accuracy."""
     return extract_option(answer, options) is None
 
 
 def extract_option(answer: str, options: Sequence[str]) -> int | None:
     r"""Return the index of the option that an answer picks.
 
-    Three steps, the first that finds something decides:
+    The first of three steps that finds an option decides:
 
-    1. The answer is an option's text (`querywright.answer_text.find_choice`): case, marks around it and final
+    1. The answer is an option's text (`querywright.answer_text.find_choice`): case, punctuation around it, and final
        punctuation do not matter, unless two options differ only by these (genotypes ``AA``, ``Aa``).
-    2. A letter given as the final answer: announced ("Answer: B", "the answer is B", "it is B", "option B",
-       "Antwort: B", ``\boxed{B}``), alone on a line ("B", "(B)", "B."), or in front of a line ("B) text", one letter
-       only). The last one wins. A letter beyond the number of options and a letter whose text is another option's are
-       invalid; "A or B" picks no letter. Neither an article ("a drug") nor a letter inside an option's text or an
-       abbreviated name ("E. coli") is taken for one.
-    3. The text of one option, and of no other, occurs in the answer as whole words. A text inside a longer
-       option's text is not counted, nor inside a hyphenated word. Negations are not understood.
+    2. The final answer is a letter: announced ("Answer: B", "the answer is B", "it is B", "option B",
+       "Antwort: B", ``\boxed{B}``), alone on a line ("B", "(B)", "B."), or at the start of a line ("B) text", one
+       letter only). The last letter wins. A letter beyond the number of options, and a letter followed by another
+       option's text, are invalid; "A or B" picks no letter. An article ("a drug"), a letter inside an option's text,
+       and an abbreviated name ("E. coli") are not letters of options.
+    3. The text of exactly one option occurs in the answer as whole words. A text inside a longer
+       option's text does not count, nor inside a hyphenated word. Negations are not understood.
 
     Args:
-        answer: What the reader wrote.
+        answer: The reader's answer.
         options: Option texts in the order shown; letters are A, B, ... in this order.
 
     Returns:
@@ -232,7 +232,7 @@ def extract_option(answer: str, options: Sequence[str]) -> int | None:
 
 
 def _best(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
-    """The largest score over the accepted answers; NaN if there is none."""
+    """Return the largest score over the accepted answers; NaN if there is none."""
     return max((score(prediction, answer) for answer in accepted(answers)), default=math.nan)
 
 
@@ -265,13 +265,13 @@ def _is_contained(answer: str, prediction: str) -> bool:
 
 
 def overlap(given: Sequence[str], wanted: Sequence[str]) -> tuple[float, float]:
-    """Precision and recall of what is given, counted with repetition; both 0 where nothing is shared."""
+    """Return precision and recall of tokens, counted with repetition; both 0 if nothing is shared."""
     shared = (Counter(given) & Counter(wanted)).total()
     return (shared / len(given), shared / len(wanted)) if shared else (0.0, 0.0)
 
 
 def f1(precision: float, recall: float) -> float:
-    """Their harmonic mean; 0 where both are."""
+    """Return the harmonic mean of precision and recall; 0 if both are 0."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
@@ -305,7 +305,7 @@ _STOP = (
 
 
 class _Menu:
-    """The options of one question, ready to be looked up in an answer."""
+    """The options of one question, prepared for lookup in an answer."""
 
     def __init__(self, options: Sequence[str]) -> None:
         self.options = options
@@ -315,11 +315,11 @@ class _Menu:
         self.size = len(forms)
 
     def index(self, text: str) -> int | None:
-        """The option that the whole text is."""
+        """Return the option whose text is the whole text."""
         return find_choice(text, self.options)
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """(option, start, end) of each option text in the text, without those inside a longer one."""
+        """Return (option, start, end) of each option text in the text, without spans inside a longer span."""
         found = set()
         for inside in (False, True):
             given = tokens(text, inside=inside, case=self.case)
@@ -334,7 +334,7 @@ class _Menu:
 
 
 def _runs(given: Sequence[Token], wanted: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the tokens follow one another."""
+    """Return the spans in which the tokens follow one another."""
     size = len(wanted)
     places = range(len(given) - size + 1) if size else ()
     return [
@@ -345,12 +345,14 @@ def _runs(given: Sequence[Token], wanted: Sequence[str]) -> list[tuple[int, int]
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
-    """Whether it is no part of a hyphenated word."""
+    """Return whether a span is not part of a hyphenated word."""
     return not re.search(r"\w-\Z", text[max(0, start - 2) : start]) and not re.match(r"-\w", text[end : end + 2])
 
 
 def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> int | None:
-    """The option whose letter is the final answer; `_INVALID` if it picks none, None without a letter."""
+    """Return the option whose letter is the final answer; `_INVALID` if the letter picks none, None without a
+    letter.
+    """
     final: list[tuple[int, int]] = []
     leading: set[int] = set()
     for pattern, announced in _letter_patterns(menu.size):
@@ -377,7 +379,7 @@ def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> 
 
 
 def _index_of_letter(letter: str, menu: _Menu) -> int:
-    """Index of an option that is this letter, else of the option that bears it."""
+    """Return the index of the option whose text is this letter, or else of the option with this letter."""
     own = menu.index(letter)
     index = ord(letter.upper()) - ord("A") if own is None else own
     return index if index < menu.size else _INVALID
@@ -385,7 +387,7 @@ def _index_of_letter(letter: str, menu: _Menu) -> int:
 
 @cache
 def _letter_patterns(size: int) -> list[tuple[re.Pattern[str], bool]]:
-    """Patterns of a final letter, each with whether it is announced as the answer."""
+    """Return the patterns of a final letter, each with whether the letter is announced as the answer."""
     last = chr(ord("A") + min(max(size, 1), 26) - 1)
     others = f"(?:(?-i:A)|[B-{last}])" if last > "A" else "(?-i:A)"  # a small "a" may be an article
     more = "(?:and|or|und|oder|et|ou|y|o|e|и|или)"

@@ -1,4 +1,4 @@
-"""What is known of a judge: how far it agreed with people, on what, with which LM and prompt."""
+"""The calibration of a judge: how far it agreed with people, on which cases, with which LM and prompt."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Calibration(BaseModel):
     Args:
         judge: Name of the judge.
         lm: Name of its LM.
-        engine: SHA-256 of its LM and where it was asked.
+        engine: SHA-256 of its LM and the LM's location.
         prompt: SHA-256 of its prompts.
-        data: SHA-256 of the cases it was compared with.
+        data: SHA-256 of the cases.
         labels: The labels, worst first.
         table: Counts by the label of people (rows) and of the judge (columns), in the order of the labels.
         n: Judgements in the table.
-        questions: Questions they belong to.
-        unreadable: Judgements whose answer could not be read; left out of the table.
-        failed: Judgements that failed, such as a passage too long for the LM; left out too.
+        questions: Number of their questions.
+        unreadable: Judgements whose answer could not be read; not in the table.
+        failed: Judgements that failed, such as a passage too long for the LM; not in the table.
         figures: By name, see ``FIGURES``.
-        between_people: The same figures of a second person against the first, on the cases that two people labelled;
-            empty without any.
-        graded: ``spearman`` and ``pearson`` of scores that are made of several labels, as an answer's points are;
-            empty for a judge whose labels stand alone.
-        arms: Each arm's mean score over questions by people and by the judge, where the cases name arms.
-        order: Kendall's tau-b between the two orders of the arms; None with fewer than two.
+        between_people: The same figures of a second person compared with the first, on the cases that two people
+            labeled; empty without such cases.
+        graded: ``spearman`` and ``pearson`` of scores that combine several labels, such as the points of an answer;
+            empty for other judges.
+        arms: Each program's mean score over questions by people and by the judge, if the cases name programs.
+        order: Kendall's tau-b between the two orders of the programs; None with fewer than two.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,7 +88,7 @@ class Calibration(BaseModel):
         return self
 
     def sentence(self) -> str:
-        """The calibration in one sentence, to stand beside what the judge judged."""
+        """Return the calibration in one sentence, to show next to the judge's results."""
         kappa, agreement = self.figures["kappa"], self.figures["agreement"]
         counts = {"unreadable": self.unreadable, "failed": self.failed}
         facts = "; ".join([f"n = {self.n}", *(f"{count} {what}" for what, count in counts.items() if count)])
@@ -100,15 +100,15 @@ class Calibration(BaseModel):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The calibration as a JSON object; NaN becomes null."""
+        """Return the calibration as a JSON object; NaN becomes null."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Calibration:
-        """The calibration that ``to_json`` wrote.
+        """Return the calibration that ``to_json`` wrote.
 
         Raises:
-            ArtifactError: The data is not of that form.
+            ArtifactError: The data does not have that form.
         """
         try:
             return cls.model_validate(data)
@@ -127,16 +127,16 @@ def calibration(
     failed: int = 0,
     seed: int = 0,
 ) -> Calibration:
-    """Holds a judge's labels against those of people.
+    """Return the calibration of a judge from its labels and people's labels.
 
     Args:
         judge: The judge.
-        judged: Cases with labels of people.
-        labels: The judge's label of each case, in the same order; None where there is none.
+        judged: Cases with people's labels.
+        labels: The judge's label of each case, in the same order; None without a label.
         lm: Name of its LM.
-        engine: SHA-256 of its LM and where it was asked.
-        failed: How many of the missing labels are failures; the others were unreadable. Default 0.
-        seed: Of the resampling. Default 0.
+        engine: SHA-256 of its LM and the LM's location.
+        failed: Number of missing labels that are failures; the others were unreadable. Default 0.
+        seed: Seed of the resampling. Default 0.
     """
     pairs = list(zip(judged, labels, strict=True))
     read = [(one.label, label, one.case.question.id) for one, label in pairs if label is not None]
@@ -164,10 +164,10 @@ def calibration(
 
 
 def _scores(judge: Judge, rows: Iterable[tuple[str, str, str, str | None]]) -> tuple[list[str], np.ndarray]:
-    """Scores by people and judge from rows of question, unit (an arm, or an answer) and two labels.
+    """Return scores by people and judge from rows of question, unit (a program, or an answer), and two labels.
 
     Returns:
-        The units and the scores, shape (questions, units, 2); NaN where there is no label, or an unreadable one counts.
+        The units and the scores, shape (questions, units, 2); NaN if there is no label, or an unreadable label counts.
     """
     import numpy as np
 
@@ -185,7 +185,7 @@ def _scores(judge: Judge, rows: Iterable[tuple[str, str, str, str | None]]) -> t
 def _arms(
     judge: Judge, pairs: Sequence[tuple[JudgedCase, str | None]], seed: int
 ) -> tuple[dict[str, tuple[float, float]], Figure | None]:
-    """What people and judge make of each arm, and how far they agree on the order; arms as the cases name them."""
+    """Return the scores of each program by people and by the judge, and how far their orders agree."""
     import numpy as np
     from scipy.stats import kendalltau
 
@@ -211,9 +211,9 @@ def _arms(
 
 
 def _graded(judge: Judge, pairs: Sequence[tuple[JudgedCase, str | None]], seed: int) -> dict[str, Figure]:
-    """How far scores of answers that are made of several labels agree; one with an unreadable label is left out.
+    """Return how far scores of answers with several labels agree; answers with an unreadable label are left out.
 
-    Source: QB-RAG, arXiv:2407.18044, which holds its guideline score against experts by both figures.
+    Source: QB-RAG, arXiv:2407.18044, which compares its guideline score with experts by both figures.
     """
     import numpy as np
     from scipy.stats import pearsonr, spearmanr

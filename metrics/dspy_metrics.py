@@ -1,12 +1,12 @@
-"""The measures as DSPy metrics ``(example, prediction, trace=None) -> float``.
+"""The metrics in DSPy's form ``(example, prediction, trace=None) -> float``.
 
 The example has ``question``, ``options``, ``answer``, ``aliases``, ``evidence`` (label by passage id),
-``assessors`` and ``alternatives``, as ``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``,
-and ``support`` where the reader says what its answer rests on: ids of passages, of which the helpful ones of
-``evidence`` are right.
+``assessors``, and ``alternatives``, as ``Question.to_example`` makes it; the prediction has ``answer`` and
+``passages``, and, if the reader names the support of its answer, ``support``: ids of passages, of which the helpful
+passages of ``evidence`` are right.
 
-Where an example or a prediction lacks what a metric needs the value is NaN: left out of a mean and counted. While an
-optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true in Python and would pass for a
+If an example or a prediction lacks a part that a metric needs, the value is NaN: left out of a mean and counted. While
+an optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true in Python and would count as a
 success.
 """
 
@@ -25,7 +25,7 @@ from querywright.metrics import answers, retrieval, support, usefulness
 Metric = Callable[..., float]
 
 METRICS: dict[str, Metric] = {}
-"""The metrics by name; those of the first k passages, such as ``recall@5``, are named by ``RANKED``."""
+"""The metrics by name. Metrics of the first k passages, such as ``recall@5``, are in ``RANKED``."""
 
 RANKED: dict[str, Callable[..., float]] = {
     "recall": retrieval.recall_at_k,
@@ -35,15 +35,15 @@ RANKED: dict[str, Callable[..., float]] = {
     "mrr": retrieval.reciprocal_rank,
     "ndcg": retrieval.ndcg_at_k,
 }
-"""Measures of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
+"""Metrics of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
 
 _BY_GROUP = ("recall", "full_recall", "ndcg")
-"""Those that count alternatives as one passage."""
+"""Metrics that count alternatives as one passage."""
 
 _NEEDS: dict[str, frozenset[str]] = dict.fromkeys(RANKED, frozenset({"evidence"}))
 
 _OF_JUDGES = "judged_"
-"""How names of metrics begin that a judge gives."""
+"""Prefix of the names of judges' metrics."""
 
 _LABELS = {
     "answer": "a right answer",
@@ -62,7 +62,7 @@ def _dspy_form(score: Callable[[Any, Any], float]) -> Metric:
 
 
 def _metric(*needs: str) -> Callable[[Callable[[Any, Any], float]], Metric]:
-    """A score as a DSPy metric, in ``METRICS`` under its own name."""
+    """Add a score as a DSPy metric to ``METRICS`` under its own name."""
 
     def listed(score: Callable[[Any, Any], float]) -> Metric:
         METRICS[score.__name__], _NEEDS[score.__name__] = _dspy_form(score), frozenset(needs)
@@ -73,10 +73,10 @@ def _metric(*needs: str) -> Callable[[Callable[[Any, Any], float]], Metric]:
 
 @_metric("answer", "reader")
 def accuracy(example: Any, prediction: Any) -> float:
-    """1.0 if the answer is right: the right option where there are options, else an exact match.
+    """Return 1.0 if the answer is right: the right option if there are options, else an exact match.
 
-    An answer that comes with the ids of passages as its ``support`` is a full sentence: where there are no options it
-    is right if an accepted answer stands in it (``contains_answer``).
+    If the reader names ids of passages as its ``support``, the answer is a full sentence: without options it
+    is right if it contains an accepted answer (``contains_answer``).
     """
     options = getattr(example, "options", None)
     if not options:
@@ -88,64 +88,70 @@ def accuracy(example: Any, prediction: Any) -> float:
 
 @_metric("answer", "reader")
 def exact_match(example: Any, prediction: Any) -> float:
-    """1.0 if the answer equals an accepted one as a careful reader compares them: numbers as numbers, signs kept."""
+    """Return 1.0 if the answer equals an accepted answer as a careful reader compares them: numbers as numbers,
+    signs kept.
+    """
     return _compare(answers.exact_match, example, prediction)
 
 
 @_metric("answer", "reader")
 def token_f1(example: Any, prediction: Any) -> float:
-    """F1 of the tokens shared with the nearest accepted answer."""
+    """Return F1 of the tokens shared with the closest accepted answer."""
     return _compare(answers.token_f1, example, prediction)
 
 
 @_metric("answer", "reader")
 def contains_answer(example: Any, prediction: Any) -> float:
-    """1.0 if an accepted answer stands in the answer, as whole words; yes and no must be its first word."""
+    """Return 1.0 if an accepted answer occurs in the answer as whole words; yes and no must be its first word."""
     return _compare(answers.contains_answer, example, prediction)
 
 
 @_metric("answer", "reader")
 def squad_exact_match(example: Any, prediction: Any) -> float:
-    """SQuAD's exact match, for figures next to those of papers; it deletes punctuation, so 2.5 is 25."""
+    """Return SQuAD's exact match, for comparison with papers; it deletes punctuation, so 2.5 equals 25."""
     return _compare(answers.squad_exact_match, example, prediction)
 
 
 @_metric("answer", "reader")
 def squad_f1(example: Any, prediction: Any) -> float:
-    """SQuAD's token F1, for figures next to those of papers."""
+    """Return SQuAD's token F1, for comparison with papers."""
     return _compare(answers.squad_f1, example, prediction)
 
 
 @_metric("answer", "options", "reader")
 def mmlu_accuracy(example: Any, prediction: Any) -> float:
-    """1.0 if the answer's first line is the right option's letter or text, as MMLU compares; for figures of papers."""
+    """Return 1.0 if the answer's first line is the right option's letter or text, as MMLU compares; for figures of
+    papers.
+    """
     options, right = getattr(example, "options", None), getattr(example, "answer", None)
     return answers.mmlu_accuracy(_given(prediction), options, right) if options and right is not None else math.nan
 
 
 @_metric("answer", "evidence", "reader", "support")
 def joint_passage_exact_match(example: Any, prediction: Any) -> float:
-    """1.0 if an accepted answer stands in the answer, and it names just the helpful passages as its support."""
+    """Return 1.0 if an accepted answer occurs in the answer, and the support is exactly the helpful passages."""
     return _joint_passages(example, prediction)[0]
 
 
 @_metric("answer", "evidence", "reader", "support")
 def joint_passage_f1(example: Any, prediction: Any) -> float:
-    """Joint F1 of answer and supporting passages; see ``joint_passage_score`` for how it differs from HotpotQA's."""
+    """Return joint F1 of answer and supporting passages; ``joint_passage_score`` lists the differences from
+    HotpotQA's.
+    """
     return _joint_passages(example, prediction)[1]
 
 
 @_metric("evidence", "reader", "support")
 def support_passage_f1(example: Any, prediction: Any) -> float:
-    """F1 of the passages named as support against the helpful ones, whatever the answer."""
+    """Return F1 of the support compared with the helpful passages, whatever the answer."""
     return support.support_passage_f1(_named(prediction), _helpful(example), _alternatives(example))
 
 
 @_metric("options", "reader")
 def hypothesis_agreement(example: Any, prediction: Any) -> float:
-    """1.0 if the reader picks the option that the technique guessed before it searched (``best_guess``).
+    """Return 1.0 if the reader picks the option that the technique guessed before it searched (``best_guess``).
 
-    Says nothing of whether either is right. NaN where no guess was made or one of the two picks no option.
+    It does not say whether either is right. NaN if there was no guess, or one of the two picks no option.
     """
     options = getattr(example, "options", None) or ()
     asked = [step.made for step in getattr(prediction, "steps", ()) if step.kind == "lm" and step.made is not None]
@@ -158,40 +164,42 @@ def hypothesis_agreement(example: Any, prediction: Any) -> float:
 
 @_metric("answer")
 def hit(example: Any, prediction: Any) -> float:
-    """1.0 if an accepted answer stands, as whole words, in any passage that the reader was given."""
+    """Return 1.0 if an accepted answer occurs, as whole words, in a passage that the reader was given."""
     return answers.hit([passage.content for passage in prediction.passages], _accepted(example))
 
 
 @_metric("evidence")
 def recall(example: Any, prediction: Any) -> float:
-    """Share of the helpful passages (ENTAILED or USEFUL) that were found, at any rank; alternatives count as one."""
+    """Return the share of the helpful passages (ENTAILED or USEFUL) that were found, at any rank; alternatives count
+    as one.
+    """
     return _ranked("recall", example, prediction, max(1, len(prediction.passages)))
 
 
 @_metric("evidence")
 def exact_recovery(example: Any, prediction: Any) -> float:
-    """1.0 if any helpful passage (ENTAILED or USEFUL) was found, at any rank."""
+    """Return 1.0 if any helpful passage (ENTAILED or USEFUL) was found, at any rank."""
     return retrieval.exact_recovery_at_k(_ids(prediction), _helpful(example), max(1, len(prediction.passages)))
 
 
 @_metric("evidence")
 def decision_useful(example: Any, prediction: Any) -> float:
-    """1.0 if any passage found is labelled ENTAILED or USEFUL; NaN if none is and some are unjudged.
+    """Return 1.0 if any passage found is labeled ENTAILED or USEFUL; NaN if none is and some are unjudged.
 
-    0.0 for every program where the evidence says that nothing helps: see ``abstention_recall`` for these.
+    0.0 for every program if the evidence says that nothing helps: see ``abstention_recall`` for such questions.
     """
     return usefulness.usefulness(_ids(prediction), _evidence(example), pooled=_pooled(example)).score
 
 
 @_metric("evidence")
 def abstention_recall(example: Any, prediction: Any) -> float:
-    """1.0 if no passage is shown where the evidence says that none helps; NaN where one helps or may."""
+    """Return 1.0 if no passage is shown and the evidence says that none helps; NaN if a passage helps or may help."""
     return usefulness.abstention(_ids(prediction), _evidence(example), pooled=_pooled(example))
 
 
 def needs(name: str) -> frozenset[str]:
-    """What a metric of this name cannot do without: of the questions ``answer``, ``options`` or ``evidence``, of the
-    program a ``reader`` or ``support``, a reader that names it. Nothing is known of a metric of the user's own.
+    """Return what a metric requires: ``answer``, ``options``, or ``evidence`` of the questions; a ``reader``, or a
+    reader that names its ``support``, of the program. For a custom metric, nothing is known.
     """
     if name.startswith(_OF_JUDGES):
         from querywright.metrics.judges import JUDGED
@@ -201,11 +209,11 @@ def needs(name: str) -> frozenset[str]:
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of a name.
+    """Return the metric of a name.
 
     Args:
-        name: One in ``METRICS``, or in ``RANKED`` with ``@`` and a depth from 1 to 1000; one that a judge gives, such
-            as ``judged_useful``, which asks the ambient LM; or ``module:function``, a metric of the user's own.
+        name: A name in ``METRICS``, or in ``RANKED`` with ``@`` and a depth from 1 to 1000; a judge's metric, such
+            as ``judged_useful``, which calls the LM of the DSPy settings; or ``module:function`` for a custom metric.
 
     Raises:
         InputError: There is no such metric.
@@ -227,7 +235,7 @@ def metric_named(name: str) -> Metric:
 
 
 def _imported(name: str) -> Metric:
-    """The function that ``module:function`` names; modules of the current folder are found too."""
+    """Return the function of ``module:function``; modules in the current folder are found too."""
     found = imported(name, "metric")
     if not callable(found):
         raise InputError(f"the metric {name!r} is {found!r:.80}, not a function of (example, prediction, trace=None)")
@@ -235,15 +243,15 @@ def _imported(name: str) -> Metric:
 
 
 def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:
-    """The examples that a metric can score, for ``dspy.Evaluate`` and DSPy's optimizers.
+    """Return the examples that a metric can score, for ``dspy.Evaluate`` and DSPy's optimizers.
 
-    DSPy has no word for what cannot be scored: one NaN makes the mean of ``dspy.Evaluate`` a NaN, with which
-    ``MIPROv2`` never finds a better program. So what cannot be scored is left out before, with a ``UserWarning`` that
-    says how many and why.
+    DSPy does not handle questions that cannot be scored: one NaN makes the mean of ``dspy.Evaluate`` a NaN, with which
+    ``MIPROv2`` never finds a better program. So these examples are left out, with a ``UserWarning`` that
+    gives their number and the reason.
 
     Args:
         metric: A name that ``metric_named`` knows.
-        examples: As ``Question.to_example`` makes them.
+        examples: Questions, as ``Question.to_example`` makes them.
 
     Raises:
         InputError: There is no such metric, or it can score none of the examples.
@@ -267,7 +275,7 @@ def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:
 
 
 def _compare(score: Callable[[str, list[str]], float], example: Any, prediction: Any) -> float:
-    """The score against all accepted answers; no answer given is wrong."""
+    """Return the score compared with all accepted answers; an empty answer is wrong."""
     right = _accepted(example)
     if not right:
         return math.nan
@@ -286,19 +294,19 @@ def _ranked(measure: str, example: Any, prediction: Any, k: int) -> float:
 
 
 def _named(prediction: Any) -> Any:
-    """What the reader names as its support; None where it does not say, or names no ids."""
+    """Return the passages that the reader names as its support; None if it names none, or no ids."""
     named = getattr(prediction, "support", None)
     return None if named is None or not all(isinstance(one, str) for one in named) else named
 
 
 def _accepted(example: Any) -> list[str]:
-    """All accepted answers; none where the right one is not known."""
+    """Return all accepted answers; empty if the right answer is not known."""
     right = getattr(example, "answer", None)
     return [] if right is None else [right, *(getattr(example, "aliases", None) or ())]
 
 
 def _given(prediction: Any) -> str:
-    """The answer given; empty if the reader declined."""
+    """Return the answer given; empty if the reader declined."""
     return "" if prediction.answer is None else str(prediction.answer).strip()
 
 

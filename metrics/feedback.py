@@ -1,8 +1,8 @@
-"""What a measure says of a run, in words: for GEPA, which writes instructions from them.
+"""Describe in words how a run went, for GEPA, which writes instructions from such feedback.
 
-A predictor of the technique is told only of what was found, the reader only of how it answered. Texts out of passages,
-questions and answers are data: they are cut, on one line, in quotation marks, and hold nothing that could pass for the
-frame of a prompt.
+A predictor of the technique gets feedback on the passages only, the reader on the answer only. Texts from passages,
+questions, and answers are data: they are truncated, on one line, in quotation marks, and contain nothing that could be
+mistaken for the frame of a prompt.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _FRAME = re.compile(r"\[\[|\]\]|<\||\|>|```")
 
 
 def feedback_metric(score: Callable[..., float], judges: Sequence[JudgedMetric] = ()) -> Callable[..., Any]:
-    """A metric with feedback, as GEPA takes it.
+    """Return a metric with feedback, in the form that GEPA calls.
 
     Args:
-        score: A DSPy metric; a NaN, which cannot be scored, counts as 0.
-        judges: What they say, and why, is fed back. Default: the metric itself, where a judge gives it.
+        score: A DSPy metric; NaN, for a question that cannot be scored, counts as 0.
+        judges: Judges whose labels and reasons are part of the feedback. Default: the metric itself, if it is a
+            judge's.
 
     Returns:
-        A function of ``(gold, pred, trace=None, pred_name=None, pred_trace=None)`` that gives DSPy's
-        ``ScoreWithFeedback``; the score is the program's, whichever predictor is asked about.
+        A function of ``(gold, pred, trace=None, pred_name=None, pred_trace=None)`` that returns DSPy's
+        ``ScoreWithFeedback``; the score is the program's, for every predictor.
     """
     heard = judges or ([score] if isinstance(score, JudgedMetric) else [])
 
@@ -52,14 +53,14 @@ def feedback_metric(score: Callable[..., float], judges: Sequence[JudgedMetric] 
 
 
 def feedback(example: Any, prediction: Any, predictor: str | None = None, judgements: Sequence[Judgement] = ()) -> str:
-    """What went well and what did not, in a few plain sentences.
+    """Return what went well and what did not, in a few plain sentences.
 
     Args:
-        example: As ``Question.to_example`` makes it.
-        prediction: What the program made of it.
-        predictor: A predictor's name: one of the technique is told of the finding, the reader's of the reading. Default
-            None: both.
-        judgements: What judges said of the passages and of the answer. Default nothing.
+        example: The question, as ``Question.to_example`` makes it.
+        prediction: The program's prediction.
+        predictor: Name of a predictor: a predictor of the technique gets feedback on the passages, a predictor of the
+            reader on the answer. Default None: both.
+        judgements: Judgements of the passages and of the answer. Default none.
     """
     sentences = []
     if predictor is None or not predictor.startswith("reader"):
@@ -99,7 +100,7 @@ def _finding(example: Any, prediction: Any) -> list[str]:
 
 
 def _judged(prediction: Any, judgements: Sequence[Judgement]) -> list[str]:
-    """What judges said, and why; what evidence says already is told as such."""
+    """Return the labels and reasons of judges, without labels that the evidence already has."""
     titles = {one.id: (rank, one.title) for rank, one in enumerate(prediction.passages, 1)}
     sentences = []
     for one in judgements[:_JUDGED]:
@@ -148,7 +149,7 @@ def _quoted(text: str) -> str:
 
 
 def _plain(text: Any) -> str:
-    """A text as a piece of a sentence."""
+    """Return a text as part of a sentence."""
     line = " ".join(str(text).split()).replace('"', "'")
     line = _FRAME.sub(lambda match: " ".join(match.group()), line)
     return line if len(line) <= PIECE else line[:PIECE].rstrip() + "..."

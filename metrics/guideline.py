@@ -1,11 +1,11 @@
 """Guideline adherence: how many of the points that a good answer makes are in the answer that was given.
 
-An LM answers the question from its source passage (the golden answer), and lists the points of that answer; a judge
-then looks for each point in the answer that was given. Golden answer and points are frozen: made once a question,
-kept in a file, and the same for every arm that is compared.
+An LM answers the question from its source passage (the golden answer), and lists the points of that answer. A judge
+then looks for each point in the given answer. Golden answer and points are frozen: written once for each question,
+kept in a file, and the same for every program in a comparison.
 
-Source: QB-RAG, arXiv:2407.18044, where a third LM scores the coverage from 0 to 1 in one go. Here each point is a
-judgement of its own, and the score is covered / all: reproducible, and each judgement can be compared with people.
+Source: QB-RAG, arXiv:2407.18044, where a third LM scores the coverage from 0 to 1 in one call. Here each point is a
+separate judgement, and the score is covered / all: reproducible, and each judgement can be compared with people.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from querywright.models.adapter import show_passages
 _Text = Annotated[str, Field(pattern=r"\S")]
 
 MOST_CHARS, MOST_POINTS, POINT_CHARS = 1000, 10, 200
-"""Characters of a golden answer, its points, characters of a point: what an LM is told whose output is constrained."""
+"""Characters of a golden answer, number of its points, and characters of a point: limits for an LM with constrained
+output.
+"""
 
 
 class WriteGoldenAnswer(dspy.Signature):
@@ -56,7 +58,7 @@ class ListKeyPoints(dspy.Signature):
 
 @dataclass(frozen=True, slots=True)
 class Guideline:
-    """What every answer to one question is compared with.
+    """The guideline that answers to one question are compared with.
 
     Args:
         golden_answer: The answer that was written from the sources.
@@ -75,7 +77,7 @@ _FILE = TypeAdapter(dict[str, Guideline])
 
 
 class GuidelineWriter(dspy.Module):
-    """Writes the golden answer and the points of a question with the ambient LM."""
+    """Writes the golden answer and the points of a question with the LM of the DSPy settings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ class GuidelineWriter(dspy.Module):
         self.key_points = dspy.Predict(points.with_updated_fields("key_points", **limits))
 
     def forward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
-        """``golden_answer`` and ``key_points`` (distinct, at most 10)."""
+        """Return ``golden_answer`` and ``key_points`` (distinct, at most 10)."""
         golden = str(self.golden_answer(question=question, passages=show_passages(passages)).golden_answer).strip()
         listed = self.key_points(question=question, golden_answer=golden).key_points if golden else []
         points = dict.fromkeys(text for point in listed if (text := " ".join(str(point).split())))
@@ -95,10 +97,10 @@ class GuidelineWriter(dspy.Module):
 def write_guideline(
     writer: GuidelineWriter, question: Question, sources: Sequence[Passage], lm: str
 ) -> Guideline | None:
-    """The guideline of a question; None where the LM's answers could not be read, or held no point.
+    """Return the guideline of a question; None if the LM's answers could not be read, or contained no point.
 
     Args:
-        writer: Asks the ambient LM.
+        writer: Calls the LM of the DSPy settings.
         question: The question.
         sources: The passages that answer it, at least one.
         lm: Name of the LM.
@@ -113,19 +115,19 @@ def write_guideline(
 
 
 def basis(question: Question, sources: Sequence[Passage]) -> str:
-    """SHA-256, as hex, of what a guideline is written from."""
+    """Return the SHA-256, as hex, of the question and the sources of a guideline."""
     data = [question.question, [passage.content for passage in sources]]
     return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
 
 
 class Guidelines(dict[str, Guideline]):
-    """Guidelines by question id. They are frozen: one that is there is never written again."""
+    """Guidelines by question id. They are frozen: an existing guideline is never written again."""
 
     def holds(self, question: Question, sources: Sequence[Passage]) -> bool:
-        """Whether the question has a guideline.
+        """Return whether the question has a guideline.
 
         Raises:
-            DataError: It has one that was frozen for another question or other sources.
+            DataError: Its guideline was frozen for another question or other sources.
         """
         frozen = self.get(question.id)
         if frozen is not None and frozen.basis != basis(question, sources):
@@ -136,16 +138,16 @@ class Guidelines(dict[str, Guideline]):
         return frozen is not None
 
     def save(self, path: Path) -> None:
-        """Write them as one JSON file, whole or not at all."""
+        """Write the guidelines as one JSON file, whole or not at all."""
         data = {key: asdict(one) for key, one in sorted(self.items())}
         write_file(path, (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Guidelines:
-        """Those of a file that ``save`` wrote.
+        """Return the guidelines in a file that ``save`` wrote.
 
         Raises:
-            DataError: The file is not of that form.
+            DataError: The file does not have that form.
         """
         try:
             return cls(_FILE.validate_json(path.read_bytes()))
@@ -155,15 +157,15 @@ class Guidelines(dict[str, Guideline]):
 
 
 class GuidelineMetric(JudgedMetric):
-    """The share of a question's points that the answer makes; NaN without a guideline or where one cannot be read.
+    """The share of a question's points that the answer makes; NaN without a guideline or with an unreadable judgement.
 
-    An answer that is blank makes none.
+    A blank answer makes no points.
 
     Args:
         judge: Looks for a point.
-        guidelines: Frozen, the same for every arm.
-        lm: The LM that is asked. Default the ambient one.
-        threads: Points looked for at a time. Default 8.
+        guidelines: Frozen guidelines, the same for every program.
+        lm: The LM of the judge. Default: the LM of the DSPy settings.
+        threads: Number of points that are looked for at a time. Default 8.
     """
 
     def __init__(
@@ -173,7 +175,9 @@ class GuidelineMetric(JudgedMetric):
         self.guidelines = guidelines
 
     def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
-        """What is said of each point, which its ``reason`` names; nothing without a guideline or a reader."""
+        """Return the judgement of each point, with the point as its ``reason``; empty without a guideline or a
+        reader.
+        """
         guideline = self.guidelines.get(str(getattr(example, "id", "")))
         if guideline is None or prediction.answer is None:
             return []

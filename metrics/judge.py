@@ -1,8 +1,8 @@
-"""An LM as a judge: what every judge has in common, and how one becomes a metric.
+"""An LM as a judge: the base class of judges, and a judge as a metric.
 
-A judge reads parts of a case and gives one of a few labels. It never learns which technique found a passage or what
-was searched for. Name the judge beside every number that comes from it, and hold it against labels of people before
-believing it (``querywright judge calibrate``).
+A judge reads parts of a case and gives one of a few labels. It does not see which technique found a passage, or what
+was searched. Name the judge next to every number that it gives, and compare it with people's labels before
+you trust it (``querywright judge calibrate``).
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ NEEDS = {
     "response": "no answer that could be judged; give one, or use a reader",
     "point": "no point to look for; give one",
 }
-"""Parts of a case that cannot be left out, and what is said when they are missing."""
+"""Required parts of a case, with the message if they are missing."""
 
 
 class JudgeFailedError(LMError):
-    """The LM of a judge failed on one case; the program that was judged did not."""
+    """The LM of a judge failed on one case; the program that was judged did not fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One thing that a judge, or a person, said.
+    """One judgement by a judge or a person.
 
     Args:
-        passage: Id of the passage; empty where an answer was judged.
-        label: A label of the judge's scale; None where what it said could not be read.
+        passage: Id of the passage; empty if an answer was judged.
+        label: A label of the judge's scale; None if the judge's answer could not be read.
         by: ``person``, or the judge's name.
-        reason: Why, where the judge says so; of a guideline, the point that was looked for. Default "".
+        reason: The judge's reason, if it gives one; for a guideline, the point. Default "".
     """
 
     passage: str
@@ -67,19 +67,20 @@ class Judgement:
 
 
 class Judge(dspy.Module):
-    """Labels a case with the ambient LM. A judge is a class with these attributes, in the list of ``judges.py``.
+    """Labels a case with the LM of the DSPy settings. A judge is a class with these attributes, listed in
+    ``judges.py``.
 
     Attributes:
         NAME: Its name.
-        METRIC: The name of its metric.
+        METRIC: Name of its metric.
         ALSO: Further metrics of the same judgements: the score of each label by the metric's name.
         SIGNATURE: The prompt. Its inputs are parts of a case: ``question``, ``options``, ``right_answer``,
-            ``passage`` (one passage), ``passages`` (all of them), ``response`` (the answer that is judged), ``point``;
-            its last output ``label`` is a ``Literal`` of the labels, a ``reason`` may stand before it.
+            ``passage`` (one passage), ``passages`` (all of them), ``response`` (the answer to judge), ``point``;
+            its last output ``label`` is a ``Literal`` of the labels; a ``reason`` may come before it.
         SCALE: The labels, worst first, with the score of each, 0 to 1.
         GRADES: Label by a grade that people gave, from 1 (wrong) to 4 (right and complete), as LiveQA grades
-            answers; empty where such grades say nothing about it.
-        OTHER: The judge that does without the right answer, for one that needs it; with the same labels.
+            answers; empty if such grades do not apply.
+        OTHER: For a judge that needs the right answer: the judge with the same labels that does not need it.
     """
 
     NAME: ClassVar[str]
@@ -96,27 +97,27 @@ class Judge(dspy.Module):
 
     @classmethod
     def inputs(cls) -> tuple[str, ...]:
-        """The parts of a case that it is shown."""
+        """Return the parts of a case that the judge sees."""
         return tuple(cls.SIGNATURE.input_fields)
 
     @classmethod
     def needs(cls) -> tuple[str, ...]:
-        """The parts of a case that cannot be left out, beside the question."""
+        """Return the required parts of a case, besides the question."""
         return tuple(name for name in cls.inputs() if name in NEEDS)
 
     @classmethod
     def metrics(cls) -> dict[str, Mapping[str, float]]:
-        """Its metrics: the score of each label by the metric's name."""
+        """Return its metrics: the score of each label by the metric's name."""
         return {cls.METRIC: cls.SCALE, **cls.ALSO}
 
     @classmethod
     def spellings(cls) -> dict[str, str]:
-        """Its labels by how people may have written them: as they are, as grades, or as true and false."""
+        """Return its labels by the spellings that people may use: the labels, grades, and true and false."""
         found = {label.upper(): label for label in cls.SCALE} | {str(n): label for n, label in cls.GRADES.items()}
         return found | ({"TRUE": "yes", "FALSE": "no"} if set(cls.SCALE) == {"yes", "no"} else {})
 
     def forward(self, **parts: Any) -> dspy.Prediction:
-        """One judgement in the field ``label``.
+        """Return one judgement in the field ``label``.
 
         Args:
             parts: The parts of a case that ``inputs`` names, as ``shown`` makes them.
@@ -127,18 +128,18 @@ class Judge(dspy.Module):
         return self.label(**parts)
 
     def lacks(self, case: Case) -> str:
-        """The first part that it needs and the case does not have; empty when all is there.
+        """Return the first required part that the case does not have; empty if it has all.
 
-        A blank response is one: it declines.
+        A blank response counts as a response: it declines.
         """
         parts = _parts(case)
         return next((n for n in self.needs() if parts[n] is None or (parts[n] == "" and n != "response")), "")
 
     def shown(self, case: Case) -> dict[str, Any]:
-        """What it is shown of a case: each text on a line of its own, so that nothing in it can open another field.
+        """Return the parts of a case for the prompt: each text on one line, so that no text can open another field.
 
         Raises:
-            DataError: The case lacks a part that it needs, or has several passages where it judges one.
+            DataError: The case lacks a required part, or has several passages for a judge of one passage.
         """
         missing = self.lacks(case)
         if missing:
@@ -150,19 +151,19 @@ class Judge(dspy.Module):
         return {name: parts[name] for name in self.inputs()}
 
     def label_of(self, case: Case) -> str | None:
-        """The label of a case; None where the LM's answer could not be read as one.
+        """Return the label of a case; None if the LM's answer could not be read as a label.
 
-        It raises what ``judgement`` raises.
+        Errors are as in ``judgement``.
         """
         made = self.judgement(case)
         return None if made is None else str(made.label)
 
     def judgement(self, case: Case) -> dspy.Prediction | None:
-        """The label of a case with what else the judge says, such as its reason; None without a readable label.
+        """Return the label of a case with the judge's other outputs, such as its reason; None without a readable label.
 
         Raises:
-            DataError: As ``shown``.
-            dspy.LMError: The LM failed; a failure is no judgement and is not hidden.
+            DataError: As in ``shown``.
+            dspy.LMError: The LM failed; a failure is not a judgement and is not hidden.
         """
         shown = self.shown(case)
         try:
@@ -172,28 +173,28 @@ class Judge(dspy.Module):
         return made if made.get("label") in self.SCALE else None  # some adapters return an answer without the field
 
     def cases(self, question: Question, prediction: Any) -> list[Case]:
-        """What is judged of a program's prediction: each passage by itself, or its answer."""
+        """Return the cases of a program's prediction: each passage by itself, or its answer."""
         passages = tuple(prediction.passages)
         if "passage" in self.needs():
             return [Case(question, (passage,)) for passage in passages]
         return [Case(question, passages, getattr(prediction, "answer", None))]
 
     def score(self, labels: Sequence[str | None], metric: str = "") -> float:
-        """The score of a question from the labels of its cases: that of the best one.
+        """Return the score of a question from the labels of its cases: the score of the best case.
 
-        Labels that could not be read are left out; 0 where no passage was found, NaN where no label could be read or
+        Unreadable labels are left out. The score is 0 if no passage was found, and NaN if no label could be read or
         there was no answer.
 
         Args:
-            labels: One a case.
-            metric: One of ``metrics``. Default its first.
+            labels: One label per case.
+            metric: One of ``metrics``. Default: the first.
         """
         scale = self.metrics()[metric or self.METRIC]
         known = [scale[label] for label in labels if label is not None]
         return max(known, default=math.nan if labels or "passage" not in self.needs() else 0.0)
 
     def digest(self) -> str:
-        """SHA-256, as hex, of its prompts: instructions, fields, labels and demonstrations."""
+        """Return the SHA-256, as hex, of its prompts: instructions, fields, labels, and demonstrations."""
         prompts: dict[str, Any] = {}
         for name, predictor in self.named_predictors():
             signature: Any = predictor.signature
@@ -207,23 +208,24 @@ class Judge(dspy.Module):
 class JudgedMetric:
     """A judge as a DSPy metric.
 
-    The example has ``question``, ``options`` and, where the judge needs it, ``answer``; the prediction has
-    ``passages`` and ``answer``. Where no right answer is known, the judge that does without one stands in. NaN where
-    another part that the judge needs is missing, or nothing could be read (0.0 where ``trace`` is given, because a NaN
-    would pass for a success). A case that does not fit the LM's context counts as unreadable.
+    The example has ``question``, ``options``, and, if the judge needs it, ``answer``; the prediction has
+    ``passages`` and ``answer``. If no right answer is known, the judge that does not need it takes over. The value is
+    NaN if another required part is missing, or nothing could be read (0.0 if ``trace`` is given, because a NaN
+    would count as a success). A case that does not fit the LM's context counts as unreadable.
 
     Args:
-        judge: Any judge. One of passages gives the score of the best passage, one of answers that of the answer.
-        lm: The LM that is asked. Default the ambient one, with the ambient adapter.
-        threads: Judgements of one question under way at a time, 1 or more; how many calls an LM takes in all is for its
-            engine to find. Default 8.
+        judge: Any judge. A judge of passages gives the score of the best passage, a judge of answers the answer's
+            score.
+        lm: The LM of the judge. Default: the LM and the adapter of the DSPy settings.
+        threads: Number of judgements of one question that run at a time, 1 or more; the LM's engine limits the calls in
+            all. Default 8.
 
     Attributes:
-        name: The metric that it is, one of those of the judge.
-        calibration: What is known of the judge; None where nothing is.
-        counts: Judgements by what became of them: ``known`` without asking, ``asked``, and of these ``unreadable`` and
+        name: Name of the metric, one of the judge's metrics.
+        calibration: The calibration of the judge; None without one.
+        counts: Number of judgements: ``known`` without a call, ``asked``, and of the latter ``unreadable`` and
             ``without answer``.
-        spent: What its calls cost.
+        spent: Cost of its calls.
     """
 
     def __init__(self, judge: Judge, *, lm: dspy.LM | None = None, threads: int = 8) -> None:
@@ -237,10 +239,10 @@ class JudgedMetric:
         self._lock = threading.Lock()
 
     def of(self, name: str) -> Self:
-        """Another metric of the same judge: its judgements, threads and counts are those of this one.
+        """Return another metric of the same judge, which shares its threads and counts.
 
         Raises:
-            InputError: The judge gives no such metric.
+            InputError: The judge has no such metric.
         """
         if name not in self.judge.metrics():
             raise InputError(unknown(f"metric of the judge {self.judge.NAME}", name, self.judge.metrics()))
@@ -249,23 +251,23 @@ class JudgedMetric:
         return found
 
     def __call__(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """The score of a question."""
+        """Return the score of a question."""
         score = self.score(self.judgements(example, prediction))
         return 0.0 if trace is not None and math.isnan(score) else score
 
     def score(self, judgements: Sequence[Judgement]) -> float:
-        """The score that these judgements of a question make."""
+        """Return the score of a question from its judgements."""
         return self.judge.score([one.label for one in judgements], self.name)
 
     def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
-        """What is said of each passage in order, or of the answer; nothing where a part is missing that it takes.
+        """Return the judgement of each passage in order, or of the answer; empty if a required part is missing.
 
-        What the example's evidence says of a passage, by a person or by this judge, is known; the rest is asked side
-        by side.
+        Labels in the example's evidence, by a person or by this judge, are used; the other passages are judged in
+        parallel.
 
         Raises:
-            OutageError: The judge's LM is out of reach.
-            JudgeFailedError: It failed otherwise.
+            OutageError: The judge's LM cannot be reached.
+            JudgeFailedError: The judge's LM failed otherwise.
             BudgetError: The limit of calls is reached.
         """
         question = _question(example)
@@ -277,7 +279,9 @@ class JudgedMetric:
         return self._said(judge, cases, _known(judge, question, by))
 
     def _said(self, judge: Judge, cases: Sequence[Case], known: Mapping[str, Judgement]) -> list[Judgement]:
-        """The judgements of these cases, in order: those known, by the id of a passage, and the LM's."""
+        """Return the judgements of these cases, in order: known judgements by the passage's id, and the LM's
+        judgements.
+        """
         asked = [case for case in cases if _id(judge, case) not in known]
         if asked and (self.lm or dspy.settings.lm) is None:
             raise InputError(f"the judge {judge.NAME} has no LM to ask; name one with judge_lm= or lm=")
@@ -328,7 +332,7 @@ def _question(example: Any) -> Question:
 
 
 def _known(judge: Judge, question: Question, by: Sequence[str]) -> dict[str, Judgement]:
-    """What the evidence says in this judge's labels, by the passage's id, and whose word it is: the first of ``by``."""
+    """Return the labels of the evidence on this judge's scale by passage id, with the first assessor in ``by``."""
     known = {}
     labels = passage_labels(
         question.evidence, question.evidence, jointly=question.jointly, alternatives=question.alternatives
@@ -341,7 +345,7 @@ def _known(judge: Judge, question: Question, by: Sequence[str]) -> dict[str, Jud
 
 
 def _id(judge: Judge, case: Case) -> str:
-    """The id of the passage that is judged; empty for a judge of answers."""
+    """Return the id of the passage that is judged; empty for a judge of answers."""
     return case.passages[0].id if "passage" in judge.needs() else ""
 
 
@@ -351,8 +355,8 @@ def _raise(_: int, result: Any) -> None:
 
 
 def _parts(case: Case) -> dict[str, Any]:
-    """The parts of a case by name, without DSPy's field markers: an LM could echo them and a parser take them for its
-    answer.
+    """Return the parts of a case by name, without DSPy's field markers: an LM could repeat them, and a parser could
+    read them as its answer.
     """
     question, passages = case.question, _FIELD_MARKER.sub("[ [", show_passages(case.passages))
 

@@ -1,6 +1,6 @@
-"""The judges. One is a class with a prompt, a scale of labels and a name, and stands in ``JUDGES``.
+"""The judges. A judge is a class with a prompt, a scale of labels, and a name, listed in ``JUDGES``.
 
-Each prompt is our own; the papers name what is judged and not how it is asked.
+Each prompt is our own; the papers say what is judged but not how the LM is asked.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class JudgeCovered(dspy.Signature):
 
 
 class UsefulnessWithoutAnswerJudge(Judge):
-    """Whether a passage helps to decide, judged without the right answer: for questions that have no label.
+    """Judges whether a passage helps to decide, without the right answer: for questions without labels.
 
     Source: HCQR, arXiv:2603.19008, for the labels.
     """
@@ -157,7 +157,7 @@ class UsefulnessWithoutAnswerJudge(Judge):
 
 
 class UsefulnessJudge(UsefulnessWithoutAnswerJudge):
-    """Whether a passage helps to decide, judged with the right answer: "entailed" is only well defined with it.
+    """Judges whether a passage helps to decide, with the right answer; "entailed" is only well defined with it.
 
     Source: HCQR, arXiv:2603.19008, for the labels.
     """
@@ -172,11 +172,11 @@ class UsefulnessJudge(UsefulnessWithoutAnswerJudge):
 
 
 class AnswerabilityJudge(Judge):
-    """Whether a passage alone answers the question; a question is relevant if any of its passages does.
+    """Judges whether a passage alone answers the question; a question is relevant if any of its passages does.
 
     It gives its reason first, and only a complete answer counts.
 
-    Source: QB-RAG, arXiv:2407.18044, its answerability model, the three levels at which it was held against experts,
+    Source: QB-RAG, arXiv:2407.18044: its answerability model, the three levels in its comparison with experts,
     and its relevancy rate.
     """
 
@@ -188,14 +188,14 @@ class AnswerabilityJudge(Judge):
 
     @classmethod
     def spellings(cls) -> dict[str, str]:
-        """As of every judge; people who were only asked yes or no said complete or none."""
+        """Return the spellings of every judge; people who were asked yes or no meant complete or none."""
         return super().spellings() | {"YES": "complete", "TRUE": "complete", "NO": "none", "FALSE": "none"}
 
 
 class DeclinedJudge(Judge):
-    """Whether an answer declines. A blank one and set phrases are seen by a rule, which asks no LM.
+    """Judges whether an answer declines. A rule recognizes blank answers and set phrases without an LM call.
 
-    Source: QB-RAG, arXiv:2407.18044, which counts refusals to read faithfulness by.
+    Source: QB-RAG, arXiv:2407.18044, which counts refusals next to faithfulness.
     """
 
     NAME = "declined"
@@ -204,12 +204,12 @@ class DeclinedJudge(Judge):
     SCALE = YES_NO
 
     def forward(self, **parts: Any) -> dspy.Prediction:
-        """The label ``yes`` by the rule, else by the LM."""
+        """Return the label ``yes`` by the rule, or else the LM's label."""
         return dspy.Prediction(label="yes") if says_declined(parts["response"]) else super().forward(**parts)
 
 
 class AnswerJudge(Judge):
-    """A judge of answers, for which one that declines is a ``no``: that is looked at first, with a call of its own."""
+    """A judge of answers that labels an answer that declines ``no``, by a separate call before its own."""
 
     SCALE = YES_NO
 
@@ -218,15 +218,16 @@ class AnswerJudge(Judge):
         self.declined = DeclinedJudge()
 
     def forward(self, **parts: Any) -> dspy.Prediction:
-        """The label ``no`` for an answer that declines, else the LM's."""
+        """Return the label ``no`` for an answer that declines, else the LM's label."""
         declined = self.declined(question=parts["question"], response=parts["response"])
         return dspy.Prediction(label="no") if declined.label == "yes" else super().forward(**parts)
 
 
 class FaithfulnessJudge(AnswerJudge):
-    """Whether any portion of the passages supports an answer; one that says more than they do, or declines, has none.
+    """Judges whether some part of the passages supports an answer; an answer that says more, or declines, is not
+    supported.
 
-    Source: QB-RAG, arXiv:2407.18044. Not the faithfulness that counts single claims (RAGAS).
+    Source: QB-RAG, arXiv:2407.18044. It is not the faithfulness that counts single claims (RAGAS).
     """
 
     NAME = "faithfulness"
@@ -235,9 +236,10 @@ class FaithfulnessJudge(AnswerJudge):
 
 
 class RelevancyJudge(AnswerJudge):
-    """Whether an answer replies to the question directly and stands alone, right or wrong. Declining does not.
+    """Judges whether an answer replies to the question directly and stands alone, right or wrong. Declining does not
+    count.
 
-    Source: QB-RAG, arXiv:2407.18044. Not the relevancy that compares vectors (RAGAS).
+    Source: QB-RAG, arXiv:2407.18044. It is not the relevancy that compares vectors (RAGAS).
     """
 
     NAME = "relevancy"
@@ -246,7 +248,7 @@ class RelevancyJudge(AnswerJudge):
 
 
 class CoverageJudge(Judge):
-    """Whether an answer makes one point of a guideline; see ``guideline.py`` for the score of all its points."""
+    """Judges whether an answer makes one point of a guideline; ``guideline.py`` scores all its points."""
 
     NAME = "coverage"
     METRIC = "judged_guideline"
@@ -254,7 +256,9 @@ class CoverageJudge(Judge):
     SCALE = YES_NO
 
     def score(self, labels: Sequence[str | None], metric: str = "") -> float:
-        """Points covered of all points; NaN if one of them could not be read, since fewer points are another scale."""
+        """Return covered points / all points; NaN if a point could not be read, since fewer points are another
+        scale.
+        """
         if not labels or None in labels:
             return math.nan
         return math.fsum(self.SCALE[label] for label in labels if label is not None) / len(labels)
@@ -274,11 +278,11 @@ JUDGES: dict[str, type[Judge]] = {
 }
 
 JUDGED: dict[str, type[Judge]] = {metric: judge for judge in JUDGES.values() for metric in judge.metrics()}
-"""The judge that gives each metric, by the metric's name."""
+"""The judge of each metric, by the metric's name."""
 
 
 def make_judge(name: str) -> Judge:
-    """The judge of that name.
+    """Return the judge of a name.
 
     Raises:
         InputError: There is no such judge.

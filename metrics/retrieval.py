@@ -1,9 +1,9 @@
-"""Did the search find what it should: measures over passage ids, best first.
+"""Metrics of ranked passage ids, best first.
 
-Common to all of them: an id that occurs twice counts once, at its first place, and the ids after it move up.
-``relevant`` names the relevant ids, or maps judged ids to grades, where a grade above 0 is relevant; an id that is
-not judged is not relevant. Without any relevant id there is nothing to find and the value is NaN. One text in the
-place of several ids is a TypeError, a grade that is NaN or infinite a ValueError.
+In all of them, an id that occurs twice counts once, at its first place, and the ids after it move up.
+``relevant`` is a set of relevant ids, or a mapping of judged ids to grades, where a grade above 0 is relevant; an id
+without a grade is not relevant. Without relevant ids there is nothing to find, and the value is NaN. A single text
+instead of several ids raises TypeError; a grade that is NaN or infinite raises ValueError.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Relevant = Collection[str] | Mapping[str, float]
 Groups = Collection[Collection[str]]
-"""Groups of relevant ids, of each of which any one is enough."""
+"""Groups of relevant ids; any one id of a group is enough."""
 
 
 def recall_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
-    """Share of the relevant ids that are among the first k: |top k and relevant| / |relevant|.
+    """Return the share of the relevant ids that are among the first k: |top k and relevant| / |relevant|.
 
     Args:
         ids: Passage ids, best first.
@@ -40,18 +40,18 @@ def recall_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Gr
 
 
 def precision_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
-    """Share of the first k places that hold a relevant id: |top k and relevant| / k, also for a shorter list.
+    """Return the share of the first k places with a relevant id: |top k and relevant| / k, also for a shorter list.
 
-    Arguments, range and errors are those of `recall_at_k`.
+    Arguments, range, and errors are as in `recall_at_k`.
     """
     gains = _gains(ids, relevant, k)
     return math.nan if gains is None else sum(gain > 0 for gain in gains) / k
 
 
 def exact_recovery_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
-    """1.0 if any relevant id is among the first k, else 0.0; NaN without relevant ids.
+    """Return 1.0 if any relevant id is among the first k, else 0.0; NaN without relevant ids.
 
-    Arguments and errors are those of `recall_at_k`.
+    Arguments and errors are as in `recall_at_k`.
 
     Source: QB-RAG, arXiv:2407.18044, where each question has one source content.
     """
@@ -60,31 +60,31 @@ def exact_recovery_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float
 
 
 def all_found_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
-    """1.0 if every relevant id is among the first k (full evidence), else 0.0; NaN without relevant ids.
+    """Return 1.0 if every relevant id is among the first k (full evidence), else 0.0; NaN without relevant ids.
 
-    Arguments and errors are those of `recall_at_k`.
+    Arguments and errors are as in `recall_at_k`.
     """
     recall = recall_at_k(ids, relevant, k, alternatives)
     return recall if math.isnan(recall) else float(recall == 1.0)
 
 
 def reciprocal_rank(ids: Sequence[str], relevant: Relevant, k: int | None = None) -> float:
-    """1 / rank of the first relevant id, 0.0 if there is none within k; NaN without relevant ids.
+    """Return 1 / rank of the first relevant id, 0.0 if there is none within k; NaN without relevant ids.
 
-    Arguments and errors are those of `recall_at_k`, but that k is None by default: the whole list.
+    Arguments and errors are as in `recall_at_k`, but k is None by default: the whole list.
     """
     gains = _gains(ids, relevant, k)
     return math.nan if gains is None else next((1 / rank for rank, gain in enumerate(gains, 1) if gain), 0.0)
 
 
 def ndcg_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
-    """Normalised discounted cumulative gain: DCG@k / DCG@k of the best possible order.
+    """Return normalized discounted cumulative gain: DCG@k / DCG@k of the best possible order.
 
-    DCG@k = sum over ranks 1..k of grade / log2(rank + 1), as in trec_eval. The best possible order is made of all
-    judged ids, not only of those found. Relevant ids without a grade have 1 each; grades below 0 count as 0. A group
+    DCG@k = sum over ranks 1..k of grade / log2(rank + 1), as in trec_eval. The best possible order uses all
+    judged ids, not only the ids found. Relevant ids without grades have grade 1; grades below 0 count as 0. A group
     of alternatives gives its gain once, at its first id that is found.
 
-    Arguments, range and errors are those of `recall_at_k`.
+    Arguments, range, and errors are as in `recall_at_k`.
 
     Source: Järvelin and Kekäläinen 2002, doi:10.1145/582415.582418; with alternatives, alpha-nDCG at alpha = 1, Clarke
     et al. 2008, doi:10.1145/1390334.1390446.
@@ -105,7 +105,7 @@ def ndcg_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Grou
 
 
 def groups_of(relevant: Collection[str], alternatives: Groups = ()) -> list[frozenset[str]]:
-    """Return the groups of relevant ids of which one each is needed; an id that has no alternative is its own group.
+    """Return the groups of relevant ids of which one each is needed; an id without alternatives is its own group.
 
     Args:
         relevant: Relevant ids.
@@ -119,7 +119,7 @@ def groups_of(relevant: Collection[str], alternatives: Groups = ()) -> list[froz
 
 
 def _first_gains(order: Iterable[str], grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -> list[float]:
-    """The gain of each id: its grade for each group that no id before it is of."""
+    """Return the gain of each id: its grade times the number of its groups that no earlier id belongs to."""
     left, gains = list(groups), []
     for key in order:
         gains.append(grades.get(key, 0.0) * sum(key in group for group in left))
@@ -128,7 +128,7 @@ def _first_gains(order: Iterable[str], grades: Mapping[str, float], groups: Iter
 
 
 def _best_order(grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -> list[str]:
-    """The ids that gain most, each after those before it, until all groups are found."""
+    """Return the ids that gain most, each after the ids before it, until all groups are found."""
     left, order = list(groups), list[str]()
     while left:
         order.append(max(grades, key=lambda key: grades[key] * sum(key in group for group in left)))
@@ -137,7 +137,9 @@ def _best_order(grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -
 
 
 def _gains(ids: Sequence[str], relevant: Relevant, k: int | None) -> list[float] | None:
-    """The grade of each of the first k different ids, 0 for what is not relevant; None without relevant ids."""
+    """Return the grade of each of the first k distinct ids, 0 for ids that are not relevant; None without relevant
+    ids.
+    """
     if k is not None and k < 1:
         raise ValueError(f"k must be 1 or more, but got {k}")
     _check_listed("ids", ids)
@@ -146,7 +148,7 @@ def _gains(ids: Sequence[str], relevant: Relevant, k: int | None) -> list[float]
 
 
 def _grades(relevant: Relevant) -> dict[str, float]:
-    """Grade of each relevant id; all of them are above 0."""
+    """Return the grade of each relevant id; all grades are above 0."""
     _check_listed("relevant", relevant)
     if not isinstance(relevant, Mapping):
         return dict.fromkeys(relevant, 1.0)

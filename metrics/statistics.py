@@ -1,4 +1,4 @@
-"""How sure are the numbers: means with intervals, paired tests, and what a test could have shown at all."""
+"""Means with intervals, paired tests, and the differences that a test could have shown."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DIGITS = 12  # differences are rounded to this, so that 0.1 + 0.2 and 0.3 tie
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean and how sure it is.
+    """A mean with its interval.
 
     Args:
         value: The mean of the scored values; NaN without any.
-        low: Lower end of the interval; NaN where there is no interval.
+        low: Lower end of the interval; NaN without an interval.
         high: Upper end of the interval.
-        n: Values that were scored.
-        unscored: Values that were NaN and are left out.
+        n: Number of values that were scored.
+        unscored: Number of values that were NaN and are left out.
     """
 
     value: float
@@ -38,7 +38,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Two arms on the same questions, ``a`` against ``b``.
+    """The results of two programs on the same questions, ``a`` compared with ``b``.
 
     Args:
         wins: Questions on which a is better.
@@ -88,21 +88,22 @@ def wilson_interval(share: float, n: int) -> tuple[float, float]:
 
 
 def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float, float]:
-    """Expanded percentile bootstrap interval of the mean at 95 per cent, from 10,000 resamples.
+    """Return the expanded percentile bootstrap interval of the mean at 95 per cent, from 10,000 resamples.
 
-    The plain one is too narrow for few values: it forgets that their spread was estimated. This one takes the
-    percentiles at Phi(-+ t sqrt(n / (n - 1))), t Student's with n - 1 degrees of freedom; for many values they are
-    the same. Like the plain one it never leaves the range of the values. It covers 93 to 97 per cent from 20 values on
-    (uniform, F1, recall, differences); from 40 on also where four values in five are 0, 91 of 20.
+    The plain interval is too narrow for few values, because it ignores that their spread is an estimate. This interval
+    takes the percentiles at Phi(-+ t sqrt(n / (n - 1))), with Student's t with n - 1 degrees of freedom; for many
+    values both are the same. Like the plain interval it never leaves the range of the values. It covers 93 to 97 per
+    cent from 20 values on (uniform, F1, recall, differences), and from 40 values on if four values in five are 0 (91
+    per cent with 20).
 
     Args:
-        values: One value a question, without NaN. Values that are all equal give an interval without width.
-        seed: Of the resampling. Default 0.
+        values: One value per question, without NaN. Equal values give an interval without width.
+        seed: Seed of the resampling. Default 0.
 
     Returns:
         (low, high); NaN with fewer than two values, which say nothing about spread.
 
-    Source: Hesterberg 2015, doi:10.1080/00031305.2015.1089789; the plain one is Efron 1979,
+    Source: Hesterberg 2015, doi:10.1080/00031305.2015.1089789; the plain interval is from Efron 1979,
     doi:10.1214/aos/1176344552.
     """
     n = len(values)
@@ -121,19 +122,20 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float
 
 @functools.lru_cache(maxsize=2048)
 def _resampled(values: tuple[float, ...], seed: int) -> tuple[float, float]:
-    """The bootstrap's interval, once for all that ask: tables and files, and who watches a run, again each second."""
+    """Return the bootstrap interval, computed once for tables, files, and the display of a running comparison."""
     return bootstrap_interval(values, seed=seed)
 
 
 def mean_with_interval(values: Sequence[float], *, seed: int = 0) -> Mean:
-    """The mean with its interval at 95 per cent: Wilson's for 0/1 values, else the bootstrap's (`bootstrap_interval`).
+    """Return the mean with its interval at 95 per cent: Wilson's for 0/1 values, else the bootstrap's
+    (`bootstrap_interval`).
 
     Args:
-        values: One value a question; NaN is left out and counted.
-        seed: Of the resampling. Default 0.
+        values: One value per question; NaN is left out and counted.
+        seed: Seed of the resampling. Default 0.
 
     Returns:
-        The mean; its interval is NaN for no value, and for a single one that is neither 0 nor 1.
+        The mean; its interval is NaN for no value, and for a single value that is neither 0 nor 1.
 
     Raises:
         ValueError: A value is infinite.
@@ -149,18 +151,18 @@ def mean_with_interval(values: Sequence[float], *, seed: int = 0) -> Mean:
 
 
 def paired_exact_test(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> PairedTest:
-    """Is ``a`` better than ``b`` on the same questions?
+    """Return the paired test of whether ``a`` is better than ``b`` on the same questions.
 
-    0/1 values: the exact binomial test on the questions where the two differ (exact McNemar); one-sided
-    p = P[Bin(wins + losses, 1/2) >= wins], two-sided twice the smaller tail, at most 1. Other values:
+    For 0/1 values: the exact binomial test on the questions on which the two differ (exact McNemar); one-sided
+    p = P[Bin(wins + losses, 1/2) >= wins], two-sided twice the smaller tail, at most 1. For other values:
     Wilcoxon's signed-rank test on the differences that are not 0, exact for up to 13 of them and, without
     ties, up to 50. Without any difference p is 1. The interval of the mean difference is `bootstrap_interval` of
-    the differences: questions are resampled, the same for both arms.
+    the differences: questions are resampled, the same for both.
 
     Args:
-        a: One value a question.
-        b: The values of the other arm, in the same order of questions.
-        seed: Of the resampling. Default 0.
+        a: One value per question.
+        b: The values of the other program, in the same order of questions.
+        seed: Seed of the resampling. Default 0.
 
     Raises:
         ValueError: The lists differ in length, or a value is infinite.
@@ -193,10 +195,10 @@ def paired_exact_test(a: Sequence[float], b: Sequence[float], *, seed: int = 0) 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for testing several arms, in the order given.
+    """Return p-values adjusted for several tests, in the order given.
 
-    The i-th smallest of m is multiplied by m - i + 1, made no smaller than the one before it and no larger
-    than 1. NaN (an arm that was not tested) stays NaN and does not count in m.
+    The i-th smallest of m is multiplied by m - i + 1, made no smaller than the value before it and no larger
+    than 1. NaN (no test) stays NaN and does not count in m.
 
     Source: Holm 1979, Scandinavian Journal of Statistics 6(2), 65-70.
     """
@@ -210,13 +212,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def minimum_detectable(n: int, *, alpha: float = 0.05) -> int | None:
-    """The fewest wins without a loss that could have been significant: smallest w with two-sided p(w to 0) < alpha.
+    """Return the fewest wins without a loss that could be significant: the smallest w with two-sided p(w to 0) < alpha.
 
     It is the smallest difference that n questions can tell from chance: 6 wins to 0 at alpha = 0.05, whatever n, so a
     lead below 6/n cannot be shown. Wilcoxon's test needs 6 differences of one sign as well.
 
     Args:
-        n: Questions scored for both arms, 0 or more.
+        n: Questions scored for both programs, 0 or more.
         alpha: Level of the two-sided test, between 0 and 1. Default 0.05.
 
     Returns:
@@ -226,25 +228,25 @@ def minimum_detectable(n: int, *, alpha: float = 0.05) -> int | None:
 
 
 def questions_needed(wins: int, losses: int, n: int, *, alpha: float = 0.05) -> int | None:
-    """How many questions could carry the difference that was seen.
+    """Return how many questions could show the observed difference.
 
-    The smallest number at which the exact two-sided test (exact McNemar) has p < alpha, in the direction seen,
-    with probability 0.8, if questions were won and lost at the rates wins / n and losses / n. The power is
-    summed over all numbers of differences, no approximation. It rises with the number of questions but for small
-    steps back, so take it as "about". The rates are themselves estimates: with few differences the true number may
-    be several times smaller or larger. One test is meant, without Holm's correction.
+    This is the smallest number at which the exact two-sided test (exact McNemar) has p < alpha, in the observed
+    direction, with probability 0.8, if questions were won and lost at the rates wins / n and losses / n. The power is
+    summed over all numbers of differences, without approximation. It rises with the number of questions except for
+    small steps back, so treat it as approximate. The rates are themselves estimates: with few differences the true
+    number may be several times smaller or larger. It applies to one test, without Holm's correction.
 
     Args:
-        wins: Questions on which the first arm was better.
-        losses: Questions on which the other was.
+        wins: Questions on which the first program was better.
+        losses: Questions on which the other was better.
         n: Questions scored for both, with ties.
         alpha: Level of the two-sided test, between 0 and 1. Default 0.05.
 
     Returns:
-        The number of questions; None if wins equal losses, or if a million would not do.
+        The number of questions; None if wins equal losses, or if a million is not enough.
 
     Source: exact power of McNemar's test over all numbers of differences, Duffy 1984, Biometrics 40, 1005-1015;
-    the closed form of Connor 1987, Biometrics 43, 207-211, is near to it.
+    the closed form of Connor 1987, Biometrics 43, 207-211, is close to it.
     """
     if wins == losses:
         return None
@@ -255,19 +257,19 @@ def questions_needed(wins: int, losses: int, n: int, *, alpha: float = 0.05) -> 
 
 
 def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int = 1) -> str:
-    """What the test shows, as one English sentence.
+    """Return what the test shows, as one English sentence.
 
     Args:
-        test: The comparison of a with b. For several arms put Holm's value into ``p_two_sided`` first.
-        a: Name of the first arm.
-        b: Name of the second arm.
+        test: The comparison of a with b. For several programs put Holm's value into ``p_two_sided`` first.
+        a: Name of the first program.
+        b: Name of the second program.
         alpha: Level of the two-sided test. Default 0.05.
-        tests: Comparisons that are corrected together. What could have been shown is told for the strictest of
-            them, at alpha / tests. Default 1.
+        tests: Number of comparisons that are corrected together. The difference that could have been shown is the
+            strictest test's, at alpha / tests. Default 1.
 
     Returns:
-        That a beats b, is worse, or that no difference was shown, which could have been, and, for 0/1 values, about
-        how many questions could show the one that was seen (`questions_needed`).
+        That a beats b, that it is worse, or that no difference was shown, which difference could have been shown, and,
+        for 0/1 values, about how many questions could show the observed difference (`questions_needed`).
     """
     exact = test.method == "exact binomial"
     left_out = f"; {_plural(test.unscored, 'question')} left out as unscored" if test.unscored else ""
@@ -293,7 +295,7 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int
 
 
 def p_value(p: float, alpha: float) -> str:
-    """P as papers print it, with one more digit where rounding would make it equal to alpha.
+    """Return p as papers print it, with one more digit if rounding would make it equal to alpha.
 
     Args:
         p: In [0, 1].
@@ -308,7 +310,7 @@ def p_value(p: float, alpha: float) -> str:
 
 
 def _sign_test(wins: int, losses: int) -> tuple[float, float]:
-    """(two-sided, one-sided) p of the exact sign test."""
+    """Return the two-sided and the one-sided p of the exact sign test."""
     if not wins + losses:
         return 1.0, 1.0
     from scipy.stats import binomtest
@@ -318,7 +320,9 @@ def _sign_test(wins: int, losses: int) -> tuple[float, float]:
 
 
 def _wilcoxon(differences: Sequence[float]) -> tuple[float, float]:
-    """(two-sided, one-sided) p; the differences hold no 0, so that scipy stays exact for few of them."""
+    """Return the two-sided and the one-sided p; the differences contain no 0, so that scipy stays exact for few of
+    them.
+    """
     if not differences:
         return 1.0, 1.0
     from scipy.stats import wilcoxon
@@ -329,7 +333,7 @@ def _wilcoxon(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def _power(size: int, differing: float, share: float, alpha: float) -> float:
-    """Probability that the exact test on so many questions finds the better arm better."""
+    """Return the probability that the exact test on ``size`` questions finds the better program better."""
     import numpy as np
     from scipy.stats import binom
 

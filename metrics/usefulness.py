@@ -1,4 +1,4 @@
-"""Does what was found help to decide: labels of passages, and what they make of a question."""
+"""Whether the retrieved passages help to decide: labels of passages, and the label of a question."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Usefulness:
         label: Label of the question; None if it could not be scored.
         score: 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL, NaN if it could not be scored. Its mean over
             questions is the decision-useful rate.
-        unjudged: Passages without a label.
+        unjudged: Number of passages without a label.
     """
 
     label: Label | None
@@ -35,17 +35,18 @@ def passage_labels(
     pooled: bool = False,
     alternatives: Groups = (),
 ) -> list[Label | None]:
-    """The label of each passage, in order; None for one that nobody judged.
+    """Return the label of each passage, in order; None for an unjudged passage.
 
     Args:
         ids: Passage ids.
         evidence: Label by passage id.
-        jointly: Whether it takes all the passages that help: of two or more, each alone is USEFUL. Default False.
+        jointly: Whether the question needs all the passages that help: of two or more, each alone is USEFUL. Default
+            False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
         alternatives: Groups of passages that count as one. Default none.
 
     Raises:
-        DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
+        DataError: A label is not ENTAILED, USEFUL, or NOT_USEFUL.
     """
     unnamed = None if pooled else Label.NOT_USEFUL
     labels = [checked_label(key, evidence[key]) if key in evidence else unnamed for key in ids]
@@ -55,29 +56,29 @@ def passage_labels(
 
 
 def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
-    """The passages that help: those labelled ENTAILED or USEFUL, in the order of the evidence.
+    """Return the passages that help: those labeled ENTAILED or USEFUL, in the order of the evidence.
 
     Args:
         evidence: Label by passage id.
 
     Raises:
-        DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
+        DataError: A label is not ENTAILED, USEFUL, or NOT_USEFUL.
     """
     return [key for key, label in evidence.items() if checked_label(key, label) is not Label.NOT_USEFUL]
 
 
 def question_label(labels: Iterable[Label]) -> Label:
-    """ENTAILED if any passage is, else USEFUL if any is, else NOT_USEFUL (also for no passages).
+    """Return ENTAILED if any passage is, else USEFUL if any is, else NOT_USEFUL (also for no passages).
 
-    Source: HCQR, arXiv:2603.19008, leaves open whether a label belongs to a passage or to all that was found;
-    here each passage has one and the best of them is the question's.
+    Source: HCQR, arXiv:2603.19008, does not say whether a label belongs to a passage or to all passages together;
+    here each passage has a label, and the best of them is the question's.
     """
     seen = set(labels)
     return next((label for label in (Label.ENTAILED, Label.USEFUL) if label in seen), Label.NOT_USEFUL)
 
 
 def decision_useful(label: Label) -> float:
-    """1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL."""
+    """Return 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL."""
     return float(label != Label.NOT_USEFUL)
 
 
@@ -89,23 +90,23 @@ def usefulness(
     pooled: bool = False,
     alternatives: Groups = (),
 ) -> Usefulness:
-    """The usefulness of what was found, from labelled evidence.
+    """Return the usefulness of the passages found, from labeled evidence.
 
-    Where no passage is known to help and some are unjudged, one of these may: the question cannot be scored.
+    If no passage is known to help and some are unjudged, one of these may help: the question cannot be scored.
 
     Args:
-        ids: Ids of the passages found; one that occurs twice counts once.
-        evidence: Label by passage id. Empty: nothing is labelled, and the question cannot be scored.
-        jointly: Whether it takes all the passages that help: the question is ENTAILED when all of them were found,
-            and USEFUL when some were. Default False.
+        ids: Ids of the passages found; an id that occurs twice counts once.
+        evidence: Label by passage id. Empty: nothing is labeled, and the question cannot be scored.
+        jointly: Whether the question needs all the passages that help: it is ENTAILED if all of them were found,
+            and USEFUL if some were. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
         alternatives: Groups of passages that count as one, found with any of them. Default none.
 
     Returns:
-        The question's label and score, None and NaN where it cannot be scored.
+        The question's label and score, None and NaN if it cannot be scored.
 
     Raises:
-        DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
+        DataError: A label is not ENTAILED, USEFUL, or NOT_USEFUL.
     """
     found = list(dict.fromkeys(ids))
     if not evidence:
@@ -121,24 +122,25 @@ def usefulness(
 
 
 def abstention(ids: Sequence[str], evidence: Mapping[str, Label | str], *, pooled: bool = False) -> float:
-    """1.0 if no passage is shown where none helps, 0.0 if some is; NaN where one helps or nobody knows.
+    """Return 1.0 if no passage is shown and none helps, 0.0 if some is shown; NaN if a passage helps or that is not
+    known.
 
-    Arguments and errors are those of `usefulness`. Where ``pooled`` an unjudged passage may help: nobody knows.
+    Arguments and errors are as in `usefulness`. If ``pooled``, an unjudged passage may help, so the value is NaN.
 
-    Source: abstention recall of AbstentionBench, arXiv:2506.09038, of passages instead of answers.
+    Source: abstention recall of AbstentionBench, arXiv:2506.09038, for passages instead of answers.
     """
     return math.nan if pooled or not evidence or helpful_ids(evidence) else float(not ids)
 
 
 def checked_label(key: str, value: Label | str) -> Label:
-    """The label of a passage or a question.
+    """Return the label of a passage or a question.
 
     Args:
-        key: Whose it is, for the message.
+        key: Name of the passage or question, for the message.
         value: The label.
 
     Raises:
-        DataError: It is not ENTAILED, USEFUL or NOT_USEFUL.
+        DataError: The label is not ENTAILED, USEFUL, or NOT_USEFUL.
     """
     try:
         return Label(value)

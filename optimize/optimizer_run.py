@@ -1,4 +1,6 @@
-"""How a DSPy optimizer is run here: on a copy, one part of it, draws numbered, and no failure swallowed."""
+"""Run a DSPy optimizer on a copy of a program, for one part of it, with numbered samples and without ignored
+failures.
+"""
 
 from __future__ import annotations
 
@@ -35,31 +37,33 @@ _NO_LIMIT = 1_000_000
 
 
 class OptimizerError(QuerywrightError):
-    """An optimizer came to nothing: no run succeeded, or the LM wrote no instructions that could be read."""
+    """An optimizer failed: no run succeeded, the LM wrote no readable instructions, or the prompts copy training
+    text.
+    """
 
 
 class _StopError(BaseException):
-    """Ends an optimizer at once: its own ``except Exception`` lets it pass, as it does an interrupt."""
+    """Ends an optimizer at once: like an interrupt, it passes the optimizer's own ``except Exception``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRun:
-    """What an optimizer is given.
+    """The inputs of an optimizer.
 
     Args:
-        name: The optimizer's, in ``OPTIMIZERS``.
-        program: The program as it stands.
-        train: Training questions, never those of dev or test.
+        name: Name of the optimizer in ``OPTIMIZERS``.
+        program: The program before tuning.
+        train: Training questions, never questions of dev or test.
         metric: A measure from 0 to 1 of ``(example, prediction)``.
-        lm: An LM made by ``resolve_lm``; it also writes the instructions.
-        feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
-        arguments: The optimizer's own; ``run_optimizer`` fills in its defaults.
-        part: Predictors that may change: ``technique``, ``reader`` or ``all``.
-        seed: Of everything that is drawn.
-        threads: Questions under way at a time, where DSPy runs several.
+        lm: An LM that ``resolve_lm`` made; it also writes the instructions.
+        feedback: Feedback for GEPA, as ``feedback_metric`` makes it. Default: from ``metric``.
+        arguments: Arguments of the optimizer; ``run_optimizer`` fills in the defaults.
+        part: Predictors that may change: ``technique``, ``reader``, or ``all``.
+        seed: Seed of all draws.
+        threads: Number of questions that run at a time, if DSPy runs several.
         max_failures: Share of the training questions that may fail.
-        progress: Called with how much is done and how much there is at most.
-        runs: Runs of the program at most, for ``progress``.
+        progress: Called with the amount done and the largest amount possible.
+        runs: The most runs of the program, for ``progress``.
     """
 
     name: str
@@ -77,16 +81,18 @@ class OptimizerRun:
     runs: int = 0
 
     def number(self, *names: str) -> int:
-        """A seed for something, other than that for anything else; never 0, which DSPy takes for none."""
+        """Return a seed for a purpose, different from the seeds for other purposes; never 0, which DSPy treats as
+        none.
+        """
         return 1 + _hashed(":".join([str(self.seed), self.name, *names])) % (2**31 - 2)
 
     @property
     def prefix(self) -> str:
-        """How the names of the predictors begin that may change."""
+        """The prefix of the names of predictors that may change."""
         return "" if self.part == "all" else f"{self.part}."
 
     def student(self) -> RAG:
-        """A copy whose other part DSPy takes for compiled, and leaves alone."""
+        """Return a copy whose other part is marked as compiled, so that DSPy leaves it unchanged."""
         student = copy.deepcopy(self.program)
         if self.part == "technique" and student.reader is not None:
             student.reader._compiled = True
@@ -95,11 +101,12 @@ class OptimizerRun:
         return student
 
     def examples(self, place: int | None = None) -> list[Any]:
-        """The training questions as DSPy takes them, in an order that follows from the seed, one for each place."""
+        """Return the training questions as DSPy examples, in an order that depends on the seed and the place."""
         return _examples(self.train, self.number("order") if place is None else f"{self.number('sets')}:{place}")
 
     def learn_and_choose(self) -> tuple[list[Any], list[Any]]:
-        """Training questions to learn from, in an order that follows from the seed, and to choose on, one at least.
+        """Return training questions to learn from, in an order that depends on the seed, and to choose on, at least one
+        each.
 
         Raises:
             InputError: There is only one question.
@@ -111,20 +118,20 @@ class OptimizerRun:
         return _examples(ordered[:kept], self.number("order")), [one.to_example() for one in ordered[kept:]]
 
     def accepts(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """1.0 if a run is good enough to be shown as a demonstration."""
+        """Return 1.0 if a run is good enough to be a demonstration."""
         return float(self.score(example, prediction) >= float(self.arguments.get("metric_threshold", 1.0)))
 
     def score(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """The measure; 0 for a run that failed, and for what cannot be scored, which no prompt changes."""
+        """Return the measure; 0 for a failed run, and for a question that cannot be scored, which no prompt changes."""
         value = 0.0 if prediction is None else float(self.metric(example, prediction))
         return 0.0 if math.isnan(value) else value
 
     def scores_or_accepts(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """The measure, or while demonstrations are gathered (a trace is given) whether it is enough."""
+        """Return the measure, or ``accepts`` while demonstrations are collected, when DSPy passes a trace."""
         return (self.score if trace is None else self.accepts)(example, prediction)
 
     def with_prompts_of(self, tuned: dspy.Module) -> RAG:
-        """The program with the instructions and demonstrations of another, of the part that may change."""
+        """Return the program with another program's instructions and demonstrations of the part that may change."""
         other, found = copy.deepcopy(self.program), dict(tuned.named_predictors())
         predictors: dict[str, Any] = dict(other.named_predictors())
         for name, predictor in predictors.items():
@@ -136,7 +143,7 @@ class OptimizerRun:
 
     @contextlib.contextmanager
     def watched(self, metric: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """Settings under which a DSPy optimizer runs; gives the metric to hand it, and raises as ``run_optimizer``."""
+        """Set up DSPy for an optimizer, and yield the metric to pass to it. Errors as in ``run_optimizer``."""
         watch = _Watch(self, metric)
         lm = DrawnLM(self.lm, self.number("draws"), watch.stop)
         callbacks = [*dspy.settings.callbacks, watch]
@@ -159,11 +166,11 @@ class OptimizerRun:
 
 
 class DrawnLM(dspy.LM):
-    """An LM whose samples are numbered: each has a seed of its own, so that the store gives it again.
+    """An LM with numbered samples: each has its own seed, so that the cache returns it again.
 
     DSPy tells samples of one prompt apart by ``rollout_id`` and ``n``, which never reach the model, and a sample
-    without a seed is asked for anew each time. What is asked at temperature 0 is the same request as ever. ``stop`` is
-    called before each request, and with what a request raised; it may raise.
+    without a seed is requested anew each time. A request at temperature 0 stays unchanged. ``stop`` is called before
+    each request with None, and after a failed request with its error; it may raise.
     """
 
     def __init__(self, lm: dspy.LM, seed: int, stop: Callable[[Exception | None], None]) -> None:
@@ -175,7 +182,7 @@ class DrawnLM(dspy.LM):
         return self
 
     def drawn_alike(self, lm: dspy.BaseLM) -> dspy.BaseLM:
-        """An LM that a technique asks of its own, numbered and stopped, and drawn from anew, as this one is."""
+        """Return an LM of a technique with the same numbering, sampling, and ``stop``."""
         if not isinstance(lm, dspy.LM):
             return lm
         again = self.kwargs.get("rollout_id") is not None
@@ -183,7 +190,7 @@ class DrawnLM(dspy.LM):
         return DrawnLM(lm.copy(**sampling), self._seed, self._stop)
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """Ask; each of several samples on its own."""
+        """Call the LM; each of several samples is a separate request."""
         settings = {**self.kwargs, **kwargs}
         rollout, seed = settings.get("rollout_id"), settings.get("seed")
         drawn = bool(settings.get("temperature")) and self._seeded and (seed is None or rollout is not None)
@@ -204,10 +211,10 @@ class DrawnLM(dspy.LM):
 
 
 class _Watch(BaseCallback):
-    """Sees the failures that an optimizer swallows, and ends it when too many questions failed, too many of the LM's
-    answers could not be read, or it is gone.
+    """Records the failures that an optimizer ignores, and stops it if too many questions failed, too many answers of
+    the LM could not be read, or the LM cannot be reached.
 
-    A prompt that is too long is the fault of the prompt that was tried, which then scores nothing.
+    A prompt that is too long is a fault of the prompt that was tried, which then scores 0.
     """
 
     def __init__(self, work: OptimizerRun, metric: Callable[..., Any]) -> None:
@@ -221,12 +228,14 @@ class _Watch(BaseCallback):
         self._lock = threading.Lock()
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Remember which calls are of the whole program."""
+        """Remember which calls are calls of the whole program."""
         if isinstance(instance, RAG):
             self._under_way[call_id] = str(inputs.get("kwargs", {}).get("question", ""))
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
-        """Count a run; an error inside that the program dealt with is none, and an interrupt goes up by itself."""
+        """Count a run. An error inside it that the program handled does not count, and an interrupt propagates by
+        itself.
+        """
         question = self._under_way.pop(call_id, None)
         if question is None:
             return
@@ -244,7 +253,7 @@ class _Watch(BaseCallback):
             self._work.progress(runs, self._work.runs)
 
     def stop(self, error: Exception | None) -> None:
-        """Go no further when something stopped the run, or an LM call says that it must."""
+        """Stop if an earlier error ended the run, or if the error of an LM call must end it."""
         if error is not None and failure_kind(error) is None:
             with self._lock:
                 self.stopped = self.stopped or error
@@ -252,7 +261,7 @@ class _Watch(BaseCallback):
             raise _StopError
 
     def scored(self, example: Any, prediction: Any, trace: Any = None, *others: Any) -> Any:
-        """The metric."""
+        """Return the value of the metric."""
         self.stop(None)
         try:
             return self._metric(example, prediction, trace, *others)
@@ -274,14 +283,14 @@ class _Watch(BaseCallback):
 
 
 def learnt_from(n_train: int, share: float) -> int:
-    """How many of so many training questions are learnt from where a share of them is chosen on."""
+    """Return the number of training questions to learn from if a share of them is reserved for choosing."""
     return min(max(1, round(n_train * (1 - share))), max(1, n_train - 1))
 
 
 def demonstrations(predictor: Any, demos: Sequence[Any]) -> list[Any]:
-    """The demonstrations that a predictor can show: those with an input and an output of its own, and no more.
+    """Return the demonstrations that a predictor can show: those with an input field and an output field of its own.
 
-    One of a question with a conversation before it is left out.
+    Demonstrations of questions with a history are left out.
     """
     signature, fields = predictor.signature, demo_fields(predictor)
     kept = []
@@ -300,7 +309,7 @@ def _examples(questions: Sequence[Question], seed: int | str) -> list[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep an optimizer's progress bars, prints and warnings, and its logging of examples, off the terminal."""
+    """Keep an optimizer's progress bars, prints, warnings, and logs of examples off the terminal."""
     logger, output = logging.getLogger("dspy"), io.StringIO()
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""The optimizers of a study by name: DSPy's teleprompters, each with its own arguments, passed through to its class."""
+"""The optimizers of a study by name: DSPy's teleprompters, each with its own arguments."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are
 _TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
 
 _SUMMED_UP = 5
-"""Training questions that MIPROv2 has summed up at a time."""
+"""Number of training questions that MIPROv2 summarizes at a time."""
 
 _OURS = {_THRESHOLD.name, _VALIDATION.name}
-"""Arguments that are looked at here, not by DSPy's class."""
+"""Arguments that this module reads; the others go to DSPy's class."""
 
 
 class Bound(NamedTuple):
-    """What an optimizer takes at most: runs over one question, and further LM calls, which write instructions."""
+    """The most that an optimizer does: runs over one question, and further LM calls that write instructions."""
 
     runs: int
     proposals: int = 0
@@ -46,13 +46,13 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """A way to prompts.
+    """A way to make prompts.
 
     Args:
-        compile: Does the work; its name is the optimizer's.
-        bound: What it takes at most, by the number of training questions, of predictors and its arguments.
-        options: Its arguments, with our defaults, which suit 6 to 10 training questions.
-        late: Whether it is so expensive that only techniques that survive the first phase are given it.
+        compile: The function that does it; its name is the optimizer's name.
+        bound: Returns the most that it does, from the numbers of training questions and predictors and its arguments.
+        options: Its arguments with our defaults, which suit 6 to 10 training questions.
+        late: Whether it is so expensive that only techniques that survive the first phase get it.
     """
 
     compile: Callable[[OptimizerRun], RAG]
@@ -62,11 +62,11 @@ class Optimizer:
 
     @property
     def name(self) -> str:
-        """How it is called in a study."""
+        """Its name in a study."""
         return self.compile.__name__
 
     def check(self, arguments: Arguments | None = None) -> dict[str, Value]:
-        """The arguments, defaults filled in.
+        """Return the arguments with defaults filled in.
 
         Raises:
             InputError: A name is unknown, or a value has another type or is out of range.
@@ -83,7 +83,7 @@ class Optimizer:
         return values
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Value]:
-        """The arguments that these texts stand for; it raises what ``check`` raises."""
+        """Return the arguments that these texts stand for. Errors as in ``check``."""
         known = {option.name: option for option in self.options}
         values = {name: known[name].parse(text) if name in known else text for name, text in texts.items()}
         self.check(values)
@@ -97,23 +97,25 @@ class Optimizer:
         *,
         calls_per_run: int | None = None,
     ) -> int:
-        """LM calls at most: of all runs of the program, by default one a predictor, and those that write instructions.
+        """Return the most LM calls: runs of the program times calls per run (default: one per predictor), and calls
+        that write instructions.
 
-        An answer that cannot be read is asked for once more, which is not counted; equal calls are made once.
+        The second request after an unreadable answer does not count; equal calls are made once.
         """
         bound = self.bound(n_train, n_predictors, self.check(arguments))
         return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
 
 
 OPTIMIZERS: dict[str, Optimizer] = {}
-"""By name. Those that choose between prompts keep a part of the training questions for it; dev and test are never seen.
-Demonstrations come from runs that reach ``metric_threshold``."""
+"""The optimizers by name. Those that choose between prompts reserve some training questions for it; none sees dev or
+test. Demonstrations come from runs that reach ``metric_threshold``.
+"""
 
 
 def _optimizer(
     bound: Callable[[int, int, Arguments], Bound], *options: Knob, late: bool = True
 ) -> Callable[[Callable[[OptimizerRun], RAG]], Callable[[OptimizerRun], RAG]]:
-    """Enters an optimizer under its name."""
+    """Add an optimizer under its name."""
 
     def enter(way: Callable[[OptimizerRun], RAG]) -> Callable[[OptimizerRun], RAG]:
         OPTIMIZERS[way.__name__] = Optimizer(way, bound, options, late)
@@ -127,14 +129,14 @@ def _once(n: int, predictors: int, given: Arguments) -> Bound:
 
 
 def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
-    """Questions to learn from and to choose on."""
+    """Return the numbers of questions to learn from and to choose on."""
     kept = learnt_from(n_train, given["validation"])
     return kept, n_train - kept
 
 
 @_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labelled questions shown", low=1, high=64), late=False)
 def labelled_few_shot(work: OptimizerRun) -> RAG:
-    """DSPy's ``LabeledFewShot``: training questions as they are labelled. No LM call."""
+    """Run DSPy's ``LabeledFewShot``: training questions with their labels. It makes no LM call."""
     optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
     program = work.with_prompts_of(optimizer.compile(work.student(), trainset=work.examples()))
     if not _shown(work, program):
@@ -147,7 +149,7 @@ def labelled_few_shot(work: OptimizerRun) -> RAG:
 
 @_optimizer(_once, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, late=False)
 def bootstrap_few_shot(work: OptimizerRun) -> RAG:
-    """DSPy's ``BootstrapFewShot``."""
+    """Run DSPy's ``BootstrapFewShot``."""
     return _bootstrapped(work, int(work.arguments["max_bootstrapped_demos"]))
 
 
@@ -160,7 +162,9 @@ def bootstrap_few_shot(work: OptimizerRun) -> RAG:
     late=False,
 )
 def knn_few_shot(work: OptimizerRun) -> RAG:
-    """What DSPy's ``KNNFewShot`` does, as a program that can be saved: all traces are kept, the nearest are shown."""
+    """Do the same as DSPy's ``KNNFewShot`` in a program that can be saved: keep all traces and show the nearest
+    ones.
+    """
     found = _bootstrapped(work, min(len(work.train), int(work.arguments["pool"])))
     return shaped(found, nearest=int(work.arguments["k"]), members=0)
 
@@ -173,7 +177,7 @@ def _random_bound(n: int, predictors: int, given: Arguments) -> Bound:
 
 @_optimizer(_random_bound, _CANDIDATES, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, _VALIDATION)
 def random_search(work: OptimizerRun) -> RAG:
-    """DSPy's ``BootstrapFewShotWithRandomSearch``."""
+    """Run DSPy's ``BootstrapFewShotWithRandomSearch``."""
     return _compiled(work, dspy.BootstrapFewShotWithRandomSearch, work.scores_or_accepts, num_threads=work.threads)
 
 
@@ -192,12 +196,12 @@ def _optuna_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _VALIDATION,
 )
 def bootstrap_optuna(work: OptimizerRun) -> RAG:
-    """DSPy's ``BootstrapFewShotWithOptuna``, with a seed, in memory."""
+    """Run DSPy's ``BootstrapFewShotWithOptuna`` with a seed, in memory."""
     return _compiled(work, _SeededOptuna, work.scores_or_accepts, num_threads=work.threads, seed=work.number("optuna"))
 
 
 class _SeededOptuna(BootstrapFewShotWithOptuna):
-    """DSPy's optimizer with a seeded sampler; a predictor that no run asked has nothing to choose from."""
+    """DSPy's optimizer with a seeded sampler. A predictor that no run called has nothing to choose from."""
 
     def compile(self, student: Any, *, max_demos: int, trainset: list[Any], valset: list[Any], seed: int) -> Any:
         import optuna
@@ -219,7 +223,7 @@ class _SeededOptuna(BootstrapFewShotWithOptuna):
 
 
 def _copro_bound(n: int, predictors: int, given: Arguments) -> Bound:
-    """At depth d each predictor's candidates of all depths so far are scored on all questions."""
+    """Return the bound: at depth d, each predictor's candidates of all depths so far are scored on all questions."""
     breadth, depth = given["breadth"], given["depth"]
     scored = predictors * breadth * depth * (depth + 1) // 2
     return Bound(scored * n, predictors * (breadth * depth - 1))
@@ -232,7 +236,7 @@ def _copro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _TEMPERATURE,
 )
 def copro(work: OptimizerRun) -> RAG:
-    """DSPy's ``COPRO``: instructions proposed by the LM and scored on all training questions."""
+    """Run DSPy's ``COPRO``: the LM proposes instructions, which are scored on all training questions."""
     quietly = {"num_threads": work.threads, "display_progress": False, "display_table": 0}
     return _compiled(work, dspy.COPRO, work.score, eval_kwargs=quietly)
 
@@ -261,7 +265,7 @@ def _mipro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _VALIDATION,
 )
 def mipro(work: OptimizerRun) -> RAG:
-    """DSPy's ``MIPROv2``: instructions and demonstrations chosen together; nothing is written to a disk."""
+    """Run DSPy's ``MIPROv2``: choose instructions and demonstrations together. It writes nothing to disk."""
     quietly = {"track_stats": False, "log_dir": None, "num_threads": work.threads}
     asked = {"auto": None, "minibatch": False, "view_data_batch_size": _SUMMED_UP, "seed": work.number("mipro")}
     return _compiled(work, dspy.MIPROv2, work.scores_or_accepts, **asked, **quietly)
@@ -283,14 +287,16 @@ def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
 )
 def simba(work: OptimizerRun) -> RAG:
-    """DSPy's ``SIMBA``: rules and demonstrations from runs of the same question that went better and worse."""
+    """Run DSPy's ``SIMBA``: rules and demonstrations from better and worse runs of the same question."""
     batch = min(int(work.arguments["bsize"]), len(work.train))
     more: dict[str, Any] = {"bsize": batch, "demo_input_field_maxlen": 20_000, "num_threads": work.threads}
     return _compiled(work, dspy.SIMBA, work.score, seed=work.number("simba"), **more)
 
 
 def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
-    """The round that is under way when the limit is met is ended: two small batches and all that is chosen on."""
+    """Return the bound. The round that runs when the limit is reached is finished: two small batches and all questions
+    to choose on.
+    """
     _, choose = _choosing(n, given)
     runs = max(given["max_metric_calls"], choose) + 2 * given["reflection_minibatch_size"] + choose
     return Bound(runs, 2 * (runs // max(1, given["reflection_minibatch_size"]) + 1))
@@ -307,7 +313,7 @@ def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _VALIDATION,
 )
 def gepa(work: OptimizerRun) -> RAG:
-    """DSPy's ``GEPA``: instructions written from feedback in words; nothing is written to a disk."""
+    """Run DSPy's ``GEPA``: write instructions from feedback in words. It writes nothing to disk."""
     learn, _ = _choosing(len(work.train), work.arguments)
     batch = min(int(work.arguments["reflection_minibatch_size"]), learn)
     quietly = {"log_dir": None, "track_stats": False, "warn_on_score_mismatch": False, "use_merge": False}
@@ -316,7 +322,7 @@ def gepa(work: OptimizerRun) -> RAG:
 
 
 class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
-    """DSPy's optimizer, whose proposals are asked for as all else is; where one fails, a round goes without."""
+    """DSPy's optimizer with the project's adapter for proposals; a round whose proposal fails changes nothing."""
 
     def __init__(self, metric: Any, temperature: float, max_chars: int, **options: Any) -> None:
         from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
@@ -346,7 +352,9 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
     _THRESHOLD,
 )
 def ensemble(work: OptimizerRun) -> RAG:
-    """What DSPy's ``Ensemble`` does, as a program that can be saved, over programs with different demonstrations."""
+    """Do the same as DSPy's ``Ensemble`` in a program that can be saved, over programs with different
+    demonstrations.
+    """
     members: dict[str, RAG] = {}
     for place in range(int(work.arguments["size"])):
         found = _traced(work, int(work.arguments["max_bootstrapped_demos"]), place)
@@ -361,9 +369,9 @@ def ensemble(work: OptimizerRun) -> RAG:
 
 
 def _compiled(work: OptimizerRun, optimizer: Callable[..., Any], metric: Callable[..., Any], **more: Any) -> RAG:
-    """The program as one of DSPy's optimizers leaves it that maximises this metric.
+    """Return the program that one of DSPy's optimizers makes for this metric.
 
-    The arguments of the work, and ``more`` in place of some, go to ``compile`` where that has them, else to the class.
+    The arguments of the run, replaced by ``more``, go to ``compile`` if it has them, otherwise to the class.
     """
     learn, choose = work.learn_and_choose() if _VALIDATION.name in work.arguments else (work.examples(), None)
     given = {name: value for name, value in work.arguments.items() if name not in _OURS} | more
@@ -376,7 +384,7 @@ def _compiled(work: OptimizerRun, optimizer: Callable[..., Any], metric: Callabl
 
 
 def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
-    """The program with so many demonstrations that it wrote itself where it succeeded, and one at least."""
+    """Return the program with up to ``size`` demonstrations from its own successful runs, and at least one."""
     found = _traced(work, size)
     if not _shown(work, found):
         raise OptimizerError(
@@ -388,7 +396,7 @@ def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
 
 
 def _traced(work: OptimizerRun, size: int, place: int = 0) -> RAG:
-    """The program as ``BootstrapFewShot`` leaves it, over the training questions in the order of a place."""
+    """Return the program that ``BootstrapFewShot`` makes from the training questions in the order of a place."""
     with work.watched(work.accepts) as metric:
         optimizer = dspy.BootstrapFewShot(
             metric=metric,
@@ -401,16 +409,16 @@ def _traced(work: OptimizerRun, size: int, place: int = 0) -> RAG:
 
 
 def _shown(work: OptimizerRun, program: RAG) -> list[Any]:
-    """The demonstrations of the part that may change, predictor by predictor; empty where there is none at all."""
+    """Return the demonstrations of the part that may change, by predictor; empty if there are none at all."""
     found = [predictor.demos for name, predictor in program.named_predictors() if name.startswith(work.prefix)]
     return found if any(found) else []
 
 
 def optimizer_named(name: str) -> Optimizer:
-    """The optimizer of that name.
+    """Return the optimizer of a name.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such optimizer.
     """
     if name not in OPTIMIZERS:
         raise InputError(unknown("optimizer", name, OPTIMIZERS))
@@ -418,15 +426,15 @@ def optimizer_named(name: str) -> Optimizer:
 
 
 def run_optimizer(work: OptimizerRun) -> RAG:
-    """Tune the prompts of a program, which is not changed, on training questions.
+    """Tune the prompts of a program on training questions; the program itself is not changed.
 
-    What the optimizer passes over is not passed over here: an outage and a spent budget stop it at once, and so do
-    more questions that fail than allowed, each counted once however often it is asked. What is sampled has a seed,
-    so a run that is started again takes it from the store. Nothing is written to a disk. Of ``knn_few_shot`` comes a
-    program with ``nearest``, of ``ensemble`` an ``Ensemble``.
+    Errors that DSPy's optimizer would ignore are not ignored: an outage and a spent budget stop it at once, and so do
+    more failed questions than allowed, each counted once however often it is asked. Samples have seeds, so that a
+    repeated run finds them in the cache. Nothing is written to disk. ``knn_few_shot`` makes a program with ``nearest``,
+    ``ensemble`` an ``Ensemble``.
 
     Raises:
-        OptimizerError: It came to nothing.
+        OptimizerError: The optimizer failed.
         InputError: A name or value is wrong, or there are too few questions.
     """
     optimizer = optimizer_named(work.name)

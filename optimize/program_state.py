@@ -1,4 +1,4 @@
-"""What was tuned in a program, as plain data: knobs, and each predictor's instructions, fields and demonstrations."""
+"""The tuned parts of a program as plain data: knobs, and each predictor's instructions, fields, and demonstrations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from querywright.retrieval.rerank import Reranker
 
 
 class PredictorState(BaseModel):
-    """One predictor: its prompt and its demonstrations."""
+    """The prompt and the demonstrations of one predictor."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -27,10 +27,15 @@ class PredictorState(BaseModel):
 
 
 class ProgramState(BaseModel):
-    """A program: technique and reader by name, knobs and predictors by name.
+    """A program: names of technique and reader, knobs, and predictors by name.
 
-    ``nearest`` is how many demonstrations a call is shown, 0 for all. ``members`` is how many programs an ensemble has,
-    0 for a program that is none; predictors of the second are named ``members[1].technique...`` and so on.
+    Args:
+        technique: Name of the technique.
+        reader: Name of the reader, or None.
+        knobs: Values of the knobs.
+        predictors: Predictors by name; those of the second member of an ensemble begin with ``members[1].``.
+        nearest: Number of demonstrations that a call shows; 0 for all.
+        members: Number of programs in an ensemble; 0 for a program that is not an ensemble.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -44,10 +49,10 @@ class ProgramState(BaseModel):
 
 
 def state_of(program: RAG) -> ProgramState:
-    """What was tuned in a program.
+    """Return the tuned parts of a program.
 
     Raises:
-        ArtifactError: A demonstration holds something that JSON cannot.
+        ArtifactError: A demonstration cannot be saved as JSON.
     """
     return ProgramState(
         technique=program.technique.NAME,
@@ -60,10 +65,10 @@ def state_of(program: RAG) -> ProgramState:
 
 
 def predictor_states(program: dspy.Module) -> dict[str, PredictorState]:
-    """Prompt and demonstrations of each predictor, by its name.
+    """Return the prompt and the demonstrations of each predictor by name.
 
     Raises:
-        ArtifactError: A demonstration holds something that JSON cannot.
+        ArtifactError: A demonstration cannot be saved as JSON.
     """
     predictors = {}
     for name, predictor in program.named_predictors():
@@ -82,15 +87,15 @@ def predictor_states(program: dspy.Module) -> dict[str, PredictorState]:
 
 
 def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker | None = None) -> RAG:
-    """The program that a state describes.
+    """Return the program that a state describes.
 
     Args:
-        state: What was tuned.
-        retriever: What is searched.
+        state: The tuned parts.
+        retriever: The retriever of the technique.
         reranker: Scores passages, for a technique that reranks.
 
     Raises:
-        ArtifactError: The state names a technique, reader, knob, predictor or field that there is not.
+        ArtifactError: The state names an unknown technique, reader, knob, predictor, or field.
     """
     try:
         technique = technique_class(state.technique)(retriever, reranker=reranker)
@@ -104,7 +109,7 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
 
 
 def shaped(program: RAG, *, nearest: int, members: int) -> RAG:
-    """A copy of a program that shows the nearest demonstrations, or is an ensemble of copies."""
+    """Return a copy of a program that shows the nearest demonstrations, or an ensemble of copies."""
     other = copy.deepcopy(program)
     one = RAG(other.technique, other.reader, nearest=nearest)
     return Ensemble([one, *(copy.deepcopy(one) for _ in range(members - 1))]) if members else one
@@ -114,7 +119,7 @@ def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, 
     """Give each predictor of a new program its saved prompt and demonstrations.
 
     Raises:
-        ArtifactError: Predictors or fields are others than those of the file.
+        ArtifactError: The program has other predictors or fields than the file.
     """
     predictors = dict(program.named_predictors())
     if set(predictors) != set(states):
@@ -140,12 +145,16 @@ def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, 
 
 
 def demo_fields(predictor: Any) -> set[str]:
-    """What a demonstration may hold: a predictor's fields, and ``call_fields``, which some of its calls add."""
+    """Return the fields of a demonstration: the predictor's fields, and ``call_fields``, which some of its calls
+    add.
+    """
     return {*predictor.signature.fields, *getattr(predictor, "call_fields", ())}
 
 
 def standalone(predictor: Any, demos: Sequence[Any]) -> list[Any]:
-    """Demonstrations whose question stands alone: without its conversation, one that needs it teaches to invent."""
+    """Return demonstrations whose question needs no history. Without its history, a question that needs it teaches
+    to invent.
+    """
     if "history" in predictor.signature.fields:
         return list(demos)
     return [demo for demo in demos if not demo.get("history")]

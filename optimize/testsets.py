@@ -1,18 +1,18 @@
-"""Sets of questions written by an LM: a first labelled one for a collection, and two to test an index of questions.
+"""Sets of questions that an LM writes: a first labeled set for a collection, and two sets to test a question index.
 
-``make``: of single passages, and of two that lie near each other, a question is asked together with its answer. It is
-kept where the answer stands in the passages, a reader gives it from them and not without them and, of two, not from one
-of them alone. It takes no index of questions.
+``make`` asks one question with its answer about a single passage or two similar passages. It keeps the question if the
+answer occurs in the passages, and a reader gives the answer from them, not without them and, with two passages, not
+from one of them alone. It needs no question index.
 
-``rephrase``: each question that the index answers wholly is put in other words; the passage to find is the one that it
-was written for. ``out_of_distribution``: of each passage something is asked that none of its stored questions asks, and
-the question is kept where the answerability judge finds the whole answer in that passage. No question that is in the
-index stands in a set, whatever capitals, spaces or punctuation it has.
+``rephrase`` rewords each stored question that its passage answers completely; the passage to find is the same.
+``out_of_distribution`` asks a question about each passage that none of its stored questions asks, and keeps it if the
+answerability judge finds the complete answer in the passage. No question of the index is in a set, whatever its
+capitals, spaces, or punctuation.
 
 Source: Yang et al. 2024 (QB-RAG), arXiv:2407.18044, its two test sets. The paper rephrases all questions and draws 500
-of those that are left. Here they are shuffled first and rephrased in that order until so many are left: the same set,
-since whether one is left does not depend on the others, for as many calls as are needed. A smaller number is the
-beginning of a larger one with the same seed.
+of the remaining questions. Here the questions are shuffled first and rephrased in that order until enough remain: the
+same set, since questions are kept independently of each other, with only as many calls as needed. A smaller set is the
+beginning of a larger set with the same seed.
 """
 
 from __future__ import annotations
@@ -66,40 +66,39 @@ Kind = Literal["rephrase", "out-of-distribution", "make"]
 
 SUFFIX = ".jsonl"
 PATIENCE = 5
-"""How many passages are asked of at most for a question that ``make`` is to keep."""
+"""The most passages that ``make`` uses for each question that it should keep."""
 RIGHT = 0.5
-"""Token F1 from which a reader's answer is taken for the one that was written, where it does not hold all of it."""
+"""Token F1 from which on a reader's answer counts as right if it does not contain the whole written answer."""
 NEIGHBOURS = 8
-"""Passages among which the second one for a question is looked for."""
+"""Number of passages among which the second passage of a question is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionSet:
-    """A set of test questions, and how it came about.
+    """A set of test questions, and how it was made.
 
     Args:
-        kind: ``make``, ``rephrase`` or ``out-of-distribution``.
-        collection: The collection whose passages answer them.
-        seed: Of the order in which they were asked for.
-        wanted: Questions asked for at most; None for all that there could be.
-        available: Stored questions that could be rephrased, or passages (and pairs of them) that could be asked of.
-        asked: How many of those were.
-        skipped: How many were left out before, by reason: ``stale`` (the passage was changed or removed after its
-            questions were written), ``unwritten`` (no questions were written for the passage yet).
-        dropped: How many of those asked for are not in the set, by reason: ``indexed`` (it is a question of the
-            index), ``repeated`` (an earlier one of the set asks it), ``copied`` (it is of the prompt's example),
-            ``empty``, ``unreadable`` (the LM's answer), ``no_words``, ``too_long``, ``no_question``,
-            ``points_at_text`` (nobody could be asked it; see ``question_rules.unfit``),
-            ``unanswerable`` (the judge's label, or the reader has another answer), ``unjudged`` (the judge's answer
-            could not be read), ``failed``; of ``make`` also ``answer_not_found`` (it stands in no passage),
-            ``answer_told`` (it stands in the question), ``closed_book`` (the reader knows it without the passages),
-            ``one_is_enough``.
-        questions: The set by id; each one's evidence is the passage that answers it.
+        kind: ``make``, ``rephrase``, or ``out-of-distribution``.
+        collection: The collection whose passages answer the questions.
+        seed: Seed of the order in which questions were written.
+        wanted: The most questions to write; None for all.
+        available: Number of stored questions that could be rephrased, or of passages and pairs that could be used.
+        asked: Number of these that were used.
+        skipped: Number of those left out before, by reason: ``stale`` (the passage was changed or removed after its
+            questions were written), ``unwritten`` (the passage has no questions yet).
+        dropped: Number of written questions that are not in the set, by reason: ``indexed`` (the index has it),
+            ``repeated`` (an earlier question of the set is the same), ``copied`` (it is from the prompt's example),
+            ``empty``, ``unreadable`` (the LM's answer), ``no_words``, ``too_long``, ``no_question``, ``points_at_text``
+            (it refers to the text; see ``question_rules.unfit``), ``unanswerable`` (the judge's label, or the reader
+            has another answer), ``unjudged`` (the judge's answer could not be read), ``failed``; for ``make`` also
+            ``answer_not_found`` (no passage contains it), ``answer_told`` (the question contains it), ``closed_book``
+            (the reader knows it without passages), ``one_is_enough``.
+        questions: The set by id; the evidence of a question is the passage that answers it.
         parents: Id of the stored question by the id of its rephrasing; empty for new questions.
-        lm: The LM that wrote them.
-        judge: The LM that judged or read them, or None where none did.
-        index: The LMs that made the index of questions, ``writer`` and ``judge``; empty where it does not tell.
-        prompts: SHA-256 of the instructions, fields and examples of the prompts that wrote them, 16 digits.
+        lm: The LM that wrote the questions.
+        judge: The LM that judged or read them; None without one.
+        index: The LMs that made the question index, ``writer`` and ``judge``; empty if the index does not name them.
+        prompts: SHA-256 of the instructions, fields, and examples of the prompts, 16 digits.
     """
 
     kind: Kind
@@ -119,7 +118,7 @@ class QuestionSet:
 
     @property
     def cautions(self) -> list[str]:
-        """What a reader of results on this set must know about its LMs and those of the index, a sentence each."""
+        """What a reader of results on this set must know about its LMs and the index's LMs, one sentence each."""
         lines = []
         if self.kind == "make":
             lines.append(f"synthetic: {self.lm} wrote questions and answers; read them before a result rests on them")
@@ -149,33 +148,32 @@ def make_testset(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> QuestionSet:
-    """Questions with answers for a collection, stored questions in other words, or new ones that none of those asks.
+    """Write questions with answers for a collection, rewordings of stored questions, or new questions.
 
-    ``make`` asks of single passages and of pairs, five of them at most for a question that is wanted. ``rephrase``
-    rewords the stored questions that their passage answers wholly, ``out-of-distribution`` asks one question of each
-    passage for which questions were written. The same arguments give the same set, and stored answers of the LMs cost
-    nothing again.
+    ``make`` uses single passages and pairs, up to five for each question. ``rephrase`` rewords the stored questions
+    that their passage answers completely. ``out-of-distribution`` writes one question for each passage that has stored
+    questions. The same arguments give the same set, and cached answers of the LMs cost nothing.
 
     Args:
-        kind: ``make``, ``rephrase`` or ``out-of-distribution``.
-        collection: Name of the collection whose passages the questions are about.
-        lm: An LM made by ``resolve_lm`` that writes, best another one than an index was written with.
-        judge_lm: The LM that judges new questions, and reads those of ``make``. Default ``lm``, which then judges what
-            it wrote.
-        number: Questions in the set, 1 or more; fewer where there are not so many. Default: as many as there are.
-        two_passage: Share of the questions of ``make`` that take two passages, 0 to 1. Default 0.5.
-        embedder: The collection's, by which pairs of ``make`` are near. Default: the one that it names.
-        seed: Of the order in which stored questions or passages are taken. Default 0.
-        threads: Questions under way at a time, 1 or more. Default 4.
-        max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
-        home: The working folder. Default: ``querywright.home.home()``.
+        kind: ``make``, ``rephrase``, or ``out-of-distribution``.
+        collection: Name of the collection.
+        lm: The LM that writes, which ``resolve_lm`` made; preferably not the LM that wrote the index.
+        judge_lm: The LM that judges new questions, and reads the questions of ``make``. Default ``lm``, which then
+            judges its own questions.
+        number: The most questions in the set, 1 or more. Default: as many as possible.
+        two_passage: Share of the questions of ``make`` that need two passages, 0 to 1. Default 0.5.
+        embedder: The collection's embedder, which finds the pairs of ``make``. Default: the embedder that it names.
+        seed: Seed of the order of stored questions or passages. Default 0.
+        threads: Number of questions that run at a time, 1 or more. Default 4.
+        max_failures: Share of the questions that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
+        home: The workspace. Default: ``querywright.home.home()``.
         progress: Called after each question.
 
     Raises:
-        CollectionError: There is no such collection, or no index of questions where one is needed, or nothing of it
-            can be reworded or asked of.
+        CollectionError: There is no such collection, no question index although one is needed, or nothing to reword or
+            ask about.
         InputError: A value is out of range.
-        OutageError: The LM is out of reach.
+        OutageError: The LM cannot be reached.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More questions failed than allowed.
     """
@@ -248,7 +246,9 @@ def make_testset(
 def _of_index(
     kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM
 ) -> tuple[list[str], Callable[[str], Draft], OneQuestion, dict[str, int]]:  # fmt: skip
-    """What of an index of questions can be reworded or asked of, by its id, how, by whom, and what was left out."""
+    """Return the ids of stored questions or passages to use, the function that uses one, the writer, and the skipped
+    numbers.
+    """
     stored = published_questions(collection, home)
     indexed = frozenset(hash(compared(question.text)) for question in stored.values())
     told: defaultdict[str, list[str]] = defaultdict(list)
@@ -303,7 +303,9 @@ def _of_index(
 def _ask_and_answer(
     passages: Mapping[str, Passage], ids: Sequence[str], *, lm: dspy.LM, reader_lm: dspy.LM
 ) -> Draft:  # fmt: skip
-    """A question to one passage or two with its answer, and why it is dropped; the cheap reasons first."""
+    """Return a question about one passage or two with its answer, and the reason for dropping it; cheap checks come
+    first.
+    """
     writer, reader, given = AskAndAnswer(), ShortAnswerReader(), [passages[id] for id in ids]
     try:
         with asking(lm):
@@ -338,7 +340,9 @@ def _ask_and_answer(
 
 
 def _pairs(collection: str, ids: Sequence[str], **options: Any) -> list[tuple[str, str]]:
-    """Each passage with the nearest one of another title or file, where there is one, by their ids; no pair twice."""
+    """Return the ids of each passage and its nearest passage from another title or file, if there is one; no pair
+    twice.
+    """
     if not ids:
         return []
     passages = ChromaRetriever(collection, **options)
@@ -359,7 +363,9 @@ def _id_of(one: str | Sequence[str]) -> str:
 
 
 def compared(text: str) -> str:
-    """A question as it is compared with others: capitals, spaces and punctuation make no difference."""
+    """Return a question in the form in which questions are compared: without capitals, extra spaces, and
+    punctuation.
+    """
     plain = unicodedata.normalize("NFKC", text)
     return folded("".join(" " if unicodedata.category(mark).startswith("P") else mark for mark in plain))
 
@@ -370,12 +376,12 @@ def _question(kind: Kind, passage: str, text: str) -> Question:
 
 
 def card_file(path: Path) -> Path:
-    """Where the card of a set lies: ``NAME.card.json`` beside ``NAME.jsonl``."""
+    """Return the path of a set's card: ``NAME.card.json`` next to ``NAME.jsonl``."""
     return path.with_name(f"{path.name.removesuffix(SUFFIX)}.card.json")
 
 
 def check_set_file(path: Path) -> None:
-    """Raise ``InputError`` when a set cannot have this name: it does not end in .jsonl."""
+    """Raise ``InputError`` if the name of a set does not end in .jsonl."""
     if not path.name.endswith(SUFFIX) or path.name == SUFFIX:
         raise InputError(
             f"a question set is a file of JSON lines; give a name that ends in {SUFFIX}, not {path.name!r}"
@@ -383,10 +389,10 @@ def check_set_file(path: Path) -> None:
 
 
 def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
-    """Write a set and its card, whole or not at all; gives the card.
+    """Write a set and its card, whole or not at all; return the card.
 
     Args:
-        path: A file that ends in .jsonl; its folder is made when it is missing.
+        path: A file that ends in .jsonl; its folder is created if it is missing.
         made: The set, with at least one question.
     """
     check_set_file(path)

@@ -1,7 +1,7 @@
-"""The card of an artifact: its scores, what it was compared with, prompts, knobs, how it was made.
+"""The card of an artifact: scores, comparisons, prompts, knobs, and how it was made.
 
-Whatever is in it was written by whoever made the artifact: plain data here, which whoever shows it has to escape. What
-is not of the form that querywright writes is left out.
+All its contents are from whoever made the artifact. They are plain data, which a page that shows them has to escape.
+Parts that do not have the form that querywright writes are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.programs import technique_class
 
 FACTS = ("technique", "reader", "lm", "collection", "engine", "embedder", "reranker", "fingerprint", "created")
-"""What a manifest says in one word."""
+"""Single values of a manifest that the card shows."""
 
 _SHOWN_ELSEWHERE = {
     "verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name", "test", "comparisons", "arms", "arm",
@@ -29,7 +29,7 @@ class _Form(BaseModel):
 
 
 class _Score(_Form):
-    """A mean on test with its interval; None where there is none."""
+    """A mean on test with its interval; None if there is none."""
 
     value: float | None
     low: float | None
@@ -39,7 +39,7 @@ class _Score(_Form):
 
 
 class _TestScores(_Form):
-    """An arm on test."""
+    """The results of a program on test."""
 
     arm: str
     n: int
@@ -51,13 +51,13 @@ class _Comparison(_Form):
 
 
 def card(path: Path) -> dict[str, Any]:
-    """The card of an artifact, as a JSON object.
+    """Return the card of an artifact as a JSON object.
 
     Args:
-        path: The artifact's folder.
+        path: Folder of the artifact.
 
     Raises:
-        ArtifactError: It is missing, damaged or edited.
+        ArtifactError: The artifact is missing, damaged, or edited.
     """
     artifact = read_artifact(path)
     manifest, state, made = artifact.manifest, artifact.state, artifact.manifest.made
@@ -97,7 +97,7 @@ def card(path: Path) -> dict[str, Any]:
 
 
 def scores(artifact: Artifact) -> list[dict[str, Any]]:
-    """Return the arms that were evaluated on test with the artifact, with n and their means by metric."""
+    """Return the programs that were evaluated on test with the artifact, with n and their means by metric."""
     return _of_form(_TestScores, artifact.manifest.made.get("test"))
 
 

@@ -1,9 +1,9 @@
-"""Artifacts on disk: the folder of a compiled program, which another process loads and trusts.
+"""Write and read artifacts: the folder of a compiled program, which another process can load and check.
 
-``program.json`` (what was tuned), ``golden.jsonl`` (questions with the answers the program gave when it was saved),
-``README.md`` (a card for people) and ``manifest.json``, which binds them by SHA-256 and says how the program was made.
-The digest of an artifact is the SHA-256 of its ``manifest.json``. JSON only; nothing is ever unpickled, and no address,
-header or key of an LM is stored or read.
+An artifact has ``program.json`` (the tuned parts), ``golden.jsonl`` (questions with the program's answers when it was
+saved), ``README.md`` (a card for people), and ``manifest.json``, which has the SHA-256 of the other files and says how
+the program was made. The digest of an artifact is the SHA-256 of its ``manifest.json``. All data is JSON; nothing is
+unpickled, and no address, header, or key of an LM is saved or read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from querywright.retrieval.engines import Engine
 M = TypeVar("M", bound=BaseModel)
 
 FORMAT: Literal[5] = 5
-"""The form in which artifacts are written, and the only one that is read."""
+"""The format in which artifacts are written, and the only format that is read."""
 
 LIMITS = {
     "manifest.json": 4 * 2**20,
@@ -50,14 +50,14 @@ LIMITS = {
     "golden.jsonl": 16 * 2**20,
     "README.md": 2**20,
 }
-"""The files of an artifact, and bytes of each that are read at most."""
+"""The files of an artifact, and the most bytes of each that are read."""
 
 _READS = 5
-"""How often an artifact is read that is not whole: another process may be replacing it."""
+"""How often an artifact is read if it is not whole: another process may be replacing it."""
 
 
 class Golden(BaseModel):
-    """A question and what the program made of it when it was saved; ``evidence`` as the question had it."""
+    """A question with the program's result when it was saved, and the question's evidence."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -73,19 +73,19 @@ class ArtifactManifest(Checksummed):
     """How a program was made, and what it needs.
 
     Attributes:
-        format: The form of artifacts, of which one is read.
+        format: The format of the artifact.
         technique: The technique of the saved program.
         reader: Its reader.
         lm: Id of the LM that it was compiled for.
-        embedder: Id of the embedder of its collection, or None without one.
-        collection: Name of its collection, or None for a retriever of the user's own.
-        engine: How the collection is searched; None without one.
-        where: The filter over metadata that it is searched with; None where every passage may be found.
-        reranker: Id of its reranker, or None without one.
-        writer: What its technique asks in place of that LM, and its digest if it is a rewriter; None where it is that.
+        embedder: Id of the embedder of its collection, or None without a collection.
+        collection: Name of its collection, or None for a custom retriever.
+        engine: How the collection is searched; None without a collection.
+        where: The metadata filter of the search; None without a filter.
+        reranker: Id of its reranker, or None without a reranker.
+        writer: The LM that its technique calls, with the digest of a rewriter; None if the reader's LM also writes.
         fingerprint: Fingerprint of the retriever.
         created: Day, ISO 8601.
-        versions: Versions of querywright and of the libraries that decide its behaviour.
+        versions: Versions of querywright and of the libraries that affect its behavior.
         made: How it was made: data hashes, split, objective, scores, comparisons, cost.
         files: SHA-256 of the other files.
     """
@@ -118,23 +118,23 @@ class ArtifactManifest(Checksummed):
 
     @model_serializer(mode="wrap")
     def _without_no_filter(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a filter there is no word of it, so that digests of before stay what they are."""
+        """Leave ``where`` out if there is no filter, so that the digests of older artifacts do not change."""
         return {name: value for name, value in write(self).items() if name != "where" or value is not None}
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """What tells artifacts apart, for what a notebook shows of one."""
+        """Yield the values that tell artifacts apart, for a notebook."""
         return (
             (name, getattr(self, name)) for name in ("technique", "reader", "lm", "collection", "created", "digest")
         )
 
     @property
     def digest(self) -> str:
-        """SHA-256 of ``manifest.json``, and by it of every file: what an application pins."""
+        """SHA-256 of ``manifest.json``, which covers every file; applications pin it."""
         return _digest(self.to_bytes())
 
     @property
     def id(self) -> str:
-        """Tells artifacts, and states of one, apart: the beginning of the digest."""
+        """The beginning of the digest, which tells artifacts and their versions apart."""
         return self.digest.removeprefix("sha256:")[:12]
 
 
@@ -144,9 +144,9 @@ class Artifact:
 
     Args:
         manifest: How it was made.
-        state: What was tuned.
+        state: The tuned parts.
         golden: Its golden answers.
-        data: The bytes of its files, by their names.
+        data: The bytes of its files by name.
     """
 
     manifest: ArtifactManifest
@@ -158,22 +158,22 @@ class Artifact:
 def write_artifact(
     path: str | Path, program: RAG, *, golden: Sequence[Golden], card: str, **facts: Any
 ) -> ArtifactManifest:
-    """Write a program as an artifact; an older one at the same place is replaced whole or not at all.
+    """Write a program as an artifact; an older artifact at the same place is replaced whole or not at all.
 
     Args:
-        path: The artifact's folder; its parent is made when missing.
-        program: What is saved.
+        path: Folder of the artifact; its parent is created if it is missing.
+        program: The program.
         golden: Questions with the program's results.
-        card: The text of README.md.
-        facts: ``lm``, ``embedder``, ``collection``, ``engine``, ``where``, ``reranker``, ``fingerprint``, ``created``
+        card: Text of README.md.
+        facts: ``lm``, ``embedder``, ``collection``, ``engine``, ``where``, ``reranker``, ``fingerprint``, ``created``,
             and ``made`` of the manifest.
 
     Returns:
         The manifest that was written.
 
     Raises:
-        ArtifactError: The program cannot be saved as JSON, the folder holds other files, or it cannot be written;
-            what stood there stays.
+        ArtifactError: The program cannot be saved as JSON, the folder has other files, or it cannot be written; nothing
+            in the folder changes.
     """
     try:
         files = {
@@ -201,12 +201,12 @@ def copy_artifact(source: str | Path, path: str | Path, *, replace: bool = False
     """Copy an artifact to a folder, whole or not at all.
 
     Args:
-        source: The artifact's folder.
-        path: The folder of the copy.
-        replace: Whether another artifact there is replaced. Default False.
+        source: Folder of the artifact.
+        path: Folder of the copy.
+        replace: Whether to replace another artifact there. Default False.
 
     Raises:
-        ArtifactError: The artifact is damaged, or the folder holds something else or cannot be written.
+        ArtifactError: The artifact is damaged, or the folder has something else or cannot be written.
     """
     manifest, target = read_artifact(source).manifest, Path(path).resolve()
     if not replace and (target / "manifest.json").exists() and read_artifact(target).manifest.digest != manifest.digest:
@@ -216,13 +216,13 @@ def copy_artifact(source: str | Path, path: str | Path, *, replace: bool = False
 
 
 def _put(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of an artifact; an older one at the same place is replaced whole or not at all."""
+    """Write the files of an artifact; an older artifact at the same place is replaced whole or not at all."""
     with writing(f"the artifact {target.name!r}", "nothing at that place was changed"):
         replace_folder(target, lambda folder: write_all(folder, files), check=_check_replaceable)
 
 
 def _check_replaceable(target: Path) -> None:
-    """Raise when something else than an artifact or an empty folder would be replaced."""
+    """Raise if a folder has files that are not part of an artifact."""
     others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS)) if target.exists() else []
     if others:
         raise ArtifactError(
@@ -232,16 +232,16 @@ def _check_replaceable(target: Path) -> None:
 
 
 def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
-    """Read an artifact and check every byte of it. Nothing is written, also while another process replaces it.
+    """Read an artifact and check every byte of it, also while another process replaces it. Nothing is written.
 
     Args:
-        path: The artifact's folder.
-        digest: The digest that it must have, ``sha256:...`` as ``artifact show`` prints it. Default: any.
+        path: Folder of the artifact.
+        digest: The required digest, ``sha256:...`` as ``artifact show`` prints it. Default: any.
 
     Raises:
-        ArtifactError: It is missing, incomplete, too large, edited, not of the form that this version reads, or has
-            another digest.
-        InputError: ``digest`` is none.
+        ArtifactError: The artifact is missing, incomplete, too large, edited, in a format that this version does not
+            read, or has another digest.
+        InputError: ``digest`` is not a digest.
     """
     target = Path(path).absolute()
     for left in reversed(range(_READS)):
@@ -255,10 +255,10 @@ def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
 
 
 def check_digest(found: str, digest: str | None) -> None:
-    """Refuse an artifact that does not have the digest that it must have; None admits any.
+    """Raise if an artifact does not have the required digest; None accepts any.
 
     Raises:
-        ArtifactError: It has another one.
+        ArtifactError: The artifact has another digest.
         InputError: ``digest`` is not a digest.
     """
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
@@ -271,7 +271,7 @@ def check_digest(found: str, digest: str | None) -> None:
 
 
 def _checked(data: Mapping[str, bytes], digest: str | None) -> Artifact:
-    """The artifact that these bytes are, every one of them checked."""
+    """Return the artifact with these files after checking every byte."""
     check_digest(_digest(data["manifest.json"]), digest)
     try:
         manifest = ArtifactManifest.from_bytes(data["manifest.json"])
@@ -296,7 +296,7 @@ def _checked(data: Mapping[str, bytes], digest: str | None) -> Artifact:
 
 
 def _read_file(path: Path, artifact: str, limit: int) -> bytes:
-    """A file's bytes; a link is not followed, and a pipe is not waited for."""
+    """Return the bytes of a file; do not follow links or wait for pipes."""
     if not os.path.isdir(path.parent):
         raise ArtifactError(
             f"there is no artifact at {artifact!r}; give the folder that querywright compile wrote (--out)"

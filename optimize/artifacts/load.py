@@ -1,4 +1,4 @@
-"""Loading an artifact into an application."""
+"""Load an artifact into an application."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_ret
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 ALLOWED = "QUERYWRIGHT_ALLOW_LM"
-"""The environment variable with patterns of LMs elsewhere that artifacts may name."""
+"""The environment variable with patterns of remote LMs that artifacts may name."""
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]
 """A DSPy model string that names a provider and a model, and no address."""
 
 _HUB_MODEL = re.compile(r"ce:[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
-"""A reranker that can be had by its name alone."""
+"""A reranker that can be loaded by its name alone."""
 
 
 def load(
@@ -53,29 +53,28 @@ def load(
     verify: bool = False,
     digest: str | None = None,
 ) -> LoadedProgram:
-    """Load an artifact; everything is checked before the first answer.
+    """Load an artifact. Everything is checked before the first answer.
 
     Args:
-        path: The artifact's folder, or what ``read_artifact`` gave.
-        lm: An LM, or its name. A remote one takes its key from its environment variable. None for the one that the
-            artifact was compiled for, if that is in this process or ``QUERYWRIGHT_ALLOW_LM`` has a pattern of its name.
-        retriever: What to search instead of the artifact's own collection: the name of another collection, or one of
-            ``chromadb`` or its place, which are searched as the artifact's own was (dense, hybrid, ...), a retriever or
-            any callable.
-        where: A filter over metadata in place of the artifact's own, ``{}`` for none; what it admits is searched.
-        reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
-        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder; kept,
-            counted and paid with ``lm``. Default: the one that the artifact was compiled with, a rewriter from the
-            working folder; ``lm`` where it names none.
-        home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        verify: Ask the golden questions and compare with what the program answered when it was saved.
-        digest: The digest that the artifact must have, ``sha256:...`` as ``querywright artifact show`` prints it; any
-            other one is refused. Default: any.
+        path: Folder of the artifact, or the result of ``read_artifact``.
+        lm: An LM or its name. A remote LM reads its key from an environment variable. Default None: the LM that the
+            artifact was compiled for, if it is local or ``QUERYWRIGHT_ALLOW_LM`` has a pattern for its name.
+        retriever: What to search instead of the artifact's collection: the name of another collection or a ``chromadb``
+            collection (object or location), which are searched as the artifact's collection was (dense, hybrid, ...), a
+            retriever, or any callable.
+        where: A metadata filter that replaces the artifact's filter; ``{}`` for none.
+        reranker: A reranker, or the name or folder of a cross-encoder, that replaces the artifact's reranker.
+        writer_lm: The LM that the technique calls: an LM, its name, or a rewriter's folder. It shares cache, counts,
+            and budget with ``lm``. Default: the LM that the artifact was compiled with (a rewriter from the workspace),
+            or ``lm`` if it names none.
+        home: The workspace with the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        verify: Whether to ask the golden questions and compare the answers with the saved answers. Default False.
+        digest: The required digest, ``sha256:...`` as ``querywright artifact show`` prints it. Default: any.
 
     Raises:
-        ArtifactError: The artifact is missing, damaged or edited, has another digest, names an LM elsewhere that
-            nobody here named or allowed, or does not give its golden answers.
-        CollectionError: The collection is missing, damaged or was built with another embedder.
+        ArtifactError: The artifact is missing, damaged, or edited, has another digest, names a remote LM that is
+            neither given nor allowed, or does not give its golden answers.
+        CollectionError: The collection is missing, damaged, or built with another embedder.
         ModelError: An LM or the reranker cannot be used.
     """
     artifact = path if isinstance(path, Artifact) else read_artifact(path, digest=digest)
@@ -120,7 +119,9 @@ def load(
 
 
 def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
-    """How the answer to a golden question differs from the saved one, and what to do; empty where it does not."""
+    """Return how the answer to a golden question differs from the saved answer, and the remedy; empty if it does not
+    differ.
+    """
     prediction = loaded(golden.question, golden.options or None, history=golden.history)
     passages = [passage.id for passage in prediction.passages]
     differing = []
@@ -137,7 +138,9 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
 
 
 def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
-    """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not."""
+    """Return the given LM, or the LM that an artifact names. A given name may hold an address; an artifact's name
+    may not.
+    """
     if isinstance(given, dspy.BaseLM):
         # One with an engine of ours can be asked in an event loop, too.
         return as_lm(given) if isinstance(getattr(given, "engine", None), LMEngine) else given
@@ -147,18 +150,18 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
 
 
 def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
-    """The name of an LM that an artifact names, by which it can be had here.
+    """Return the name by which the LM of an artifact can be opened.
 
-    Whoever made the artifact does not say where questions go: an LM elsewhere is named by whoever asks, or allowed by
+    The maker of an artifact does not decide where questions go: the caller names a remote LM, or allows it by
     a pattern in the environment variable ``QUERYWRIGHT_ALLOW_LM``.
 
     Args:
-        lm: Its id in the manifest.
-        option: The argument that gives another one.
-        api_base: The address that the caller named, where an OpenAI-compatible LM is asked and nowhere else.
+        lm: Id of the LM in the manifest.
+        option: Name of the argument that gives another LM.
+        api_base: The caller's address of an OpenAI-compatible LM; questions go nowhere else.
 
     Raises:
-        ArtifactError: It cannot be had by its name, or is elsewhere and not allowed.
+        ArtifactError: The LM cannot be opened by its name, or is remote and not allowed.
     """
     name = "embedded" if lm == EMBEDDED_ID else lm
     if name in ("embedded", PACKAGED):
@@ -183,7 +186,7 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
 def writer_of(
     manifest: ArtifactManifest, lm: dspy.BaseLM, given: dspy.BaseLM | str | Path | None, home: Path | None
 ) -> dspy.BaseLM | None:
-    """The LM that writes beside the one that reads: the one given, or that an artifact names; None where it is that."""
+    """Return the given writer LM, or the writer that an artifact names; None if the reader's LM also writes."""
     saved = manifest.writer
     if given is None and saved is not None:
         given = find_rewriter(saved, home) if saved.checksum else own_lm(saved.name, "writer_lm")
@@ -191,7 +194,7 @@ def writer_of(
 
 
 def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None) -> Reranker | None:
-    """The reranker that was given, or the one that the artifact names; its model is loaded."""
+    """Return the given reranker, or the reranker that the artifact names, with its model loaded."""
     named = manifest.reranker if given is None else given
     if not isinstance(named, str):
         return named
@@ -209,7 +212,9 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
 
 
 def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever | None:
-    """The collection that an artifact names, opened as it was when the program was compiled; None where it has none."""
+    """Return the collection of an artifact, opened as it was when the program was compiled; None if it searches
+    nothing.
+    """
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
@@ -236,7 +241,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
 
 
 def check_compiled_on(manifest: ArtifactManifest, fingerprint: str) -> None:
-    """Raise ``ArtifactError`` where what has this fingerprint is not what an artifact was compiled on."""
+    """Raise ``ArtifactError`` if a fingerprint is not the fingerprint that an artifact was compiled on."""
     if fingerprint != manifest.fingerprint:
         parts = "questions or stored answers" if manifest.engine in ("questions", "expanded") else "passages"
         raise ArtifactError(

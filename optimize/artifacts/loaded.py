@@ -1,4 +1,6 @@
-"""A loaded program, which an application asks: a question at a time, in an event loop, many at once, as a stream."""
+"""A loaded program, which an application calls: one question at a time, in an event loop, in batches, or as a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +29,25 @@ from querywright.programs.steps import telling
 from querywright.retrieval.types import Query
 
 QuestionForm = str | tuple[str, Sequence[str] | None] | Question
-"""A question, with its options where it has any."""
+"""A question, with its options if it has any."""
 
 Options = Sequence[str] | None
 Inputs = Mapping[str, Any]
-"""``question``, ``options`` and, where there is one, ``history``."""
+"""``question``, ``options``, and, if there is one, ``history``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a question has come to.
+    """A step on the way to an answer.
 
-    They come in this order, but for ``text`` and ``restart``, which come as often as needed. A ``restart`` takes back
-    the text before it: the LM had to begin again, or the program gives another answer than the LM wrote. The pieces of
-    text after the last one are the prediction's answer.
+    Events come in this order; ``text`` and ``restart`` come as often as needed. A ``restart`` discards the text before
+    it: the LM started again, or the program's answer differs from the LM's text. The pieces of text after the last
+    restart are the prediction's answer.
 
     Args:
-        kind: ``queries``, ``passages``, ``text``, ``restart`` or ``prediction``.
-        data: Of ``queries`` a list of ``{"text": ..., "role": ...}``, of ``passages`` a list of Passage, of ``text`` a
-            piece of the answer, of ``restart`` None, of ``prediction`` the whole, a ``dspy.Prediction``.
+        kind: ``queries``, ``passages``, ``text``, ``restart``, or ``prediction``.
+        data: For ``queries`` a list of ``{"text": ..., "role": ...}``, for ``passages`` a list of Passage, for ``text``
+            a piece of the answer, for ``restart`` None, for ``prediction`` the ``dspy.Prediction``.
     """
 
     kind: Literal["queries", "passages", "text", "restart", "prediction"]
@@ -58,10 +60,10 @@ class BatchAnswer:
 
     Args:
         question: The question.
-        options: Its options; empty without.
-        prediction: What the program gave; None when the question failed.
-        error: Why it failed: an error of querywright's, of the LM (``dspy.utils.exceptions.LMError``), or what a
-            retriever of the user's own raised; None when it did not.
+        options: Its options; empty without options.
+        prediction: The program's prediction; None if the question failed.
+        error: Why it failed: an error of querywright, of the LM (``dspy.utils.exceptions.LMError``), or of a custom
+            retriever; None if it did not fail.
     """
 
     question: str
@@ -71,13 +73,13 @@ class BatchAnswer:
 
 
 class LoadedProgram:
-    """A program with its LM and its retriever, ready to be asked from any thread and any event loop.
+    """A program with its LM and its retriever, for calls from any thread and any event loop.
 
     Args:
         program: The DSPy program.
-        lm: The LM that it asks.
+        lm: The LM that it calls.
         manifest: How it was made. The beginning of its digest is the program's ``id``.
-        golden: Questions with what it answered when it was saved. Default none.
+        golden: Questions with its answers when it was saved. Default none.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class LoadedProgram:
         self._streams = not isinstance(program, Ensemble) and not isinstance(program.reader, MultipleChoiceReader)
 
     def __call__(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
-        """Ask.
+        """Answer a question.
 
         Args:
             question: The question.
@@ -101,49 +103,48 @@ class LoadedProgram:
 
         Returns:
             ``answer``, ``support``, ``passages`` (list of Passage, best first), ``queries``, ``fallbacks``,
-            ``findings`` and ``steps``.
+            ``findings``, and ``steps``.
 
         Raises:
-            InputError: The question is blank, or its options are not what the program needs.
+            InputError: The question is blank, or its options do not fit the program.
             OutageError: The LM is down.
             dspy.utils.exceptions.LMError: The LM failed.
         """
         return self._ask(self.program, _given(question, options, history))
 
     async def acall(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
-        """``__call__`` in an event loop, which is never held up.
+        """Answer a question in an event loop, without blocking it. Arguments as in ``__call__``.
 
-        When it is cancelled nothing further is begun. An LM call that is under way ends by itself, after its last
-        attempt at the latest, and its answer is kept.
+        After a cancellation nothing new starts. An LM call that is running ends by itself, at the latest after its last
+        attempt, and its answer is cached.
         """
         return await self._ask_async(self.program, _given(question, options, history))
 
     def retrieve(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
-        """The technique alone: find passages, and ask no reader. As ``__call__``, with None as the answer."""
+        """Find passages by the technique alone, without the reader. As ``__call__``, with None as the answer."""
         return self._ask(self._retrieving, _given(question, options, history))
 
     async def aretrieve(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
-        """``retrieve`` in an event loop."""
+        """Find passages in an event loop. As ``retrieve``."""
         return await self._ask_async(self._retrieving, _given(question, options, history))
 
     def batch(
         self, questions: Sequence[QuestionForm], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
     ) -> list[BatchAnswer]:
-        """Ask many questions side by side; a failure is that question's own.
+        """Answer many questions in parallel; the failure of a question does not affect the others.
 
-        Ctrl-C ends it at once. What was answered until then is in the LM's store, and asked for again it costs
-        nothing.
+        Ctrl-C ends it at once. Finished answers are in the LM's cache and cost nothing if they are requested again.
 
         Args:
             questions: Texts, pairs of a text and its options, or Questions.
-            threads: Questions that are asked at a time, 1 or more. Default 8.
-            progress: Called with how many are done and how many there are, as each ends. Default none.
+            threads: Number of questions that run at a time, 1 or more. Default 8.
+            progress: Called with the numbers of finished and of all questions after each question. Default none.
 
         Returns:
-            One a question, in their order.
+            One answer per question, in order.
 
         Raises:
-            InputError: ``threads`` is out of range, or a question is none.
+            InputError: ``threads`` is out of range, or an item is not a question.
         """
         if isinstance(questions, str):
             raise InputError(f"batch takes a list of questions, but got one text: {questions[:60]!r}; write [question]")
@@ -168,11 +169,11 @@ class LoadedProgram:
         ]
 
     def stream(self, question: str, options: Options = None, *, history: History = None) -> Iterator[Event]:
-        """Ask, and be told on the way.
+        """Answer a question, and yield events on the way.
 
-        The answer comes in pieces as the LM writes it, without what it reasons. A multiple-choice answer, one that is
-        stored and one of an LM that cannot stream is a single piece. Who stops listening stops nothing: the answer
-        is written to its end and kept.
+        The answer comes in pieces while the LM writes it, without its reasoning. A multiple-choice answer, a cached
+        answer, and an answer of an LM that cannot stream are a single piece. If the caller stops listening, the answer
+        is still completed and cached.
 
         Args:
             question: The question.
@@ -200,7 +201,9 @@ class LoadedProgram:
             yield event
 
     async def astream(self, question: str, options: Options = None, *, history: History = None) -> AsyncIterator[Event]:
-        """``stream`` in an event loop. Closed before its end, it is a cancelled ``acall``."""
+        """Answer a question in an event loop, and yield events as ``stream`` does. Closing it early cancels the
+        answer.
+        """
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event | None] = asyncio.Queue()
 
@@ -255,10 +258,10 @@ class LoadedProgram:
 
 
 class _Teller:
-    """Makes events of one question of what a program and its LM tell.
+    """Turns what a program and its LM report about one question into events.
 
     Args:
-        send: Takes each event; must not raise.
+        send: Receives each event; must not raise.
         streams: Whether the answer is sent while it is written.
     """
 
@@ -271,27 +274,27 @@ class _Teller:
 
     @property
     def ear(self) -> Ear | None:
-        """Listens to the LM."""
+        """The listener for the LM; None if the answer is not streamed."""
         return self if self._streams else None
 
     def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
-        """What was searched for and found."""
+        """Send the queries and the passages, once."""
         if not self._told_found:
             self._told_found = True
             self._send(Event("queries", [{"text": query.text, "role": query.role} for query in queries]))
             self._send(Event("passages", list(passages)))
 
     def begin(self) -> None:
-        """The LM begins, perhaps again."""
+        """Start the answer, perhaps again."""
         self._text = FieldText("answer")
         self._take_back()
 
     def hear(self, text: str) -> None:
-        """The next piece of what the LM writes."""
+        """Send the next piece of the LM's text."""
         self._say(self._text.feed(text))
 
     def end(self, prediction: dspy.Prediction) -> None:
-        """What came of it; text that was sent is made to agree with it."""
+        """Send the prediction; correct the text that was sent if it differs."""
         self.found(prediction.queries, prediction.passages)
         answer = "" if prediction.answer is None else str(prediction.answer)
         if not answer.startswith(self._sent):
@@ -311,7 +314,7 @@ class _Teller:
 
 
 def _without_reader(program: RAG) -> RAG:
-    """The same techniques, objects and all, without their readers."""
+    """Return the same techniques, with the same objects, without their readers."""
     if isinstance(program, Ensemble):
         return Ensemble([_without_reader(member) for member in program.members])
     return RAG(program.technique, None, nearest=program.nearest)

@@ -1,4 +1,4 @@
-"""Saving: a program, or what a compilation recommends, as an artifact with golden answers and a card."""
+"""Save a program, or the recommended program of a compilation, as an artifact with golden answers and a card."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
-"""What a card shows besides the metrics of the objective."""
+"""Metrics on a card in addition to the metrics of the objective."""
 N_GOLDEN = 3
-"""Golden questions of a compilation, taken from dev."""
+"""Number of golden questions of a compilation, taken from dev."""
 
 
 _SHOWN = ("technique", "reader", "lm", "collection", "seed", "trials", "sizes")
-"""Of what differs, that whose values say something to people; the rest are digests and lists."""
+"""Inputs whose values a message shows if they differ; the others are digests and lists."""
 
 _OF_A_RUN = ("threads", "max_failures", "deadline")
-"""Settings that say how patiently a compilation asks, and not what."""
+"""Settings that do not affect the result of a compilation."""
 
 
 def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: Any) -> dict[str, Any]:
-    """What a compilation was given, as plain data, which is equal where the same is asked for again.
+    """Return the inputs of a compilation as plain data; equal inputs give equal data.
 
     Args:
         splits: Its questions.
-        settings: How much is tried.
-        retriever: What is searched.
-        more: All else by name.
+        settings: Its settings.
+        retriever: The retriever.
+        more: Further inputs by name.
     """
     searched = {**opened(retriever), "fingerprint": getattr(retriever, "fingerprint", None)}
     tried = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RUN}
@@ -51,9 +51,9 @@ def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: 
 
 
 def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
-    """Raise when a folder holds a program that was given something else than this, as ``given_to`` tells it.
+    """Raise if a folder has a program that was compiled from other inputs, as ``given_to`` returns them.
 
-    What is damaged may be replaced: compiling again mends it.
+    A damaged artifact may be replaced: compiling again repairs it.
     """
     try:
         before = read_artifact(path).manifest.made.get("given")
@@ -80,12 +80,12 @@ def save_compiled(
     """Write the recommended program of a compilation as an artifact.
 
     Args:
-        path: The artifact's folder.
+        path: Folder of the artifact.
         compiled: The compilation.
-        splits: The questions that it was made with.
-        lm: The LM that it was made with.
-        threads: Questions under way at a time while the golden answers are taken.
-        given: What the compilation was given, as ``given_to`` tells it. Default: nobody is told.
+        splits: The questions of the compilation.
+        lm: The LM of the compilation.
+        threads: Number of questions that run at a time for the golden answers.
+        given: The inputs of the compilation, as ``given_to`` returns them. Default: they are not saved.
     """
     made = {**compiled.to_json(), **({} if given is None else {"given": given})}
     made["data"] = {
@@ -103,16 +103,16 @@ def save_program(
     path: str | Path, program: RAG, *, lm: Any, asked: Sequence[Question], threads: int, made: Mapping[str, Any],
     card: str,
 ) -> ArtifactManifest:  # fmt: skip
-    """Write a program as an artifact, with what it makes of some questions now.
+    """Write a program as an artifact, with its current answers to some questions.
 
     Args:
-        path: The artifact's folder.
-        program: What is saved.
-        lm: The LM that it was made with.
+        path: Folder of the artifact.
+        program: The program.
+        lm: The LM of the program.
         asked: Golden questions.
-        threads: Questions under way at a time while their answers are taken.
-        made: How it was made, as plain data.
-        card: The text of its README.md.
+        threads: Number of questions that run at a time for their answers.
+        made: How the program was made, as plain data.
+        card: Text of its README.md.
     """
     answered = evaluate(program, asked, lm=lm, name="golden answers", threads=threads)
     golden = [
@@ -136,7 +136,7 @@ def copied_lines(copied: Mapping[str, Sequence[str]], *, allowed: bool) -> list[
 
 
 def card(name: str, compiled: CompileResult, lm: str, created: str, data: Mapping[str, Any]) -> str:
-    """The README.md of an artifact."""
+    """Return the README.md of an artifact."""
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
     first = compiled.settings.objectives[0]
     arms = f"{len(compiled.arms)} arms by {first}{by_judges(compiled.judges)}"

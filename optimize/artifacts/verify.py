@@ -1,4 +1,4 @@
-"""Everything about an artifact that can be checked, one line a check, none of them hiding another."""
+"""Check everything about an artifact that can be checked, one line per check; no check hides another."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ State = Literal["ok", "warning", "differs", "not possible"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What came of one check.
+    """The result of one check.
 
     Args:
-        name: What was looked at.
-        state: ``ok``, ``differs``, ``not possible``, or ``warning`` for what differs and need not matter.
-        said: What was found.
-        remedy: What to do about it; empty where there is nothing to do.
+        name: What was checked.
+        state: ``ok``, ``differs``, ``not possible``, or ``warning`` for a difference that may not matter.
+        said: The finding.
+        remedy: What to do about it; empty if there is nothing to do.
     """
 
     name: str
@@ -54,17 +54,17 @@ def verify(
     digest: str | None = None,
     progress: Progress | None = None,
 ) -> list[Check]:
-    """Check an artifact: its files, what it needs here (collection, reranker, LMs), and each golden answer.
+    """Check an artifact: its files, what it needs (collection, reranker, LMs), and each golden answer.
 
-    A library in another version is a warning, and differs where a golden answer does.
+    A library in another version is a warning, and counts as a difference if a golden answer differs.
 
     Args:
-        path: The artifact's folder.
-        lm: An LM, or its name; None for the one that the artifact names.
-        writer_lm: What the technique asks, as ``load`` takes it; None for the one that the artifact names, if any.
-        home: The working folder that holds the collection. Default: ``querywright.home.home()``.
-        digest: The digest that the artifact must have. Default: any.
-        progress: Called as golden questions are asked. Default None.
+        path: Folder of the artifact.
+        lm: An LM or its name. Default: the LM that the artifact names.
+        writer_lm: The LM that the technique calls, as in ``load``. Default: the writer that the artifact names, if any.
+        home: The workspace with the collection. Default: ``querywright.home.home()``.
+        digest: The required digest. Default: any.
+        progress: Called after each golden question. Default None.
     """
     try:
         artifact = read_artifact(path, digest=digest)
@@ -126,12 +126,14 @@ def verify(
 
 
 def passed(checks: Sequence[Check]) -> bool:
-    """Whether every check is ok, or a warning."""
+    """Return whether every check is ok or a warning."""
     return all(one.state in ("ok", "warning") for one in checks)
 
 
 def drifted(manifest: ArtifactManifest) -> dict[str, tuple[str, str]]:
-    """The libraries of a manifest that are installed in another version (then and here), or not at all."""
+    """Return the libraries of a manifest that have another version here: saved version and version here, or not
+    installed.
+    """
     here: dict[str, str] = {}
     for name in manifest.versions:
         try:
@@ -155,6 +157,6 @@ def _same(name: str, here: str, saved: str) -> Check:
 
 
 def _failed(name: str, state: State, error: Exception) -> Check:
-    """A check that ended in an error, whose message has the remedy at its end."""
+    """Return a check that ended in an error, whose message ends in the remedy."""
     said, _, remedy = " ".join(str(error).split()).partition("; ")
     return Check(name, state, said, remedy)

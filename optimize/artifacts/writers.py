@@ -1,7 +1,7 @@
-"""The LM that writes for an artifact: named as it was compiled, a trained rewriter by its checksum.
+"""The LM that writes for an artifact: its name, and the checksum of a trained rewriter.
 
-An artifact never says where its rewriter is, as it never says where its collection is. Whoever compiles with a rewriter
-keeps a copy of it in the workspace.
+An artifact never says where its rewriter is, just as it never says where its collection is. A compilation with a
+rewriter keeps a copy of it in the workspace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from querywright.home import home as working_folder
 from querywright.models.rewriters import KEPT, MANIFEST, Rewriter, read_rewriter, rewriter_of
 
 LARGEST_KEPT = 64 * 2**20
-"""Bytes of a rewriter that is copied; an adapter comes nowhere near it."""
+"""The most bytes of a rewriter that is copied; an adapter is much smaller."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -29,8 +29,8 @@ class WriterRef(BaseModel):
     """Names an LM that writes.
 
     Args:
-        name: A rewriter's name; of any other LM, the model's.
-        checksum: A rewriter's checksum; empty for any other LM.
+        name: Name of a rewriter, or of another LM's model.
+        checksum: Checksum of a rewriter; empty for any other LM.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -43,7 +43,7 @@ class WriterRef(BaseModel):
 
 
 def ref_of(lm: Any) -> WriterRef:
-    """Names an LM that writes, as it was when it was opened."""
+    """Return the reference to an LM that writes, with the checksum at the time it was opened."""
     rewriter = rewriter_of(lm)
     return WriterRef(name=str(lm.model), checksum="") if rewriter is None else _ref(rewriter)
 
@@ -52,14 +52,14 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
     """Copy a rewriter into the workspace, where the programs that are compiled with it find it.
 
     Args:
-        path: The rewriter's folder.
+        path: Folder of the rewriter.
         home: The workspace. Default: ``querywright.home.home()``.
 
     Returns:
         The copy; None if the rewriter is too large to be copied.
 
     Raises:
-        ArtifactError: The folder holds no rewriter, or cannot be copied.
+        ArtifactError: The folder has no rewriter, or cannot be copied.
     """
     found = read_rewriter(path)
     if sum((found.path / name).stat().st_size for name in found.files) > LARGEST_KEPT:
@@ -82,14 +82,14 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
 
 
 def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
-    """The copy of a rewriter in the working folder, every byte of it checked.
+    """Return the copy of a rewriter in the workspace after checking every byte of it.
 
     Args:
-        ref: Names it.
-        home: The working folder. Default: ``querywright.home.home()``.
+        ref: The reference.
+        home: The workspace. Default: ``querywright.home.home()``.
 
     Raises:
-        ArtifactError: It is not there, or damaged.
+        ArtifactError: The copy is missing or damaged.
     """
     folder = _kept(ref, home)
     if not folder.is_dir():
@@ -102,7 +102,7 @@ def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
 
 
 def checked_rewriter(folder: Path, ref: WriterRef) -> Rewriter:
-    """The rewriter in a folder, every byte of it checked."""
+    """Return the rewriter in a folder after checking every byte of it."""
     found = read_rewriter(folder)
     if found.checksum != ref.checksum:
         raise ArtifactError(f"the rewriter in {folder.name!r} is {_ref(found)}, but {ref} was named; give that one")
@@ -114,7 +114,7 @@ def _ref(rewriter: Rewriter) -> WriterRef:
 
 
 def _kept(ref: WriterRef, home: Path | None) -> Path:
-    """Where the working folder has a rewriter, or would have it; its name is its folder's."""
+    """Return the folder of a rewriter in the workspace; the folder's name is the rewriter's name."""
     if not _NAME.fullmatch(ref.name):
         raise ArtifactError(
             f"{ref.name[:80]!r} cannot be a rewriter's name, which has letters, digits, '.', '-' and '_'; rename its "

@@ -1,7 +1,7 @@
-"""Run techniques with a function in the place of the LM.
+"""Run techniques with a function instead of the LM, and reward what their rewrites retrieve.
 
-The technique's own code runs, and the adapter that frames its prompts is the adapter of all programs: a prompt here is,
-letter by letter, the prompt that the trained model is sent in use.
+The technique's own code and the adapter of all programs run, so a prompt here is exactly the prompt that the trained
+model is sent in use.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ Messages = tuple[tuple[str, str], ...]
 """A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""
 
 UNREADABLE = 0.1
-"""Taken off the reward in proportion to the completions that could not be read. The technique then searches for the
-question alone, which would make nonsense as good as leaving the question alone."""
+"""Deduction from the reward in proportion to the unreadable completions. The technique then searches for the question
+alone, so without the deduction nonsense would be as good as leaving the question unchanged.
+"""
 
 _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 
@@ -185,12 +186,16 @@ class _EpisodeAdapter(PromptAdapter):
 
 
 def as_written(values: Mapping[str, Any], schema: Schema | None, settings: EmbeddedSettings | None) -> dict[str, Any]:
-    """The values of an answer, in the order of the schema that it was asked for by (None: by none), as the embedded LM
-    could have written them.
+    """Return the values of an answer in the order of its schema, in a form that the embedded LM could have written.
 
-    It writes by a grammar: a text has so many characters and neither quotation marks nor backslashes, a list so many
-    items, by the settings where the schema says nothing (None: values stay as they are). A model is taught, and
-    rewarded for, what it can write in use.
+    The embedded LM writes by a grammar: a text has a limited length and neither quotation marks nor backslashes, a list
+    a limited number of items; the settings apply if the schema has no limits. A model is taught, and rewarded for, what
+    it can write in use.
+
+    Args:
+        values: The values of the answer.
+        schema: The schema of the answer; None without a schema, which leaves the values unchanged.
+        settings: The limits; None for no limits.
     """
     if schema is None:
         return dict(values)
@@ -221,13 +226,17 @@ def _plain(text: str, limit: int) -> str:
 
 
 def json_text(values: Mapping[str, Any]) -> str:
-    """The values as the embedded LM writes them."""
+    """Return the values as the embedded LM writes them."""
     return json.dumps(values, ensure_ascii=False, default=str)
 
 
 class Score(NamedTuple):
-    """An episode's reward (NaN if it failed or has no labels), its metric, and the metric of the question as it was
-    written.
+    """The score of an episode.
+
+    Args:
+        reward: The reward; NaN if the episode failed or its question has no labels.
+        value: The metric of the episode.
+        plain: The metric of the unchanged question.
     """
 
     reward: float
@@ -238,7 +247,7 @@ class Score(NamedTuple):
 class Reward:
     """Scores whole episodes; all completions of an episode share its reward.
 
-    The reward is the gain of the metric over the question as it was written, searched for as many passages.
+    The reward is the gain of the metric over the unchanged question, searched for as many passages.
 
     Args:
         program: The technique to train.
@@ -257,14 +266,14 @@ class Reward:
         return [self._scored(*one) for one in zip(episodes, plains, strict=True)]
 
     def plain_values(self, questions: Sequence[Question]) -> list[float]:
-        """Return the metric of each question as it was written; each is searched once. NaN if it has no labels."""
+        """Return the metric of each unchanged question; each is searched once. NaN if it has no labels."""
         new = list({one.id: one for one in questions if one.id not in self._known}.values())
         values = self.found(new, [one.question for one in new]) if new else []
         self._known |= {one.id: value for one, value in zip(new, values, strict=True)}
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
-        """Return the metric of each question if a text is searched in its place; all are searched at once."""
+        """Return the metric of each question if a text is searched instead of it; all texts are searched at once."""
         rankings = self._retriever.search(texts, self._passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
         return [self._value(*one) for one in zip(questions, predictions, strict=True)]

@@ -1,14 +1,14 @@
-"""Make rewrites from the labelled evidence of questions, without an LM.
+"""Make rewrites from the labeled evidence of questions, without an LM.
 
-The titles of passages are what a collection calls things. Those that stand in a question are the names that have to be
-looked up, and the evidence tells them from its other words. Where the options can be seen, they say in the collection's
-own words what the question is about. Questions that ask alike of different things, such as *What is the outlook for
-X?*, have evidence that is worded alike: a sentence that one of them was answered with, with another's name in it, is a
-hypothetical document (Gao et al. 2022, arXiv:2212.10496) that no LM had to write. What is learnt is to do the same
+The titles of passages are the collection's names for things. Titles that occur in a question are the names to look up,
+and the evidence tells them from its other words. If the options are visible, they say in the collection's words what
+the question is about. Questions that ask the same about different things, such as *What is the outlook for
+X?*, have evidence with similar wording: a sentence that answers one of them, with another name in it, is a
+hypothetical document (Gao et al. 2022, arXiv:2212.10496) that no LM had to write. The model learns to do the same
 without the evidence.
 
-An idea that is best for a question is often so by luck, so ideas are chosen for all questions that are alike, by
-the mean.
+The best idea for a single question is often best by luck, so ideas are chosen for groups of similar questions, by the
+mean.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from querywright.retrieval.collection import CollectionPassages
 from querywright.retrieval.replay import searched_by
 
 Writer = Callable[[Question], "list[str] | None"]
-"""What is written for a question, a text a turn, each as ``json_text`` gives it; None where there is nothing."""
+"""Returns the texts for a question, one per turn, as ``json_text`` writes them; None if there are none."""
 Rewards = Callable[[Sequence[Writer]], Sequence[Sequence[float]]]
-"""Of each question, what is earned by what each writer writes; NaN where that cannot be told."""
+"""Returns, for each question, the reward of what each writer writes; NaN if it is not known."""
 Found = Callable[[Sequence[Question], Sequence[str]], list[float]]
-"""What each question's measure is where a text is searched in its place; NaN where it cannot be told."""
+"""Returns the metric of each question if a text is searched instead of it; NaN if it is not known."""
 
 TAUGHT = ("decomposition", "hcqr", "multi_query", "rag_fusion", "rrr")
-"""Techniques of which it is known how their LM would say a query."""
+"""Techniques for which a query can be put into the form that their LM writes."""
 MOST_NAMES = 2
 LEAST_ALIKE = 8
-"""Questions that must ask alike before a sentence is looked for that serves them all."""
+"""Number of questions that must ask the same before a sentence for all of them is looked for."""
 
 _GAP = "{}"  # where a name stood
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
@@ -59,11 +59,11 @@ def taught_by_evidence(
     found: Found | None = None,
     progress: Progress | None = None,
 ) -> Writer:
-    """Writes for each question what is best for questions like it.
+    """Return a writer that writes for each question what is best for similar questions.
 
-    Every idea is tried for every question. What is chosen for a group of questions, those with as many names for which
-    the same can be tried, is learnt from all of them, so that a rule is learnt and not what was lucky; where the
-    question alone is best, that it is to be left alone.
+    Every idea is tried for every question. The idea for a group of questions (those with the same number of names and
+    the same possible ideas) is chosen on all of them, so that the model learns a rule and not luck; if the question
+    alone is best, it learns to leave the question unchanged.
     """
     retriever: Any = searched_by(technique.retriever)
     held = retriever if isinstance(retriever, CollectionPassages) else None
@@ -90,7 +90,7 @@ def taught_by_evidence(
 
 
 class _Known:
-    """What a question's labelled evidence knows of it."""
+    """What the labeled evidence tells about a question."""
 
     def __init__(self, question: Question, held: CollectionPassages | None) -> None:
         ids = [id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL]
@@ -106,7 +106,7 @@ class _Known:
         self.frame = None if one is None else _PUNCTUATION.sub(" ", _with_gap(asked, one)).strip()
 
     def ideas(self, wordings: Mapping[str | None, str], *, options: bool) -> dict[str, tuple[str, ...]]:
-        """Lists of queries that are worth a try, by what they are made of."""
+        """Return lists of queries to try, by what they are made of."""
         asked, names = self.question.question, self.names[:MOST_NAMES]
         tried: dict[str, tuple[str, ...]] = {"question": (asked,)}
         if names:
@@ -120,11 +120,13 @@ class _Known:
         return tried
 
     def after(self, sentence: str) -> str:
-        """The question with a sentence behind it that speaks of its name."""
+        """Return the question followed by a sentence that mentions its name."""
         return f"{self.question.question} {sentence.replace(_GAP, self.names[0])}"
 
     def sentences(self) -> list[str]:
-        """Of the first two sentences of each passage those with the name, 16 words at most, with gaps for it."""
+        """Return sentences with gaps for the name, at most 16 words each, from the first two sentences of each
+        passage.
+        """
         found = []
         for passage in sorted(self.passages, key=lambda passage: passage.id):
             opening = passage.text[:_OPENING].replace(_GAP, "").strip()
@@ -134,11 +136,11 @@ class _Known:
 
 
 def _wordings(known: Sequence[_Known], found: Found, progress: Progress | None) -> dict[str | None, str]:
-    """For each way to ask, the sentence with a gap that finds most when it is searched after the question.
+    """Return, for each way to ask, the sentence with a gap that retrieves most if it is searched after the question.
 
-    Of up to 64 sentences of a frame's evidence the best 8 on 16 questions are tried on 64. A sentence that stands
-    in the evidence of one question alone does not count for that one. Frames of fewer than 8 questions, and those
-    where no sentence finds more than the question alone, are left out.
+    Up to 64 sentences of a frame's evidence are tried on 16 questions, and the best 8 of them on 64. A sentence that
+    occurs in the evidence of one question alone does not count for that question. Frames of fewer than 8 questions are
+    left out, and so are frames for which no sentence retrieves more than the question alone.
     """
     frames: dict[str, list[_Known]] = defaultdict(list)
     for one in known:
@@ -165,7 +167,7 @@ def _wordings(known: Sequence[_Known], found: Found, progress: Progress | None) 
 
 
 def _gains(sentences: Mapping[str, set[str]], members: Sequence[_Known], found: Found) -> dict[str, float]:
-    """What each sentence adds in the mean to what the questions find by themselves."""
+    """Return the mean gain of each sentence over the questions alone."""
     questions = [one.question for one in members]
     plain = found(questions, [question.question for question in questions])
     values = iter(found(questions * len(sentences), [one.after(text) for text in sentences for one in members]))
@@ -189,7 +191,7 @@ def _mixed(text: str) -> bytes:
 
 
 def check_taught(technique: Technique) -> None:
-    """Refuse a technique that evidence cannot teach."""
+    """Raise if a technique cannot learn from evidence."""
     if technique.NAME not in TAUGHT:
         raise InputError(
             f"evidence can teach {', '.join(TAUGHT)}, but not {technique.NAME}; take one of these, or write the pairs "
@@ -198,7 +200,7 @@ def check_taught(technique: Technique) -> None:
 
 
 def _script(technique: Technique, question: Question, queries: Sequence[str]) -> list[dict[str, Any]]:
-    """What the LM of a technique would have written, had it wanted these queries searched: its fields, turn by turn."""
+    """Return what the LM of a technique would have written to search for these queries: its fields, turn by turn."""
     asked = question.question
 
     def counted(texts: Sequence[str], knob: str = "n_queries") -> list[str]:

@@ -1,4 +1,4 @@
-"""Pairs of a prompt and a completion to learn from, and files of them, a line each."""
+"""Pairs of a prompt and a completion to learn from, and files of pairs, one per line."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Pair:
     """A prompt and a completion to learn from.
 
     Args:
-        question: Id of the question it came from.
-        technique: Whose prompt it is.
-        number: Which turn of the episode, from 0.
+        question: Id of the question.
+        technique: Technique whose prompt it is.
+        number: Number of the turn in the episode, from 0.
         messages: The prompt: role and text of each message.
         text: The completion.
-        reward: Of its episode; None where nothing was scored.
-        source: Who wrote it: a model's name or ``evidence``.
-        data: The collection that was searched, whose questions have ids of their own; empty where it is not known.
-        asked: What ``asked_of`` gives for the question, whatever its id; empty where it is not known.
+        reward: Reward of the episode; None if nothing was scored.
+        source: Who wrote the completion: a model's name or ``evidence``.
+        data: The collection that was searched, which scopes the question's id; empty if it is not known.
+        asked: The hash that ``asked_of`` returns for the question, whatever its id; empty if it is not known.
     """
 
     question: str
@@ -46,7 +46,7 @@ class Pair:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Which question it is of; ids are those of their collection."""
+        """The question's id and its collection."""
         return self.question, self.data
 
 
@@ -54,14 +54,14 @@ _PAIR = TypeAdapter(Pair)
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
-    """Write pairs, a line each; the file is the old one or the new one at every moment."""
+    """Write pairs, one per line; at every moment the file is either the old or the new one."""
     told = ({name: one for name, one in _PAIR.dump_python(pair, mode="json").items() if one != ""} for pair in pairs)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in told))
 
 
 def check_pairs_file(path: Path) -> None:
-    """Raise where pairs must not be written: what is there is something else than a file of pairs."""
+    """Raise if the file exists and is not a file of pairs."""
     if path.exists() or path.is_symlink():
         try:
             read_pairs(path)
@@ -70,7 +70,7 @@ def check_pairs_file(path: Path) -> None:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Pairs that ``write_pairs`` wrote, or one's own in the same form."""
+    """Return pairs that ``write_pairs`` wrote, or that someone else wrote in the same form."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
