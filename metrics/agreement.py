@@ -30,7 +30,7 @@ LEAST_DEFINED = 0.9
 """Share of the resamples that must have a value; with fewer, there is no interval."""
 
 _CELLS = 2_000_000  # counts held in memory at once
-_FEWER = 2_000  # resamples where each one is computed by itself
+_FEWER = 2_000  # resamples if each is computed separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def shown(figure: Figure) -> str:
     """Return a figure as ``.42 [.31, .52]``: two digits without a leading zero, as kappas are printed."""
 
     def short(value: float) -> str:
-        return f"{round(value, 2) + 0.0:.2f}".replace("0.", ".", 1)  # no minus in front of a zero
+        return f"{round(value, 2) + 0.0:.2f}".replace("0.", ".", 1)  # no minus before a zero
 
     if math.isnan(figure.value):
         return "undefined"

@@ -276,7 +276,7 @@ def f1(precision: float, recall: float) -> float:
 
 
 _INVALID = -1
-_PART = f"[^\\W{CJK}]"  # of a word that has spaces around it
+_PART = f"[^\\W{CJK}]"  # a character of a word with spaces around it
 _LETTER = rf"[(\[{{\"'*]*(?P<letter>[A-Za-z])(?!{_PART})"
 _CORRECT = (
     "(?:correct|right|best|richtig|korrekt|correct[aeo]|correctement|exacte|juste|corrett[ao]|giusta|corret[ao]|certa"
@@ -368,7 +368,7 @@ def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> 
             if named is not None and named != index:
                 index = _INVALID
             if index == _INVALID and match.groupdict().get("pointed"):
-                continue  # "it is O" may be said of a blood group
+                continue  # "it is O" may be a blood group
             if announced or not rest.strip():
                 final.append((at, index))
             elif index != _INVALID or named is not None:

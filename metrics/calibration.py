@@ -195,7 +195,7 @@ def _arms(
 
     def means(places: np.ndarray) -> np.ndarray:
         drawn = scores[places]
-        with np.errstate(invalid="ignore"):  # an arm that found nothing in these questions has no mean
+        with np.errstate(invalid="ignore"):  # a program without passages in these questions has no mean
             found: np.ndarray = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
         return np.round(found, 12)
 

@@ -47,7 +47,7 @@ _OF_JUDGES = "judged_"
 
 _LABELS = {
     "answer": "a right answer",
-    "evidence": "labelled evidence with a passage that helps (without one for abstention_recall)",
+    "evidence": "labeled evidence with a passage that helps (for abstention_recall, without one)",
     "options": "options",
 }
 
@@ -267,7 +267,9 @@ def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:
             kept.append(example)
     lacking = f"{metric} needs " + " and ".join(_LABELS[need] for need in sorted(asked))
     if not kept:
-        raise InputError(f"none of the {len(examples)} examples can be scored: {lacking}; label some, or take another")
+        raise InputError(
+            f"none of the {len(examples)} examples can be scored: {lacking}; label some, or use another metric"
+        )
     if len(kept) < len(examples):
         left = len(examples) - len(kept)
         warnings.warn(f"{left} of {len(examples)} examples cannot be scored and are left out: {lacking}", stacklevel=2)

@@ -116,7 +116,7 @@ def _judged(prediction: Any, judgements: Sequence[Judgement]) -> list[str]:
 
 def _reading(example: Any, prediction: Any) -> list[str]:
     right, options = getattr(example, "answer", None), list(getattr(example, "options", None) or ())
-    answer = getattr(prediction, "answer", None)  # a technique alone gives none
+    answer = getattr(prediction, "answer", None)  # None without a reader
     if answer is None:
         return []
     given = str(answer).strip()

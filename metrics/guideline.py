@@ -153,7 +153,9 @@ class Guidelines(dict[str, Guideline]):
             return cls(_FILE.validate_json(path.read_bytes()))
         except ValidationError as error:
             said = first_problem(error)
-            raise DataError(f"{path.name}: is no file of guidelines ({said}); give another, or a new name") from error
+            raise DataError(
+                f"{path.name}: this is not a file of guidelines ({said}); give another file, or a new name"
+            ) from error
 
 
 class GuidelineMetric(JudgedMetric):

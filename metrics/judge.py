@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _FIELD_MARKER = re.compile(r"\[\[(?=\s*##)")
 
 NEEDS = {
-    "right_answer": "no right answer to show to the judge; give its answer{other}",
-    "passage": "no passage to show to the judge; give one",
-    "passages": "no passages to show to the judge; give at least one",
-    "response": "no answer that could be judged; give one, or use a reader",
-    "point": "no point to look for; give one",
+    "right_answer": "no right answer for the judge; add its answer{other}",
+    "passage": "no passage for the judge; add one",
+    "passages": "no passages for the judge; add at least one",
+    "response": "no answer to judge; add one, or use a reader",
+    "point": "no point to look for; add one",
 }
 """Required parts of a case, with the message if they are missing."""
 
@@ -143,7 +143,7 @@ class Judge(dspy.Module):
         """
         missing = self.lacks(case)
         if missing:
-            other = f", or use the judge {self.OTHER.NAME}, which works without" if self.OTHER else ""
+            other = f", or use the judge {self.OTHER.NAME}, which does not need it" if self.OTHER else ""
             raise DataError(f"the question {case.question.question!r} has {NEEDS[missing].format(other=other)}")
         if "passage" in self.needs() and len(case.passages) != 1:
             raise DataError(f"the judge {self.NAME} judges one passage at a time, but got {len(case.passages)}")
@@ -284,7 +284,7 @@ class JudgedMetric:
         """
         asked = [case for case in cases if _id(judge, case) not in known]
         if asked and (self.lm or dspy.settings.lm) is None:
-            raise InputError(f"the judge {judge.NAME} has no LM to ask; name one with judge_lm= or lm=")
+            raise InputError(f"the judge {judge.NAME} has no LM; name one with judge_lm= or lm=")
         context: Any = nullcontext()
         if self.lm is not None:
             context = dspy.context(lm=self.lm, adapter=PromptAdapter(), disable_history=True, trace=None)

@@ -154,7 +154,9 @@ def _grades(relevant: Relevant) -> dict[str, float]:
         return dict.fromkeys(relevant, 1.0)
     for key, grade in relevant.items():
         if not math.isfinite(grade):
-            raise ValueError(f"a grade must be a finite number, but {key!r} has {grade}; leave out what is not judged")
+            raise ValueError(
+                f"a grade must be a finite number, but {key!r} has {grade}; leave out ids that are not judged"
+            )
     return {key: float(grade) for key, grade in relevant.items() if grade > 0}
 
 

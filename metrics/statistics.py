@@ -13,7 +13,7 @@ RESAMPLES = 10_000
 MOST_QUESTIONS = 1_000_000
 POWER = 0.8
 _CELLS = 2_000_000  # resampled values held in memory at once
-_TAIL = 1e-10  # of the number of differences, left out when power is summed up
+_TAIL = 1e-10  # probability of the numbers of differences that the sum of the power leaves out
 _DIGITS = 12  # differences are rounded to this, so that 0.1 + 0.2 and 0.3 tie
 
 
@@ -275,7 +275,7 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int
     left_out = f"; {_plural(test.unscored, 'question')} left out as unscored" if test.unscored else ""
     if test.n == 0:
         return f"{a} and {b} cannot be compared: no question was scored for both{left_out}"
-    # Wins and losses alone do not tell a difference of graded values.
+    # Wins and losses alone do not show a difference of graded values.
     mean = "" if exact else f"; mean difference {test.difference:+.3f}, from {test.low:+.3f} to {test.high:+.3f}"
     facts = (
         f"{_plural(test.wins, 'win')}, {_plural(test.losses, 'loss')}, {_plural(test.ties, 'tie')} "
@@ -289,7 +289,7 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int
     lead = "no difference" if fewest is None else f"only a lead of at least {_plural(fewest, 'win')} to 0"
     possible = f"with {_plural(test.n, 'question')} {lead} could have been shown"
     needed = questions_needed(test.wins, test.losses, test.n, alpha=alpha / tests) if exact else None
-    if needed is not None and needed > test.n:  # to two digits; the test's rates are no more exact
+    if needed is not None and needed > test.n:  # to two digits; the rates are not more exact
         possible += f"; at these rates about {int(float(f'{needed:.2g}')):,} questions could show it"
     return f"no difference shown between {a} and {b}: {facts}; {possible}{left_out}"
 
@@ -338,14 +338,14 @@ def _power(size: int, differing: float, share: float, alpha: float) -> float:
     from scipy.stats import binom
 
     counts = np.arange(binom.ppf(_TAIL, size, differing), binom.isf(_TAIL, size, differing) + 1)
-    most_lost_to_chance = binom.isf(np.nextafter(alpha / 2, 0), counts, 0.5)  # one win more is significant
+    most_lost_to_chance = binom.isf(np.nextafter(alpha / 2, 0), counts, 0.5)  # one more win is significant
     found = binom.sf(most_lost_to_chance, counts, share)
     return float(np.dot(binom.pmf(counts, size, differing), found))
 
 
 def _check_finite(values: Sequence[float]) -> None:
     if any(math.isinf(value) for value in values):
-        raise ValueError("a value is infinite; what cannot be scored is NaN")
+        raise ValueError("a value is infinite; use NaN for a question that cannot be scored")
 
 
 def _binary(values: Sequence[float]) -> bool:

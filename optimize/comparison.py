@@ -240,20 +240,20 @@ def compare(
         TooManyFailuresError: More questions of a program failed than allowed.
     """
     if not arms:
-        raise InputError("there is nothing to compare; give one arm or more")
+        raise InputError("there is nothing to compare; give one program or more")
     baseline = baseline or (PLAIN if PLAIN in arms else next(iter(arms)))
     if baseline not in arms:
-        raise InputError(f"the baseline {baseline!r} is none of the arms {', '.join(arms)}; name one of them")
+        raise InputError(f"the baseline {baseline!r} is not among the programs {', '.join(arms)}; name one of them")
     twice = sorted(set(arms) & {CLOSED_BOOK, ORACLE}) if references else []
     if twice:
-        raise InputError(f"{twice[0]!r} is an arm and the name of a reference; give the arm another name")
+        raise InputError(f"{twice[0]!r} is a program and the name of a reference; give the program another name")
 
     asked = questions
     beside = References.of(arms, asked) if references else References()
     own = next((name for name, one in arms.items() if one.technique.NAME == "closed_book" and one.reader), None)
     without_passages = own or next(iter(beside.closed_book.values()), None)
     check_known(slices, [name for name in RIGHT if name in metrics], has_closed_book=without_passages is not None)
-    # What a judge of passages says may become evidence, which the oracle then rests on.
+    # Labels of a judge of passages may become evidence, on which the oracle then depends.
     judging = any(isinstance(one, JudgedMetric) and "passage" in one.judge.needs() for one in metrics.values())
     late = judging and any(one.assessors or not one.evidence for one in asked)
     first = {name: one for name, one in beside.programs.items() if not late or name not in beside.oracle.values()}
@@ -325,8 +325,8 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
     in_memory = [name for name, text in arms.items() if text is None]
     if in_memory:
         raise InputError(
-            f"{file.parent.name!r} compares programs that were in memory ({', '.join(in_memory)}), and no arm can join "
-            f"them; {ANOTHER_FOLDER}"
+            f"{file.parent.name!r} compares programs that were in memory ({', '.join(in_memory)}), so no program can "
+            f"be added; {ANOTHER_FOLDER}"
         )
     return settings
 
@@ -337,7 +337,7 @@ def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[s
     told = [f"{name} {before.get(name)}, not {now[name]}" for name in other if name != "questions"]
     if other:
         how = f"made with other settings ({'; '.join(told)})" if told else "on other questions"
-        raise InputError(f"{Path(folder).name!r} holds a comparison {how}; {ANOTHER_FOLDER}")
+        raise InputError(f"{Path(folder).name!r} has a comparison {how}; {ANOTHER_FOLDER}")
 
 
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
@@ -377,7 +377,7 @@ class References:
                 programs[bare[own]] = closed_book(reader)
             if own not in perfect:
                 oracle = oracle_evidence(searching[arm].technique.retriever, questions, reader, budget)
-                if oracle is not None:  # else another arm's retriever may give the passages
+                if oracle is not None:  # else another program's retriever may return the passages
                     perfect[own] = f"{ORACLE}{whose}"
                     programs[perfect[own]] = oracle
         best = {arm: perfect[own] for arm, own in readers.items() if own in perfect}

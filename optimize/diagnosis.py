@@ -34,11 +34,11 @@ class Stage(StrEnum):
 MEANING: Mapping[Stage, str] = {
     Stage.RIGHT: "the answer is right",
     Stage.NOT_INDEXED: "the collection does not hold the evidence",
-    Stage.NOT_FOUND: "no search gave the evidence, or nothing that is known to help",
-    Stage.CUT: "a search gave the evidence, but it was not among the passages for the reader",
-    Stage.NOT_USED: "the reader had the evidence and answered as it does without any passage",
+    Stage.NOT_FOUND: "no search found the evidence, or any passage that is known to help",
+    Stage.CUT: "a search found the evidence, but it was not among the passages for the reader",
+    Stage.NOT_USED: "the reader had the evidence and gave the same answer as without passages",
     Stage.MISREAD: "the reader had the evidence and gave another wrong answer",
-    Stage.UNKNOWN: "the question failed, or has no labelled evidence or no answer",
+    Stage.UNKNOWN: "the question failed, or has no labeled evidence or no answer",
 }
 
 
@@ -120,7 +120,7 @@ def diagnose(
     closed_book, oracle = closed_book or {}, oracle or {}
     for one in (*arms, *closed_book.values(), *oracle.values()):
         if [row.id for row in one.rows] != ids:
-            raise InputError(f"{one.name} was not evaluated on the questions that are to be diagnosed")
+            raise InputError(f"{one.name} was not evaluated on the questions of the diagnosis")
     nothing: list[Row | None] = [None] * len(questions)
     lost: dict[str, tuple[QuestionOutcome, ...]] = {}
     for arm in arms:
@@ -154,7 +154,7 @@ def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, 
     right, helpful = _right(row, metric), groups_of(helpful_ids(question.evidence), question.alternatives)
     if right or right is None:
         return Stage.RIGHT if right else Stage.UNKNOWN
-    if not helpful:  # of passages that were labelled as they were found none helps; else nothing is known
+    if not helpful:  # if passages were labeled after the search, none helps; else nothing is known
         return Stage.NOT_FOUND if question.assessors else Stage.UNKNOWN
 
     def reached(ids: Collection[str]) -> bool:
@@ -331,8 +331,8 @@ def _accuracy_by_label(arm: Evaluation, other: Evaluation, metric: str) -> dict[
 
 
 DECIDED = (
-    "turned: answers from right to wrong / from wrong to right against another arm; right: accuracy by the label of "
-    "what was found / closed book's on the same questions, per cent; shown: of all passages for the reader the share "
+    "turned: answers from right to wrong / from wrong to right compared with another program; right: accuracy by the "
+    "label of the passages / closed book on the same questions, per cent; shown: share of all passages for the reader "
     "that is ENTAILED / USEFUL / NOT_USEFUL"
 )
 

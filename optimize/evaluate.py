@@ -394,7 +394,7 @@ def evaluate_all(
         on_out(run.name, error)
 
     began = time.monotonic()
-    with asking(lm):  # the threads work in copies of this context
+    with asking(lm):  # the threads use copies of this context
         map_runs(
             ask, queue, [runs[one.arm] for one in queue], id_of=lambda one: questions[one.place].id, threads=threads,
             deadline=deadline, progress=progress, on_done=ended, on_out=on_out and out,
@@ -427,7 +427,7 @@ def _ask(
     with transcript or nullcontext():
         prediction = program(**question.inputs)
     seconds = time.monotonic() - began - meter.loaded
-    cost = meter.total  # what a metric asks a judge is not the program's
+    cost = meter.total  # calls of a judge do not belong to the program
     ids = tuple(passage.id for passage in prediction.passages)
     searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]
     scores, judgements = _scores(metrics, example, prediction)
@@ -481,7 +481,7 @@ def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> fl
     except Exception as error:
         raise MetricError(f"the metric {name} raised {type(error).__name__}: {error}") from error
     if math.isinf(value):
-        raise MetricError(f"the metric {name} gave {value}; what cannot be scored is NaN")
+        raise MetricError(f"the metric {name} returned {value}; return NaN for a question that cannot be scored")
     return value
 
 
@@ -541,7 +541,7 @@ def standing(rows: Mapping[str, Sequence[Row]], total: int, metrics: Iterable[st
         total: Number of questions of each program.
         metrics: Names of the metrics.
     """
-    now = {name: list(each) for name, each in rows.items()}  # they grow meanwhile
+    now = {name: list(each) for name, each in rows.items()}  # the lists grow meanwhile
     scored = (
         name
         for name in metrics

@@ -59,13 +59,13 @@ class Failures:
 
     def __init__(self, name: str, total: int, share: float, what: str = "questions") -> None:
         if not 0 <= share <= 1:
-            raise InputError(f"max_failures is a share from 0 to 1, but got {share}")
+            raise InputError(f"max_failures must be a share from 0 to 1, but got {share}")
         self.name, self._total, self._what = name, total, what
         self.allowed = max(1, math.floor(share * total)) if share else 0
         self.kinds: Counter[str] = Counter()
         self._messages: list[str] = []
         self._met = 0
-        self._spent = Ledger()  # of all that is mapped
+        self._spent = Ledger()  # of all items
 
     def add(self, question_id: str, error: Exception) -> str:
         """Count a failed question and return its kind.
@@ -82,9 +82,9 @@ class Failures:
         failed = len(self._messages)
         if failed > self.allowed:
             raise TooManyFailuresError(
-                f"{failed} of {self._total} {self._what} failed in {self.name!r}, more than the {self.allowed} "
-                "allowed (max_failures); mend this and run again, what was answered is kept. The last ones:\n"
-                + "\n".join(self._messages[-3:]),
+                f"{failed} of {self._total} {self._what} failed in {self.name!r} (limit: {self.allowed}, "
+                "max_failures). Fix the cause and run the same command again; finished answers are cached. Last "
+                "errors:\n" + "\n".join(self._messages[-3:]),
                 self.kinds,
             ) from error
         return kind
@@ -123,13 +123,13 @@ class Failures:
         With fewer than ``least`` answers so far, the share is a share of ``least``.
         """
         total = spent.total
-        said, share = spent.unread or UnreadableAnswer("what is not known here", Limits().max_unreadable)
+        said, share = spent.unread or UnreadableAnswer("an unknown text", Limits().max_unreadable)
         some = 1 if share and total.answers > 1 else 0
         if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
             raise TooManyFailuresError(
-                f"{total.unreadable} of {total.answers} answers of the LM in {self.name!r} could not be read, also "
-                f"when asked for again; {share:.0%} may (--max-unreadable, or max_unreadable of Limits). The last one: "
-                f"{said}. Nothing was decided from them: name an LM that answers in the form asked for",
+                f"{total.unreadable} of {total.answers} answers of the LM in {self.name!r} could not be read, even "
+                f"after a second request (limit: {share:.0%}, --max-unreadable, or max_unreadable of Limits). Last "
+                f"answer: {said}. Nothing was decided from them: use an LM that answers in the requested form",
                 Counter(unreadable=total.unreadable),
             )
 

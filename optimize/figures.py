@@ -199,7 +199,7 @@ def differences(compared: Comparison) -> list[Figure]:
         held = [one for one in compared.comparisons if one.metric == metric]
         if not held:
             continue
-        p = [p_value(one.test.p_two_sided, ALPHA) if one.test.n else "nothing scored for both" for one in held]
+        p = [p_value(one.test.p_two_sided, ALPHA) if one.test.n else "no question scored for both" for one in held]
         labels = [[*arm_label(numbers[one.arm], one.arm), fact] for one, fact in zip(held, p, strict=True)]
         most = 1.25 * max(1, *(max(one.test.wins, one.test.losses) for one in held))
         plot = Plot((-most, most), labels=labels, x_title="losses ◂   ▸ wins", ticks=False)
@@ -231,7 +231,7 @@ def costs(compared: Comparison) -> list[Figure]:
         front = [at for n, at in enumerate(found) if all(at[1] > other[1] for other in found[:n])]
         right = 1.12 * max((x for x, _ in found), default=0) or 1.0
         high = span([y for _, y in found], 0, 100)
-        plot = Plot((-0.12 * right, right), high, x_title="LM calls a question", y_title="mean, %")
+        plot = Plot((-0.12 * right, right), high, x_title="LM calls per question", y_title="mean, %")
         plot.line(front, ARM, dash=True)
         told = []
         for n, at in enumerate(found):
@@ -263,13 +263,13 @@ def stages(compared: Comparison, diagnosis: Diagnosis) -> Figure:
             )
     for above, (name, right, _) in enumerate(diagnosis.alone):
         plot.across(right, f"{name} {right}", above=above)
-    return Figure("figure-stages", "What became of the questions", plot.svg(above=2), "; ".join(told))
+    return Figure("figure-stages", "Outcomes of the questions", plot.svg(above=2), "; ".join(told))
 
 
 def arm_label(number: int | None, name: str) -> list[str]:
     """Return the number and name of a program in at most two lines."""
     shown = clean(name) if number is None else f"{number} {clean(name)}"
-    cut = textwrap.wrap(re.sub(r"(?<=[:,@/.])(?=\S)", "\u2060 ", shown), LABEL)  # a name's marks are good ends of lines
+    cut = textwrap.wrap(re.sub(r"(?<=[:,@/.])(?=\S)", "\u2060 ", shown), LABEL)  # break lines after punctuation
     first, *rest = [line.replace("\u2060 ", "").rstrip("\u2060") for line in cut] or [""]
     return [first, *rest] if len(rest) < 2 else [first, rest[0][: LABEL - 2] + " …"]
 

@@ -33,13 +33,14 @@ def hints(
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:
         needed = next(more for more in range(n, 10**6) if minimum_detectable(more, alpha=ALPHA / tests) is not None)
-        yield f"{n} questions are too few to show any lead: it takes {needed} at least, with all of them won"
+        yield f"{n} questions are too few to show any lead: at least {needed} are needed, all of them won"
     loose = [name for name in metrics if name.partition("@")[0] in ONE_WILL_DO]
     several = sum(not one.jointly and _deciding(one) > 1 for one in questions)
     if loose and 2 * several > len(questions) and not any(name.startswith("full_recall") for name in metrics):
         yield (
-            f"{several} of {len(questions)} questions have several deciding passages, and {loose[0]} asks for one of "
-            'them: where an answer takes all, say so in the data ("jointly": true), or measure full_recall@5'
+            f"{several} of {len(questions)} questions have several deciding passages, and one of them satisfies "
+            f'{loose[0]}: if an answer needs all of them, mark the questions in the data ("jointly": true), or measure '
+            "full_recall@5"
         )
 
 
@@ -58,13 +59,13 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
             split, first = before[asked_of(again[0])]
             yield (
                 f"{len(again)} of {kind} are in {' or '.join(list(splits)[: list(splits).index(name)])} too, such as "
-                f"{again[0].id!r} ({first.id!r} in {split}), which makes {name} too easy: leave them out, or give all "
-                "questions as one list, which is split so that the same question is in one split"
+                f"{again[0].id!r} ({first.id!r} in {split}), which makes {name} too easy: remove them, or give all "
+                "questions as one list, so that the same question is in one split"
             )
         if count:
             yield (
                 f"{count} of {kind} repeat another one, such as {twice[0][0].id!r} and {twice[0][1].id!r}; repeats are "
-                "not independent, so intervals are too narrow and p-values too small: keep each question once"
+                "not independent, so intervals are too narrow and p-values too small: keep each question only once"
             )
         for one in part:
             before.setdefault(asked_of(one), (name, one))
@@ -82,8 +83,8 @@ def ceiling(plain: Evaluation, aim: Objective) -> str:
     if not aim.metrics or not aim.value(plain) >= 1:
         return ""
     return (
-        f"the baseline has {aim.name} 100 on dev, so nothing can be shown to be better: give harder questions, fewer "
-        "passages (max_passages) or a stricter objective, such as full_recall@5"
+        f"the baseline has {aim.name} 100 on dev, so no program can be better: use harder questions, fewer "
+        "passages (max_passages), or a stricter objective, such as full_recall@5"
     )
 
 

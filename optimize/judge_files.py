@@ -50,11 +50,11 @@ class SavedJudge:
         if known is None:
             why = ""
         elif known.lm != lm:
-            why = f" (its calibration is of the LM {known.lm})"
+            why = f" (it was calibrated with the LM {known.lm})"
         elif known.engine != engine:
-            why = f" (its calibration is of {lm} somewhere else, or in another version)"
+            why = f" (it was calibrated with another server or version of {lm})"
         elif known.prompt != self.judge.digest():
-            why = " (its calibration is of another prompt)"
+            why = " (it was calibrated with another prompt)"
         else:
             return known.sentence()
         return f"judge {self.judge.NAME} by {lm}: not calibrated against people{why}"
@@ -114,7 +114,7 @@ def resolve_judge(name: str | Path) -> SavedJudge:
     if name in JUDGES:
         return SavedJudge(make_judge(str(name)))
     if not os.path.isfile(judge_file(Path(name))):
-        raise InputError(f"{unknown('judge', str(name), JUDGES)}; or give the path of a saved one")
+        raise InputError(f"{unknown('judge', str(name), JUDGES)}; or give the path of a saved judge")
     return load_judge(Path(name))
 
 

@@ -94,7 +94,7 @@ def judged_metrics(
             elif guidelines is not None:
                 at_work[kind] = GuidelineMetric(own.judge, guidelines, lm=lm, threads=threads)
             else:
-                raise InputError(f"{name} holds answers against guidelines; give them (--guidelines FILE)")
+                raise InputError(f"{name} compares answers with guidelines; give them (--guidelines FILE)")
             at_work[kind].calibration = own.calibration
         found[name] = at_work[kind].of(name)
     return found
@@ -118,10 +118,10 @@ def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
         line = f"{', '.join(names)}: {standing}"
         line += f"; in this run {counts['asked']} judgements, {counts['unreadable']} unreadable"
         if counts["known"]:
-            line += f", {counts['known']} labels known without"
+            line += f", {counts['known']} labels already known"
         if metric.judge.OTHER is not None and counts["without answer"]:
             line += f"; {counts['without answer']} by {metric.judge.OTHER.NAME}, where no right answer is known"
-        notes.append(f"{line}; judge and arms have the same LM" if asked.model == lm.model else line)
+        notes.append(f"{line}; judge and programs have the same LM" if asked.model == lm.model else line)
     return notes
 
 
@@ -347,7 +347,7 @@ def compile_judge(
         return dict(zip(names, met.values(), strict=True))
 
     met = judged_by(arms, dev, "dev", [name for name in arms if name != AS_IT_IS])
-    # An arm that reads fewer cases than the judge as it is would be scored on easier ones.
+    # A variant that reads fewer cases than the unchanged judge would be scored on easier cases.
     scores = {
         name: math.nan if _read(found) < _read(met[AS_IT_IS])
         else calibration_of(arms[name], dev, found, lm, seed).figures["kappa"].value
@@ -378,14 +378,14 @@ def _split(
     questions = {one.case.question.id: replace(one.case.question, evidence={}) for one in judged}
     parts = split_questions(questions.values(), train=TRAIN, dev=DEV, seed=seed)
     split = []
-    for name, part in zip(("demonstrations", "choosing", "the last word"), parts, strict=True):
+    for name, part in zip(("demonstrations", "choosing", "measuring"), parts, strict=True):
         ids = {question.id for question in part}
         cases = [one for one in judged if one.case.question.id in ids]
         labels = {one.label for one in cases}
         if len(labels) < 2:
             raise DataError(
                 f"of {len(questions)} questions, the {len(part)} for {name} have only the labels "
-                f"{sorted(labels)}; {judge.NAME} needs at least two different ones there: give more questions, or "
+                f"{sorted(labels)}; {judge.NAME} needs at least two different labels there: give more questions, or "
                 "another --seed"
             )
         split.append(cases)

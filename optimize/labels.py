@@ -127,7 +127,7 @@ def check_judge(judge: Judge | None) -> None:
     """
     if judge is not None and (set(judge.SCALE) != set(Label) or "passage" not in judge.needs()):
         raise InputError(
-            f"the judge {judge.NAME} does not label passages {', '.join(Label)}, which evidence is made of; use the "
+            f"the judge {judge.NAME} does not label passages {', '.join(Label)}, which evidence needs; use the "
             "judge usefulness"
         )
 

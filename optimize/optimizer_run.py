@@ -158,8 +158,8 @@ class OptimizerRun:
                 raise
             if watch.stopped is None:
                 raise OptimizerError(
-                    f"{self.name} came to nothing: {type(error).__name__}: {str(error)[:300]}. A larger LM may do "
-                    "better, or give other arguments"
+                    f"{self.name} failed: {type(error).__name__}: {str(error)[:300]}. A larger LM may do "
+                    "better; or use other arguments"
                 ) from error
         if watch.stopped is not None:
             raise watch.stopped
@@ -203,7 +203,7 @@ class DrawnLM(dspy.LM):
             try:
                 outputs += super().__call__(prompt, messages=messages, **own)
             except LMError as error:
-                # A run of the program is counted by its question; instructions that cannot be written are an outage.
+                # A failed run counts for its question; an error while instructions are written is an outage.
                 in_program = any(isinstance(module, RAG) for module in dspy.settings.caller_modules or ())
                 self._stop(error if in_program or not is_retryable_lm_error(error) else _outage(error))
                 raise
@@ -328,7 +328,7 @@ def _quiet() -> Iterator[None]:
 def _outage(error: LMError) -> OutageError:
     return OutageError(
         f"the LM failed while instructions were written, after all attempts: {error}. Check the model's service and "
-        "run again: answers received so far are kept"
+        "run again: finished answers are cached"
     )
 
 

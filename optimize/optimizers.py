@@ -22,10 +22,10 @@ from querywright.programs.hyperparameters import Knob, Value
 
 Arguments = Mapping[str, Any]
 
-_THRESHOLD = Knob("metric_threshold", 1.0, "value from which a run may be shown", low=0.0, high=1.0)
-_VALIDATION = Knob("validation", 0.5, "share of the training questions that choices are made on", low=0.1, high=0.9)
-_LABELLED = Knob("max_labeled_demos", 0, "labelled questions shown besides", low=0, high=32)
-_ROUNDS = Knob("max_rounds", 1, "attempts at a question, those after the first sampled", low=1, high=10)
+_THRESHOLD = Knob("metric_threshold", 1.0, "value from which a run may be a demonstration", low=0.0, high=1.0)
+_VALIDATION = Knob("validation", 0.5, "share of the training questions to choose on", low=0.1, high=0.9)
+_LABELLED = Knob("max_labeled_demos", 0, "additional labeled questions", low=0, high=32)
+_ROUNDS = Knob("max_rounds", 1, "attempts at a question; attempts after the first are sampled", low=1, high=10)
 _DEMOS = Knob("max_bootstrapped_demos", 2, "demonstrations of each predictor", low=1, high=32)
 _CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are tried", low=1, high=64)
 _TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
@@ -134,7 +134,7 @@ def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
     return kept, n_train - kept
 
 
-@_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labelled questions shown", low=1, high=64), late=False)
+@_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labeled questions shown", low=1, high=64), late=False)
 def labelled_few_shot(work: OptimizerRun) -> RAG:
     """Run DSPy's ``LabeledFewShot``: training questions with their labels. It makes no LM call."""
     optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
@@ -142,7 +142,7 @@ def labelled_few_shot(work: OptimizerRun) -> RAG:
     if not _shown(work, program):
         raise OptimizerError(
             f"labelled_few_shot found nothing to show: no predictor of {work.program.technique.NAME} (part "
-            f"{work.part}) writes what a question is labelled with; use bootstrap_few_shot"
+            f"{work.part}) writes a field that questions have labels for; use bootstrap_few_shot"
         )
     return program
 
@@ -215,7 +215,7 @@ class _SeededOptuna(BootstrapFewShotWithOptuna):
         )
         self.compiled_teleprompter = bootstrap.compile(self.student, trainset=trainset)
         for predictor in self.compiled_teleprompter.predictors():
-            # An empty one is shown nowhere, but can be chosen.
+            # An empty demonstration can be chosen, but is never shown.
             predictor.demos = demonstrations(predictor, predictor.demos) or [{}]
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
         study.optimize(self.objective, n_trials=self.num_candidate_sets)
@@ -284,7 +284,7 @@ def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("max_steps", 2, "steps", low=1, high=50),
     Knob("max_demos", 2, "demonstrations of each predictor", low=0, high=32),
     Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
-    Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
+    Knob("temperature_for_candidates", 0.2, "how often worse programs are improved", low=0.01, high=10.0),
 )
 def simba(work: OptimizerRun) -> RAG:
     """Run DSPy's ``SIMBA``: rules and demonstrations from better and worse runs of the same question."""
@@ -305,8 +305,8 @@ def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
 @_optimizer(
     _gepa_bound,
     Knob("max_metric_calls", 60, "runs of the program over a question", low=1, high=100_000),
-    Knob("reflection_minibatch_size", 3, "questions that an instruction is written from", low=1, high=50),
-    Knob("candidate_selection_strategy", "pareto", "what is built on", choices=("pareto", "current_best")),
+    Knob("reflection_minibatch_size", 3, "questions per new instruction", low=1, high=50),
+    Knob("candidate_selection_strategy", "pareto", "which candidates are improved", choices=("pareto", "current_best")),
     Knob("component_selector", "round_robin", "which predictors change", choices=("round_robin", "all")),
     Knob("temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0),
     Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
@@ -333,7 +333,11 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
             def __call__(self, *given: Any, **named: Any) -> dict[str, str]:
                 try:
                     return dict(super().__call__(*given, **named))
-                except (AdapterParseError, LMError, ValueError):  # unreadable; too long a prompt or an instruction
+                except (
+                    AdapterParseError,
+                    LMError,
+                    ValueError,
+                ):  # unreadable, or a prompt or an instruction that is too long
                     return {}
 
         super().__init__(
@@ -363,7 +367,7 @@ def ensemble(work: OptimizerRun) -> RAG:
     if len(members) < 2:
         raise OptimizerError(
             f"ensemble needs 2 different sets of demonstrations, but {len(work.train)} training questions gave "
-            f"{len(members)}; give more training questions, or another way to prompts"
+            f"{len(members)}; give more training questions, or use another optimizer"
         )
     return Ensemble(list(members.values()))
 
@@ -390,7 +394,7 @@ def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
         raise OptimizerError(
             f"{work.name} found nothing to show: on none of the {len(work.train)} training questions did the program "
             f"reach {work.arguments['metric_threshold']}; give more training questions, a lower metric_threshold, or "
-            "another way to prompts"
+            "another optimizer"
         )
     return found
 

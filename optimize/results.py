@@ -174,7 +174,7 @@ class CompileResult(Results):
     @property
     def compared(self) -> Comparison:
         """The results on test as a comparison with the baseline, with closed book and oracle evidence as references."""
-        return replace(beside(self.test, self.comparisons), slices=self.slices)
+        return replace(as_comparison(self.test, self.comparisons), slices=self.slices)
 
     def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
         """Return the same with results by slice of the test questions; ``columns`` as ``slice_results`` takes them."""
@@ -245,7 +245,7 @@ class CompileResult(Results):
         return self.test, [f"{self.sentence}."], []
 
 
-def beside(met: Sequence[Evaluation], comparisons: Sequence[PairedComparison]) -> Comparison:
+def as_comparison(met: Sequence[Evaluation], comparisons: Sequence[PairedComparison]) -> Comparison:
     """Return results on test as a comparison with the baseline; closed book and oracle evidence are its references."""
     from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Comparison
 

@@ -97,7 +97,7 @@ def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
     if left:
         n, tests = max(one.test.n for one in left), max(Counter(one.family for one in comparisons).values())
         fewest = minimum_detectable(n, alpha=ALPHA / tests)
-        least = "no lead" if fewest is None else f"no lead of less than {fewest}:0"
+        least = "no lead" if fewest is None else f"only a lead of at least {fewest}:0"
         many = f"{len(left)} of {len(comparisons)} comparisons" if len(comparisons) > 1 else "the comparison"
         said.append(f"no difference shown in {many} with {in_words(left[0].other)}: {n} questions can show {least}")
     return "; ".join(said)

@@ -83,7 +83,7 @@ def replayed(evaluations: Sequence[Evaluation]) -> str:
     if not cost.saved:
         return ""
     some = "all" if not cost.calls else f"{cost.saved} of {cost.asked}"
-    return f"{some} answers of the LM are replayed from the store: no latency of these is shown"
+    return f"{some} answers of the LM are cached: their latency is not shown"
 
 
 def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question]) -> list[str]:
@@ -96,8 +96,8 @@ def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question])
         if undecided:
             low, high = (100 * count / len(rows) for count in (useful, useful + undecided))
             notes.append(
-                f"{one.name}: {undecided} of {len(rows)} questions hang on passages that nobody judged; over all of "
-                f"them its decision_useful lies between {low:.1f} and {high:.1f}: label with this arm named too"
+                f"{one.name}: {undecided} of {len(rows)} questions depend on unjudged passages; over all of "
+                f"them its decision_useful is between {low:.1f} and {high:.1f}: label its passages too"
             )
     return notes
 
@@ -173,9 +173,9 @@ def check_table(path: Path) -> None:
         InputError: The suffix is unknown, or the folder does not exist.
     """
     if path.suffix.lower() not in FORMS:
-        raise InputError(f"{path.name!r} says no form of table; end it in {', '.join(FORMS)}")
+        raise InputError(f"{path.name!r} has no suffix of a table; end the name in {', '.join(FORMS)}")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {str(path.parent)!r} for {path.name}; make it first")
+        raise InputError(f"there is no folder {str(path.parent)!r} for {path.name}; create it first")
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:

@@ -121,11 +121,13 @@ class QuestionSet:
         """What a reader of results on this set must know about its LMs and the index's LMs, one sentence each."""
         lines = []
         if self.kind == "make":
-            lines.append(f"synthetic: {self.lm} wrote questions and answers; read them before a result rests on them")
+            lines.append(f"synthetic: {self.lm} wrote questions and answers; read them before you use a result")
         elif "writer" not in self.index:
-            lines.append("the index does not tell which LM wrote it; if it is the one of this set, the set is circular")
+            lines.append(
+                "the index does not name the LM that wrote it; if it is the LM of this set, the set is circular"
+            )
         elif self.index["writer"] == self.lm:
-            lines.append(f"circular: {self.lm} wrote the index and this set, which favours the index; use another LM")
+            lines.append(f"circular: {self.lm} wrote the index and this set, which favors the index; use another LM")
         if self.judge is not None and self.judge == self.lm:
             lines.append(f"circular: {self.lm} judged the questions that it wrote; use another LM to judge")
         if self.judge is not None and self.judge == self.index.get("judge"):
@@ -201,7 +203,7 @@ def make_testset(
         order = sorted(candidates)
         random.Random(seed).shuffle(order)
         parts = [(order, len(order) if number is None else number)]
-        with suppress(CollectionError):  # only who made them is not known
+        with suppress(CollectionError):  # then only the makers are unknown
             if by := read_made(questions_folder(collection, home)):
                 index = {"writer": by.lm, "judge": by.judge_lm}
     kept: dict[str, tuple[Any, Question]] = {}
@@ -210,7 +212,7 @@ def make_testset(
     for given, wanted in parts:
         failures = Failures(kind, min(wanted, len(given)), max_failures)
         enough, left = len(kept) + wanted, list(given)
-        while len(kept) < enough and left:  # how many threads there are changes nothing
+        while len(kept) < enough and left:  # the number of threads changes nothing
             wave, left = left[: enough - len(kept)], left[enough - len(kept) :]
             tell, asked = part(progress, asked, asked + len(wave) + len(left)), asked + len(wave)
             results = failures.map(ask, wave, id_of=_id_of, threads=threads, progress=tell)
@@ -270,8 +272,8 @@ def _of_index(
         skipped = {"stale": len(known) - len(candidates), "unwritten": len(passages) - len(known)}
     if not candidates:
         raise CollectionError(
-            f"nothing of {collection!r} can be {'reworded' if kind == 'rephrase' else 'asked of'}: of {len(stored)} "
-            f"questions {len(stored) - live} are stale, and none of the others is answered wholly by its passage; "
+            f"nothing of {collection!r} can be {'reworded' if kind == 'rephrase' else 'asked about'}: of {len(stored)} "
+            f"questions {len(stored) - live} are stale, and none of the others is answered completely by its passage; "
             f"write them: {build_command(collection)}"
         )
 

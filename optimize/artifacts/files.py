@@ -111,7 +111,7 @@ class ArtifactManifest(Checksummed):
     @model_validator(mode="after")
     def _names_a_collection(self) -> Self:
         if (self.collection is None) != (self.engine is None):
-            raise ValueError(f"the collection {self.collection!r} and the engine {self.engine!r} do not go together")
+            raise ValueError(f"the collection {self.collection!r} and the engine {self.engine!r} do not fit together")
         if self.collection is not None and not NAME_PATTERN.fullmatch(self.collection):
             raise ValueError(f"{self.collection!r} cannot be a collection's name")
         return self
@@ -217,7 +217,7 @@ def copy_artifact(source: str | Path, path: str | Path, *, replace: bool = False
 
 def _put(target: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of an artifact; an older artifact at the same place is replaced whole or not at all."""
-    with writing(f"the artifact {target.name!r}", "nothing at that place was changed"):
+    with writing(f"the artifact {target.name!r}", "nothing in that folder was changed"):
         replace_folder(target, lambda folder: write_all(folder, files), check=_check_replaceable)
 
 
@@ -226,7 +226,7 @@ def _check_replaceable(target: Path) -> None:
     others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS)) if target.exists() else []
     if others:
         raise ArtifactError(
-            f"{target.name!r} holds files that are not of an artifact, such as {others[0]!r}; they would be lost. "
+            f"{target.name!r} has files that are not part of an artifact, such as {others[0]!r}; they would be lost. "
             "Give another folder"
         )
 
@@ -265,8 +265,8 @@ def check_digest(found: str, digest: str | None) -> None:
         raise InputError(f"a digest is sha256: and 64 hexadecimal digits, as artifact show prints it, not {digest!r}")
     if digest not in (None, found):
         raise ArtifactError(
-            f"the artifact's digest is {found}, but {digest} is asked for: it is another one, or was changed; get it "
-            "again from its maker"
+            f"the artifact's digest is {found}, but {digest} is asked for: it is another artifact, or it was changed; "
+            "get it again from its maker"
         )
 
 
@@ -275,7 +275,7 @@ def _checked(data: Mapping[str, bytes], digest: str | None) -> Artifact:
     check_digest(_digest(data["manifest.json"]), digest)
     try:
         manifest = ArtifactManifest.from_bytes(data["manifest.json"])
-        if manifest.to_bytes() != data["manifest.json"]:  # white space is not covered by the checksum
+        if manifest.to_bytes() != data["manifest.json"]:  # the checksum does not cover white space
             raise ValueError("it was changed after it was written")
     except ValueError as error:
         raise ArtifactError(
@@ -289,7 +289,7 @@ def _checked(data: Mapping[str, bytes], digest: str | None) -> Artifact:
     state = _parsed(ProgramState, "program.json", data["program.json"])
     if (state.technique, state.reader) != (manifest.technique, manifest.reader):
         raise ArtifactError("program.json and manifest.json name different programs; compile again")
-    # Only a line feed ends a line: a text may hold every other character that Python takes for a line's end.
+    # Only a line feed ends a line: a text may contain other characters that Python treats as line ends.
     lines = data["golden.jsonl"].removesuffix(b"\n").split(b"\n") if data["golden.jsonl"] else []
     golden = [_parsed(Golden, f"golden.jsonl line {n}", line) for n, line in enumerate(lines, 1)]
     return Artifact(manifest, state, golden, data)
@@ -303,7 +303,7 @@ def _read_file(path: Path, artifact: str, limit: int) -> bytes:
         )
     if path.is_symlink() or not os.path.isfile(path):
         raise ArtifactError(
-            f"the artifact {artifact!r} is not whole: {path.name} is missing, or is no plain file; copy the whole "
+            f"the artifact {artifact!r} is not whole: {path.name} is missing, or is not a plain file; copy the whole "
             "folder, or compile again"
         )
     try:
@@ -312,7 +312,7 @@ def _read_file(path: Path, artifact: str, limit: int) -> bytes:
     except OSError as error:
         raise ArtifactError(f"{path.name} of the artifact {artifact!r} cannot be read: {error.strerror}") from error
     if len(data) > limit:
-        raise ArtifactError(f"{path.name} has more than the {limit} bytes that are read")
+        raise ArtifactError(f"{path.name} has more than {limit} bytes, the most that is read")
     return data
 
 

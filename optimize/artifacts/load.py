@@ -81,7 +81,7 @@ def load(
     if artifact is path:
         check_digest(artifact.manifest.digest, digest)
     manifest = artifact.manifest
-    program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
+    program_from(artifact.state)  # errors in the artifact itself come before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     folder = None if home is None else Path(home)
@@ -89,13 +89,15 @@ def load(
     if retriever is None and where is None:
         found = collection_of(manifest, folder)
     elif retriever is None and manifest.collection is None:
-        raise ArtifactError("the artifact names no collection that a filter could be of; give retriever=... as well")
+        raise ArtifactError("the artifact names no collection to filter; give retriever=... as well")
     elif retriever is None or isinstance(retriever, str) or is_collection(retriever):
         admitted = manifest.where if where is None else where
         name, engine = retriever or manifest.collection, manifest.engine or "dense"
         found = open_retriever(name, engine=engine, home=folder, where=admitted)
     elif where is not None:
-        raise InputError(f"a filter is for a collection, but got {retriever!r:.80}; give it to that: where=...")
+        raise InputError(
+            f"a filter is for a collection, but got {retriever!r:.80}; give the filter to that retriever: where=..."
+        )
     else:
         found = as_retriever(retriever)
     check_filter(found)
@@ -104,7 +106,7 @@ def load(
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))
     if EMBEDDED_ID == reads.model != manifest.lm and (program.reader or program.technique.LM_STAGES):
         _logger.warning(
-            "%s was compiled for the LM %s; the embedded LM, of 135M parameters, makes little of its prompts: give "
+            "%s was compiled for the LM %s; the embedded LM, with 135M parameters, hardly follows its prompts: give "
             "another one, such as lm='openai/gpt-4o-mini' (--lm)", manifest.technique, manifest.lm.removeprefix(PREFIX),
         )  # fmt: skip
     loaded = LoadedProgram(program, reads, manifest, golden=artifact.golden)
@@ -131,8 +133,8 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
         differing.append(f"it now answers {prediction.answer!r}, but answered {golden.answer!r} when it was saved")
     if differing:
         differing.append(
-            f"ask the LM that it was compiled for, with the same settings ({loaded.lm.model} was asked), search what "
-            "it searched, or compile again"
+            f"use the LM that it was compiled for, with the same settings (now: {loaded.lm.model}), search the same "
+            "collection, or compile again"
         )
     return "; ".join(differing)
 
@@ -142,7 +144,7 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
     may not.
     """
     if isinstance(given, dspy.BaseLM):
-        # One with an engine of ours can be asked in an event loop, too.
+        # An LM with an engine of this project can be called in an event loop, too.
         return as_lm(given) if isinstance(getattr(given, "engine", None), LMEngine) else given
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
@@ -168,7 +170,7 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
         return name
     if not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, which cannot be had by its name "
+            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, which cannot be opened by its name "
             f"alone (the embedded LM here is {EMBEDDED_ID}); give {option}=..., the name of an LM or one made by "
             "resolve_lm, or compile again"
         )
@@ -176,9 +178,10 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
     to_the_address = api_base is not None and name.startswith("openai/")
     if not to_the_address and not any(fnmatchcase(name, pattern) for pattern in allowed):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name!r}, which is elsewhere, and it is not the artifact that says "
-            f"where questions, passages and a key go: give {option}={name!r} (--{option.replace('_', '-')} {name}), or "
-            f"allow it to artifacts with the environment variable {ALLOWED}={name} (patterns with commas, as openai/*)"
+            f"the artifact was compiled for the LM {name!r}, which is remote, and an artifact may not decide "
+            f"where questions, passages, and a key go: give {option}={name!r} (--{option.replace('_', '-')} {name}), "
+            f"or allow it for artifacts with the environment variable {ALLOWED}={name} (patterns, separated by "
+            "commas, such as openai/*)"
         )
     return name
 
@@ -202,10 +205,10 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
     if given is not None or _HUB_MODEL.fullmatch(named):
         found = resolve_reranker(named.removeprefix(HUB_PREFIX))
         found.load()
-    # A folder of the artifact's name here would be another model: its id differs.
+    # A local folder with that name would be another model: its id differs.
     if found is None or (given is None and found.id != named):
         raise ArtifactError(
-            f"the program was compiled with the reranker {named!r}, which cannot be had by its name alone; "
+            f"the program was compiled with the reranker {named!r}, which cannot be opened by its name alone; "
             "give reranker=..., a reranker or the folder of a cross-encoder"
         )
     return found
@@ -219,17 +222,17 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
         raise ArtifactError(
-            "the program was compiled on a retriever of your own, which the artifact cannot hold; give retriever=... "
+            "the program was compiled on a custom retriever, which the artifact cannot contain; give retriever=... "
             f"(--collection, --retriever; technique {manifest.technique})"
         )
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
         raise CollectionError(
             f"the program was compiled over a collection that is not here: {no_collection(manifest.collection, home)}. "
-            'Or search passages of your own: querywright index mine passages.jsonl, then load(path, retriever="mine"), '
+            'Or search your own passages: querywright index mine passages.jsonl, then load(path, retriever="mine"), '
             "or --collection mine"
         )
-    if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is looked for
+    if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is loaded
         raise CollectionError(
             f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
             f"program was compiled with {manifest.embedder!r}; build the collection again with that embedder, or "

@@ -208,7 +208,7 @@ class LoadedProgram:
         events: asyncio.Queue[Event | None] = asyncio.Queue()
 
         def send(event: Event | None) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
+            with suppress(RuntimeError):  # the loop has ended, and nobody reads the events
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def work() -> None:
@@ -229,7 +229,7 @@ class LoadedProgram:
 
     def __repr__(self) -> str:
         retriever = self.program.technique.retriever
-        first, *_ = getattr(retriever, "retrievers", [retriever])  # a hybrid's are of one collection
+        first, *_ = getattr(retriever, "retrievers", [retriever])  # the retrievers of a hybrid have one collection
         searched = getattr(first, "name", self.manifest.collection)
         reader = self.program.reader and self.program.reader.NAME
         return f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={searched!r}, {reader=})"
@@ -241,7 +241,7 @@ class LoadedProgram:
                 yield
         except INCURABLE as error:
             remedy = (
-                f". An artifact holds the name of its LM, here {self.manifest.lm}, and no address or key; give the LM: "
+                f". An artifact has the name of its LM, here {self.manifest.lm}, and no address or key; give the LM: "
                 "load(path, lm=resolve_lm(NAME, api_base=..., api_key=...)), or your dspy.LM"
             )
             error.message += remedy

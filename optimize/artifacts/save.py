@@ -44,7 +44,7 @@ def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: 
     searched = {**opened(retriever), "fingerprint": getattr(retriever, "fingerprint", None)}
     tried = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RUN}
     if not settings.allow_copies:
-        del tried["allow_copies"]  # programs of before the setting
+        del tried["allow_copies"]  # programs compiled before this setting existed have none
     tried["objective"] = settings.objectives
     given = {**more, **tried, **searched, "questions": [*map(data_hash, splits)]}
     return cast("dict[str, Any]", json.loads(json.dumps(given, default=lambda one: getattr(one, "__name__", "?"))))
@@ -67,8 +67,8 @@ def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
     ]
     if other:
         raise ArtifactError(
-            f"{Path(path).resolve().name!r} holds a program that was compiled from something else "
-            f"({'; '.join(told) if known else 'it does not say from what'}); give another folder, or replace it: "
+            f"{Path(path).resolve().name!r} has a program that was compiled from other inputs "
+            f"({'; '.join(told) if known else 'it does not name its inputs'}); give another folder, or replace it: "
             "replace=..."
         )
 

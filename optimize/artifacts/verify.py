@@ -71,7 +71,7 @@ def verify(
     except ArtifactError as error:
         return [_failed("files", "differs", error)]
     manifest = artifact.manifest
-    checks = [Check("files", "ok", f"as they were written, {manifest.digest}"), *_versions(manifest)]
+    checks = [Check("files", "ok", f"unchanged, {manifest.digest}"), *_versions(manifest)]
     parts: dict[str, Any] = {}
 
     def look(name: str, part: str, find: Callable[[], Any], found: Callable[[Any], str], saved: str) -> None:
@@ -104,23 +104,26 @@ def verify(
             lambda one: str(ref_of(one or parts["lm"])), str(manifest.writer or manifest.lm),
         )  # fmt: skip
     if not passed(checks):
-        remedy = "put right what stands above"
-        return [*checks, Check("golden answers", "not possible", "what they need is not at hand", remedy)]
+        remedy = "fix the problems above"
+        return [*checks, Check("golden answers", "not possible", "a part that they need is missing", remedy)]
     if not artifact.golden:
-        return [*checks, Check("golden answers", "not possible", "there are none", "compile again with some")]
+        return [
+            *checks,
+            Check("golden answers", "not possible", "there are none", "compile again with golden questions"),
+        ]
     loaded = load(artifact, home=home, **parts)
     answers = []
     for number, golden in enumerate(artifact.golden, 1):
         name = f"golden answer {number}"
         try:
             said, _, remedy = golden_difference(loaded, golden).rpartition("; ")
-            answers.append(Check(name, "differs", said, remedy) if said else Check(name, "ok", "as it was"))
+            answers.append(Check(name, "differs", said, remedy) if said else Check(name, "ok", "unchanged"))
         except (QuerywrightError, LMError, AdapterParseError) as error:
             answers.append(_failed(name, "not possible", error))
         if progress is not None:
             progress("golden answers", number, len(artifact.golden))
     if any(one.state == "differs" for one in answers):
-        remedy = "have it as it was, or compile again"
+        remedy = "restore the saved version, or compile again"
         checks = [replace(one, state="differs", remedy=remedy) if one.state == "warning" else one for one in checks]
     return [*checks, *answers]
 
@@ -138,7 +141,7 @@ def drifted(manifest: ArtifactManifest) -> dict[str, tuple[str, str]]:
     for name in manifest.versions:
         try:
             here[name] = version(name)
-        except (PackageNotFoundError, ValueError):  # ValueError: a name that no library can have
+        except (PackageNotFoundError, ValueError):  # ValueError: not a possible name of a library
             here[name] = "not installed"
     return {name: (saved, here[name]) for name, saved in manifest.versions.items() if here[name] != saved}
 
@@ -146,14 +149,14 @@ def drifted(manifest: ArtifactManifest) -> dict[str, tuple[str, str]]:
 def _versions(manifest: ArtifactManifest) -> list[Check]:
     named = ", ".join(f"{name} {number}" for name, number in manifest.versions.items())
     others = [_same(f"version of {name}", here, saved) for name, (saved, here) in drifted(manifest).items()]
-    return others or [Check("versions", "ok", f"as they were: {named}")]
+    return others or [Check("versions", "ok", f"unchanged: {named}")]
 
 
 def _same(name: str, here: str, saved: str) -> Check:
     if here == saved:
         return Check(name, "ok", here)
     said = f"{here} here, {saved} when it was saved"
-    return Check(name, "warning", said, "nothing, as long as the golden answers are the same")
+    return Check(name, "warning", said, "none needed if the golden answers are the same")
 
 
 def _failed(name: str, state: State, error: Exception) -> Check:

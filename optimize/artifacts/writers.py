@@ -75,7 +75,7 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
     with contextlib.suppress(ArtifactError, OSError):
         checked_rewriter(folder, ref)
         return folder
-    with writing(f"the rewriter {ref}", "nothing in the working folder was changed", "working folder (--home)"):
+    with writing(f"the rewriter {ref}", "nothing in the workspace was changed", "workspace (--home)"):
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_folder(folder, copy)
     return folder
@@ -94,8 +94,8 @@ def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
     folder = _kept(ref, home)
     if not folder.is_dir():
         raise ArtifactError(
-            f"the program was compiled with the rewriter {ref}, which the working folder does not have; give its "
-            "folder with writer_lm=..., or name the working folder that has it (home=)"
+            f"the program was compiled with the rewriter {ref}, which the workspace does not have; give its "
+            "folder with writer_lm=..., or the workspace that has it (home=)"
         )
     checked_rewriter(folder, ref)
     return folder
@@ -105,7 +105,9 @@ def checked_rewriter(folder: Path, ref: WriterRef) -> Rewriter:
     """Return the rewriter in a folder after checking every byte of it."""
     found = read_rewriter(folder)
     if found.checksum != ref.checksum:
-        raise ArtifactError(f"the rewriter in {folder.name!r} is {_ref(found)}, but {ref} was named; give that one")
+        raise ArtifactError(
+            f"the rewriter in {folder.name!r} is {_ref(found)}, but {ref} was named; give that rewriter"
+        )
     return found
 
 
@@ -117,7 +119,7 @@ def _kept(ref: WriterRef, home: Path | None) -> Path:
     """Return the folder of a rewriter in the workspace; the folder's name is the rewriter's name."""
     if not _NAME.fullmatch(ref.name):
         raise ArtifactError(
-            f"{ref.name[:80]!r} cannot be a rewriter's name, which has letters, digits, '.', '-' and '_'; rename its "
-            "folder"
+            f"{ref.name[:80]!r} cannot be a rewriter's name, which may have letters, digits, '.', '-', and '_'; rename "
+            "its folder"
         )
     return working_folder(home).resolve() / KEPT / ref.checksum / ref.name

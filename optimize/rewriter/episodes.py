@@ -118,7 +118,7 @@ def run_episodes(
     return [one for one in episodes if isinstance(one, Episode)]
 
 
-class _Asked(BaseException):
+class _FirstRequest(BaseException):
     """Ends a program at its first request; no technique may treat it as a failure."""
 
 
@@ -126,10 +126,10 @@ def first_prompt(run: Callable[[], Any]) -> Messages:
     """Run a program up to its first request to the LM and return the prompt."""
 
     def answer(turn: Turn) -> str:
-        raise _Asked
+        raise _FirstRequest
 
     engine = _FunctionEngine(0, answer)
-    with asking(engine.lm()), suppress(_Asked):
+    with asking(engine.lm()), suppress(_FirstRequest):
         run()
     return next(iter(engine.turns.values())).messages
 

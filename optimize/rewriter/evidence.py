@@ -35,7 +35,7 @@ Writer = Callable[[Question], "list[str] | None"]
 """Returns the texts for a question, one per turn, as ``json_text`` writes them; None if there are none."""
 Rewards = Callable[[Sequence[Writer]], Sequence[Sequence[float]]]
 """Returns, for each question, the reward of what each writer writes; NaN if it is not known."""
-Found = Callable[[Sequence[Question], Sequence[str]], list[float]]
+TextScores = Callable[[Sequence[Question], Sequence[str]], list[float]]
 """Returns the metric of each question if a text is searched instead of it; NaN if it is not known."""
 
 TAUGHT = ("decomposition", "hcqr", "multi_query", "rag_fusion", "rrr")
@@ -44,7 +44,7 @@ MOST_NAMES = 2
 LEAST_ALIKE = 8
 """Number of questions that must ask the same before a sentence for all of them is looked for."""
 
-_GAP = "{}"  # where a name stood
+_GAP = "{}"  # the place of a name
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
 _ROUNDS = ((64, 16), (8, 64))  # sentences, and questions that each is tried on
 _OPENING, _SENTENCES, _WORDS = 400, 2, 16  # characters and sentences of a passage, words of a sentence
@@ -56,7 +56,7 @@ def taught_by_evidence(
     technique: Technique,
     questions: Sequence[Question],
     rewards: Rewards,
-    found: Found | None = None,
+    found: TextScores | None = None,
     progress: Progress | None = None,
 ) -> Writer:
     """Return a writer that writes for each question what is best for similar questions.
@@ -69,7 +69,7 @@ def taught_by_evidence(
     held = retriever if isinstance(retriever, CollectionPassages) else None
     signature: Any = technique.predictors()[0].signature
     shows_options = "options" in signature.input_fields
-    known = {one.id: _Known(one, held) for one in questions}
+    known = {one.id: _Evidence(one, held) for one in questions}
     wordings = {} if found is None else _wordings(list(known.values()), found, progress)
     ideas = {id: one.ideas(wordings, options=shows_options) for id, one in known.items()}
     groups = {id: f"{len(known[id].names[:MOST_NAMES])} names; {'; '.join(each)}" for id, each in ideas.items()}
@@ -89,7 +89,7 @@ def taught_by_evidence(
     return lambda question: write(question, best.get(groups[question.id], "question"))
 
 
-class _Known:
+class _Evidence:
     """What the labeled evidence tells about a question."""
 
     def __init__(self, question: Question, held: CollectionPassages | None) -> None:
@@ -99,9 +99,9 @@ class _Known:
         titles = {_BEHIND.sub("", passage.title).strip() for passage in self.passages} - {""}
         asked = question.question.casefold()
         places = {name: asked.find(name.casefold()) for name in titles}
-        # The titles that stand in the question, in its order, without what is behind in brackets.
+        # The titles in the question, in its order, without parentheses at their end.
         self.names = sorted((name for name in titles if places[name] >= 0), key=lambda name: (places[name], name))
-        # How a question asks that holds one name: in small letters, with a gap for it.
+        # The wording of a question with exactly one name: in lower case, with a gap for the name.
         one = self.names[0] if len(self.names) == 1 else None
         self.frame = None if one is None else _PUNCTUATION.sub(" ", _with_gap(asked, one)).strip()
 
@@ -135,14 +135,14 @@ class _Known:
         return [sentence for sentence in found if _GAP in sentence]
 
 
-def _wordings(known: Sequence[_Known], found: Found, progress: Progress | None) -> dict[str | None, str]:
+def _wordings(known: Sequence[_Evidence], found: TextScores, progress: Progress | None) -> dict[str | None, str]:
     """Return, for each way to ask, the sentence with a gap that retrieves most if it is searched after the question.
 
     Up to 64 sentences of a frame's evidence are tried on 16 questions, and the best 8 of them on 64. A sentence that
     occurs in the evidence of one question alone does not count for that question. Frames of fewer than 8 questions are
     left out, and so are frames for which no sentence retrieves more than the question alone.
     """
-    frames: dict[str, list[_Known]] = defaultdict(list)
+    frames: dict[str, list[_Evidence]] = defaultdict(list)
     for one in known:
         if one.frame is not None:
             frames[one.frame].append(one)
@@ -162,11 +162,11 @@ def _wordings(known: Sequence[_Known], found: Found, progress: Progress | None) 
         if best and gains[best] > 0:
             chosen[frame] = best
         if progress is not None:
-            progress("how evidence is worded", done, len(alike))
+            progress("wording of evidence", done, len(alike))
     return chosen
 
 
-def _gains(sentences: Mapping[str, set[str]], members: Sequence[_Known], found: Found) -> dict[str, float]:
+def _gains(sentences: Mapping[str, set[str]], members: Sequence[_Evidence], found: TextScores) -> dict[str, float]:
     """Return the mean gain of each sentence over the questions alone."""
     questions = [one.question for one in members]
     plain = found(questions, [question.question for question in questions])
@@ -194,7 +194,7 @@ def check_taught(technique: Technique) -> None:
     """Raise if a technique cannot learn from evidence."""
     if technique.NAME not in TAUGHT:
         raise InputError(
-            f"evidence can teach {', '.join(TAUGHT)}, but not {technique.NAME}; take one of these, or write the pairs "
+            f"evidence can teach {', '.join(TAUGHT)}, but not {technique.NAME}; use one of these, or write the pairs "
             "yourself (rewriter train --pairs FILE)"
         )
 
@@ -211,10 +211,10 @@ def _script(technique: Technique, question: Question, queries: Sequence[str]) ->
     match technique.NAME:
         case "rrr":
             return [{"thought": "Look these up.", "queries": list(queries)}]
-        case "decomposition":  # each name is a question of its own; what repeats the question is none
+        case "decomposition":  # each name becomes a separate question; repeats of the question are left out
             parts = [f"What is {text}?" for text in queries if asked not in text]
             return [{"sub_questions": counted(parts, "n_sub_questions")}]
-        case "hcqr":  # the right option is the guess; a query that is missing is the question with it
+        case "hcqr":  # the right option is the guess; a missing query is the question with the guess
             guess = question.answer if question.answer in question.options else question.options[0]
             thought = {
                 "discriminating_features": list(question.options[:2]),

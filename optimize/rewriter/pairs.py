@@ -66,7 +66,9 @@ def check_pairs_file(path: Path) -> None:
         try:
             read_pairs(path)
         except InputError as error:
-            raise InputError(f"{path.name!r} exists and is no file of pairs; give another --out ({error})") from error
+            raise InputError(
+                f"{path.name!r} exists and is not a file of pairs; give another --out ({error})"
+            ) from error
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -75,7 +77,7 @@ def read_pairs(path: Path) -> list[Pair]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
-        raise InputError(f"{path.name!r} cannot be read: {reason}; give a file of pairs, a line each") from error
+        raise InputError(f"{path.name!r} cannot be read: {reason}; give a file of pairs, one per line") from error
     found = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -83,8 +85,8 @@ def read_pairs(path: Path) -> list[Pair]:
                 found.append(_PAIR.validate_json(line))
             except ValidationError as error:
                 raise InputError(
-                    f"{path.name}, line {number}: no pair ({first_problem(error)}); a pair is an object with question, "
-                    "technique, number, messages (pairs of a role and a text), text, reward and source, and where they "
-                    "are known data (the collection) and asked"
+                    f"{path.name}, line {number}: not a pair ({first_problem(error)}); a pair is an object with "
+                    "question, technique, number, messages (pairs of a role and a text), text, reward, and source, "
+                    "and, if known, data (the collection) and asked"
                 ) from None
     return found

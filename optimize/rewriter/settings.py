@@ -111,7 +111,7 @@ def check_training(settings: TrainSettings, inputs: TrainingInputs) -> None:
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learned "
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
-    if len(pairs) <= LEAST_PAIRS:  # one more to choose the epoch by
+    if len(pairs) <= LEAST_PAIRS:  # one more pair chooses the epoch
         raise InputError(
             f"the warm-up needs {LEAST_PAIRS + 1} pairs or more, but --pairs has {len(pairs)}: "
             f"{LEAST_PAIRS + 1 - len(pairs)} more needed; collect pairs from more questions (querywright rewriter "
@@ -124,8 +124,8 @@ def _technique(settings: TrainSettings) -> Any:
     technique = technique_class(settings.technique)(None, **settings.knobs)
     if not technique.predictors():
         raise InputError(
-            f"{settings.technique} writes nothing with an LM, so there is nothing to train; take a technique that "
-            "rewrites, such as rrr, multi_query or hcqr"
+            f"{settings.technique} writes nothing with an LM, so there is nothing to train; use a technique that "
+            "rewrites, such as rrr, multi_query, or hcqr"
         )
     return technique
 
@@ -133,7 +133,7 @@ def _technique(settings: TrainSettings) -> Any:
 def _check_questions(metric: str, splits: Splits, *parts: str) -> None:
     """Raise if the metric is not a metric of retrieval, or if it can score no question of a part."""
     if "reader" in needs(metric):
-        raise InputError(f"{metric} needs a reader; a rewriter is measured by what it retrieves, such as ndcg@10")
+        raise InputError(f"{metric} needs a reader; a rewriter is measured by retrieval, such as ndcg@10")
     for part in parts:
         questions = getattr(splits, part)
         if not questions:

@@ -187,7 +187,7 @@ def reinforce(
     best = max(rewards, key=lambda step: rewards[step])
     if not best:
         set_peft_model_state_dict(base.model, start)
-    flat = sum(line.get("frac_reward_zero_std") == 1.0 for line in log)  # no sample differs from the others
+    flat = sum(line.get("frac_reward_zero_std") == 1.0 for line in log)  # all samples have the same reward
     facts = {"steps": trainer.state.global_step, "best_step": best, "first": rewards[0], "best": rewards[best]}
     return facts | {"flat": flat}, log
 

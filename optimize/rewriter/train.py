@@ -40,8 +40,8 @@ DEEPEST = 10
 """Passages that the deepest of these metrics looks at."""
 
 _WARNINGS = {
-    "loss": "WORSE than the question as it is written: do not use this rewriter",
-    "no gain shown": "no gain over the question as it is written was shown",
+    "loss": "WORSE than the unchanged question: do not use this rewriter",
+    "no gain shown": "no gain over the unchanged question was shown",
 }
 
 DEV_PAIRS = 0.1

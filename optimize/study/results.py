@@ -19,7 +19,7 @@ from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 from querywright.optimize.figures import ARM, NEUTRAL, Figure, Plot, span
 from querywright.optimize.objectives import Objective
 from querywright.optimize.report import comparison_page
-from querywright.optimize.results import BASELINE, PairedComparison, beside, by_judges
+from querywright.optimize.results import BASELINE, PairedComparison, as_comparison, by_judges
 from querywright.optimize.search.trials import (
     TrialRecord,
     arm_name,
@@ -107,7 +107,7 @@ class Snapshot:
             )
             for one in (asked[row.id] for row in evaluations[0].rows)
         ]  # fmt: skip
-        compared = beside(evaluations, self.comparisons)
+        compared = as_comparison(evaluations, self.comparisons)
         sliced = slice_results(
             compared.arms, questions, columns, baseline=BASELINE, closed_book=compared.reference(CLOSED_BOOK)
         )

@@ -188,7 +188,7 @@
       row.q.length > 0 && [el("h4", {}, "Searched"), el("ul", {}, row.q.map(([role, query]) => el("li", {}, el("b", {}, text(role)), ": ", text(query))))],
       row.p.length > 0 && [el("h4", {}, `Shown to the reader, ${row.p.length} of ${row.n} found`),
         el("ol", {}, row.p.map((key) => own || first.p.includes(key) ? passage(one, key, label(row, key), "") :
-          passage(one, key, label(row, key), `+ ${beside} has not`, "gained")))],
+          passage(one, key, label(row, key), `not shown by ${beside}`, "gained")))],
       lost.length > 0 && [el("h4", {}, `Lost against ${beside}`),
         el("ul", {}, lost.map((key) => passage(one, key, label(first, key), "", "lost")))],
       missed.length > 0 && [el("h4", {}, "Evidence missed"),

@@ -66,7 +66,7 @@ def test_a_single_graded_value_has_no_interval():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="a value is infinite; what cannot be scored is NaN"):
+    with pytest.raises(ValueError, match="a value is infinite; use NaN for a question"):
         mean_with_interval([1.0, math.inf])
     for values, message in (([-math.inf], "a value is infinite"), ([1, 0], "have 1 and 2 values")):
         with pytest.raises(ValueError, match=message):

@@ -166,12 +166,16 @@ def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_th
     saved = load_judge(save_judge(tmp_path / "j", judge, found))
     assert saved.calibration == found
     assert saved.standing("scripted/model", found.engine) == found.sentence()
-    other = "not calibrated against people (its calibration is of the LM scripted/model)"
+    other = "not calibrated against people (it was calibrated with the LM scripted/model)"
     assert other in saved.standing("other", found.engine)
-    assert "(its calibration is of scripted/model somewhere else" in saved.standing("scripted/model", "elsewhere")
+    assert "(it was calibrated with another server or version of scripted/model" in saved.standing(
+        "scripted/model", "elsewhere"
+    )
     tuned = judge.deepcopy()
     tuned.label.signature = tuned.label.signature.with_instructions("Other.")
-    assert "(its calibration is of another prompt)" in SavedJudge(tuned, found).standing("scripted/model", found.engine)
+    assert "(it was calibrated with another prompt)" in SavedJudge(tuned, found).standing(
+        "scripted/model", found.engine
+    )
 
 
 def test_nothing_secret_is_saved(judge, lm_that, tmp_path):

@@ -234,7 +234,7 @@ def test_nothing_that_could_be_shown_is_said(name, run, world):
 
 
 def test_an_lm_that_writes_no_instructions_is_said(run, make_engine):
-    with pytest.raises(OptimizerError, match="copro came to nothing: AdapterParseError"):
+    with pytest.raises(OptimizerError, match="copro failed: AdapterParseError"):
         run("copro", engine=make_engine(write=lambda asked: "{}"))
 
 

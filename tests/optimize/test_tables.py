@@ -108,7 +108,7 @@ def read(path):
 
 
 def test_another_suffix_or_folder_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(InputError, match=r"'trials.xlsx' says no form of table; end it in \.parquet, \.csv"):
+    with pytest.raises(InputError, match=r"'trials.xlsx' has no suffix of a table; end the name in \.parquet, \.csv"):
         write_table(tmp_path / "trials.xlsx", [])
     with pytest.raises(InputError, match=r"there is no folder .*gone"):
         write_table(tmp_path / "gone" / "trials.csv", [])
@@ -133,7 +133,7 @@ def test_verdicts_are_a_table_and_a_sentence():
     ]  # fmt: skip
     assert verdict_sentence(held) == (
         "better than plain: hyde (recall); no difference shown in 1 of 2 comparisons with plain: 20 questions can show "
-        "no lead of less than 7:0"
+        "only a lead of at least 7:0"
     )
     assert verdict_sentence(against([scored("a", 20), scored("b", 0)], "a")) == "worse than a: b (recall)"
     assert verdict_sentence([]) == ""
@@ -142,7 +142,9 @@ def test_verdicts_are_a_table_and_a_sentence():
 def test_what_cannot_mean_anything_is_told():
     several = [Question(str(n), "?", evidence={"a": Label.ENTAILED, "b": Label.ENTAILED}) for n in range(20)]
     (line,) = hints(several, ["accuracy", "decision_useful"])
-    assert line.startswith("20 of 20 questions have several deciding passages, and decision_useful asks for one of ")
+    assert line.startswith(
+        "20 of 20 questions have several deciding passages, and one of them satisfies decision_useful"
+    )
     assert "full_recall@5" in line
     assert list(hints(several, ["decision_useful", "full_recall@3"])) == []
     together = [Question(one.id, "?", evidence=one.evidence, jointly=True) for one in several]
@@ -150,7 +152,7 @@ def test_what_cannot_mean_anything_is_told():
     either = [replace(one, alternatives=(("a", "b"),)) for one in several]
     assert list(hints(either, ["decision_useful"])) == []
     assert next(hints(several, ["accuracy"], asked=5)).startswith(
-        "5 questions are too few to show any lead: it takes 6"
+        "5 questions are too few to show any lead: at least 6 are needed"
     )
     assert list(hints(several[:5], ["accuracy"], tests=0)) == []
     aim = objective_named("recall")

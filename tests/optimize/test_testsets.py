@@ -209,7 +209,7 @@ def test_where_nothing_can_be_asked_the_command_that_writes_questions_is_named(t
     with pytest.raises(CollectionError, match=r"nothing of 'facts' can be reworded: of 1 questions 0 are stale"):
         make_testset("rephrase", "facts", lm=lm, home=tmp_path)
     publish([replace(PASSAGES[5], text="New of 5.")], given=records()[5:])
-    with pytest.raises(CollectionError, match=r"nothing of .facts. can be asked of: of 1 questions 1 are stale"):
+    with pytest.raises(CollectionError, match=r"nothing of .facts. can be asked about: of 1 questions 1 are stale"):
         make_testset("out-of-distribution", "facts", lm=lm, home=tmp_path)
     with pytest.raises(InputError, match="number must be 1 or more, but got 0"):
         make_testset("rephrase", "facts", lm=lm, number=0, home=tmp_path)
@@ -227,7 +227,7 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
     assert card["sha256"] == hashlib.sha256(data).hexdigest()
     assert (card["kind"], card["seed"], card["kept"], card["lm"]) == ("rephrase", 5, 3, "scripted/model")
     assert card["cautions"] == [
-        "circular: scripted/model wrote the index and this set, which favours the index; use another LM"
+        "circular: scripted/model wrote the index and this set, which favors the index; use another LM"
     ]
     with pytest.raises(InputError, match=r"ends in \.jsonl, not 'a\.csv'"):
         write_question_set(tmp_path / "a.csv", made)

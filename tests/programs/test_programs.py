@@ -111,7 +111,7 @@ def test_an_unlabelled_question_is_left_out_of_dspys_mean_and_said():
         kept = scorable("decision_useful", examples)
     assert [example.id for example in kept] == ["q0", "q1", "q2", "q3"]
     assert dspy.Evaluate(devset=kept, metric=FOUND, display_progress=False)(program).score == 100.0
-    with pytest.raises(InputError, match="none of the 2 examples can be scored: recall@5 needs labelled evidence"):
+    with pytest.raises(InputError, match="none of the 2 examples can be scored: recall@5 needs labeled evidence"):
         scorable("recall@5", examples[4:])
     with pytest.raises(InputError, match="accuracy needs a right answer"):
         scorable("accuracy", examples)

@@ -112,7 +112,7 @@ def test_an_artifact_keeps_the_filter_that_it_was_made_with(engine, tmp_path, wr
         found(where={"n": 1}, retriever=lambda query, k: [])
     manifest = write(tmp_path / "bare")
     assert b"where" not in manifest.to_bytes()  # so that digests of before stay what they are
-    with pytest.raises(ArtifactError, match="names no collection that a filter could be of"):
+    with pytest.raises(ArtifactError, match="names no collection to filter"):
         load(tmp_path / "bare", lm=make_lm(), where={"n": 1})
     open_store(home).close()
     open_store(tmp_path / "other").close()
@@ -132,7 +132,7 @@ def test_another_collection_than_that_it_was_compiled_on_is_refused(own, refused
     rewrite(own, embedder="st:someone/elses-model")
     refused(CollectionError, "built with the embedder 'st:words'.*compiled with 'st:someone/elses-model'", own)
     rewrite(own, collection=None, engine=None, embedder=None)
-    refused(ArtifactError, "retriever of your own.*retriever=", own)
+    refused(ArtifactError, "custom retriever.*retriever=", own)
     assert load(own, lm=make_lm(), retriever=world)
 
 
@@ -166,7 +166,7 @@ def test_a_reranker_is_given_or_had_by_the_name_of_a_hub_model(own, saved, refus
     for name in ("path:mine@12345678", "ce:../../etc", "ce:/etc", "ce:a/b/c", "ce:some/alphabet#64", "x"):
         program = make_program("rerank", world, reader="multiple_choice", reranker=Alphabet())
         rewrite(own, program=program, reranker=name, golden=[])
-        refused(ArtifactError, "cannot be had by its name alone; give reranker=", own)
+        refused(ArtifactError, "cannot be opened by its name alone; give reranker=", own)
     assert load(own, lm=make_lm(), home=saved[0], reranker=given).program.technique.reranker is given
     assert load(own, lm=make_lm(), home=saved[0], reranker="a/folder").program.technique.reranker is hub
     assert (given.loaded, hub.loaded) == (0, 1)

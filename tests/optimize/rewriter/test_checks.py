@@ -85,7 +85,7 @@ def without(field: str, *parts: str) -> Splits:
         (
             {"steps": 1},
             {"splits": without("evidence", "train")},
-            "none of the 16 .* recall@5 needs labelled evidence",
+            "none of the 16 .* recall@5 needs labeled evidence",
         ),
         ({"steps": 1}, {"splits": without("evidence", "dev")}, "none of the 4 examples can be scored"),
         (
@@ -97,7 +97,7 @@ def without(field: str, *parts: str) -> Splits:
         (
             {},
             {"check": check_collection, "splits": without("evidence", "train")},
-            "none of the 16 .* recall@5 needs labelled evidence",
+            "none of the 16 .* recall@5 needs labeled evidence",
         ),
     ],
 )
@@ -147,16 +147,16 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, change: Callable[[Any],
     assert set(second) - set(first) == {"data", "asked"}  # what is not known of a pair is not written
     change(second)
     file.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
-    with pytest.raises(InputError, match=rf"p.jsonl, line 2: no pair \({said}"):
+    with pytest.raises(InputError, match=rf"p.jsonl, line 2: not a pair \({said}"):
         read_pairs(file)
-    with pytest.raises(InputError, match=r"'p.jsonl' exists and is no file of pairs"):
+    with pytest.raises(InputError, match=r"'p.jsonl' exists and is not a file of pairs"):
         check_pairs_file(file)
     file.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
         read_pairs(file)
 
 
-NO_GAIN = "no gain over the question as it is written"
+NO_GAIN = "no gain over the unchanged question"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ NO_GAIN = "no gain over the question as it is written"
         ([1.0] * 8 + [0.0] * 2, "gain", None),
         ([1.0] * 2 + [0.0] * 8, "no gain shown", f"{NO_GAIN} was shown"),
         ([-1.0] * 2 + [0.0] * 8, "no gain shown", f"{NO_GAIN} was shown; its mean is below"),
-        ([-1.0] * 8 + [0.0] * 2, "loss", "WORSE than the question as it is written: do not use this rewriter"),
+        ([-1.0] * 8 + [0.0] * 2, "loss", "WORSE than the unchanged question: do not use this rewriter"),
         ([math.nan] * 10, "not measured", f"{NO_GAIN} was shown"),
     ],
 )
