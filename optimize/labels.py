@@ -54,7 +54,7 @@ class PoolLabels:
         return {name: dict(by) for name, by in found.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per label; the columns are those of a file of labels."""
+        """Return one row per label; with the columns of a file of labels."""
         import pandas
 
         columns = dict.fromkeys([*COLUMNS, *(name for one in self.labels for name in one.further)])

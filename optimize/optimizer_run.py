@@ -288,7 +288,7 @@ def learnt_from(n_train: int, share: float) -> int:
 
 
 def demonstrations(predictor: Any, demos: Sequence[Any]) -> list[Any]:
-    """Return the demonstrations that a predictor can show: those with an input field and an output field of its own.
+    """Return the demonstrations that a predictor can show: they have one or more of its input and output fields each.
 
     Demonstrations of questions with a history are left out.
     """

@@ -83,7 +83,7 @@ class Optimizer:
         return values
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Value]:
-        """Return the arguments that these texts stand for. Errors as in ``check``."""
+        """Return the arguments from their texts. Errors as in ``check``."""
         known = {option.name: option for option in self.options}
         values = {name: known[name].parse(text) if name in known else text for name, text in texts.items()}
         self.check(values)

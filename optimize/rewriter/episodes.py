@@ -92,8 +92,8 @@ def run_episodes(
     Args:
         program: A technique without a reader.
         questions: One per episode; a question may occur several times.
-        answer: Answers in the place of the LM; called in several threads.
-        limits: Limits of the values of an answer. None for no limits. Default: those of a rewriter.
+        answer: Answers instead of the LM; called in several threads.
+        limits: Limits of the values of an answer. None for no limits. Default: a rewriter's limits.
         threads: Number of episodes that run at a time. Default 4.
     """
 

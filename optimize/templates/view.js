@@ -63,7 +63,7 @@
   const beside = () => {
     const [a, b] = marked.map((id) => runs.find((one) => one.id === id));
     $("hint").hidden = Boolean(a && b);
-    if (!a || !b) return $("beside").replaceChildren();
+    if (!a || !b) return $("pair").replaceChildren();
     const rows = [...new Set([...a.arms, ...b.arms].map((arm) => arm.name))].flatMap((name) => {
       const [x, y] = [a, b].map((run) => run.arms.find((arm) => arm.name === name)?.metrics || {});
       return [...new Set([...Object.keys(x), ...Object.keys(y)])].map((metric) => {
@@ -73,7 +73,7 @@
           el("td", { className: lead > 0 ? "better" : lead < 0 ? "worse" : "" }, isNaN(lead) ? "-" : (lead > 0 ? "+" : "") + lead.toFixed(1)));
       });
     });
-    $("beside").replaceChildren(el("div", { className: "box", role: "region", ariaLabel: "Side by side", tabIndex: 0 }, el("table", {},
+    $("pair").replaceChildren(el("div", { className: "box", role: "region", ariaLabel: "Side by side", tabIndex: 0 }, el("table", {},
       el("thead", {}, el("tr", {}, ...["arm", "metric", a.place, b.place, "difference"].map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, ...rows))));
   };

@@ -107,7 +107,7 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, se
     assert said.endswith("4 judgements, 0 unreadable; judge and arms have the same LM")
     where = ("--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
     other = "\n".join(cli(*command, "--judge-lm", "openai/other", *where).data["notes"])
-    assert "openai/other: not calibrated against people (its calibration is of the LM openai/scripted)" in other
+    assert "openai/other: not calibrated against people (it was calibrated with the LM openai/scripted)" in other
 
 
 @pytest.mark.slow

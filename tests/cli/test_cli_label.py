@@ -73,7 +73,7 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     assert f"usefulness from labelled evidence, by person (3), {JUDGE} ({len(more) - 3})" in known["notes"]
     found = cli("evaluate", *given, "--max-passages", "5", "--json", *server.lm).data
     deep = found["arms"][0]
-    hang = "plain: 15 of 18 questions hang on passages that nobody judged"
+    hang = "plain: 15 of 18 questions depend on unjudged passages"
     assert [note.partition(": label")[0] for note in found["notes"] if "hang" in note] == [
         f"{hang}; over all of them its decision_useful lies between 16.7 and 100.0"
     ]
@@ -95,7 +95,7 @@ def test_a_program_is_compiled_on_labels_that_a_person_corrected(ok, label, serv
     assert ok(*given, "--json").data["objective"] == "decision_useful"
     dev = " ".join(ok(*given).out.partition("test, 4 questions")[0].split())
     assert "unscored)" in dev  # beside a share of so few questions stands how many it leaves out
-    assert "questions hang on passages that nobody judged" in dev
+    assert "questions depend on unjudged passages" in dev
 
 
 def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(label, server, tmp_path):

@@ -69,7 +69,7 @@ def test_a_file_that_does_not_hold_pairs_is_not_replaced(collect: Any) -> None:
     Path("mine.txt").write_text("mine\n")
     refused = collect(out="mine.txt")
     assert refused.status == 2
-    assert "'mine.txt' exists and is no file of pairs; give another --out" in " ".join(refused.err.split())
+    assert "'mine.txt' exists and is not a file of pairs; give another --out" in " ".join(refused.err.split())
     assert Path("mine.txt").read_text() == "mine\n"
 
 
