@@ -52,13 +52,11 @@ class Optimizer:
         compile: The function that does it; its name is the optimizer's name.
         bound: Returns the most that it does, from the numbers of training questions and predictors and its arguments.
         options: Its arguments with our defaults, which suit 6 to 10 training questions.
-        late: Whether it is so expensive that only techniques that survive the first phase get it.
     """
 
     compile: Callable[[OptimizerRun], RAG]
     bound: Callable[[int, int, Arguments], Bound]
     options: tuple[Knob, ...]
-    late: bool = True
 
     @property
     def name(self) -> str:
@@ -113,12 +111,12 @@ test. Demonstrations come from runs that reach ``metric_threshold``.
 
 
 def _optimizer(
-    bound: Callable[[int, int, Arguments], Bound], *options: Knob, late: bool = True
+    bound: Callable[[int, int, Arguments], Bound], *options: Knob
 ) -> Callable[[Callable[[OptimizerRun], RAG]], Callable[[OptimizerRun], RAG]]:
     """Add an optimizer under its name."""
 
     def enter(way: Callable[[OptimizerRun], RAG]) -> Callable[[OptimizerRun], RAG]:
-        OPTIMIZERS[way.__name__] = Optimizer(way, bound, options, late)
+        OPTIMIZERS[way.__name__] = Optimizer(way, bound, options)
         return way
 
     return enter
@@ -134,7 +132,7 @@ def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
     return kept, n_train - kept
 
 
-@_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labeled questions shown", low=1, high=64), late=False)
+@_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labeled questions shown", low=1, high=64))
 def labelled_few_shot(work: OptimizerRun) -> RAG:
     """Run DSPy's ``LabeledFewShot``: training questions with their labels. It makes no LM call."""
     optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
@@ -147,7 +145,7 @@ def labelled_few_shot(work: OptimizerRun) -> RAG:
     return program
 
 
-@_optimizer(_once, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, late=False)
+@_optimizer(_once, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD)
 def bootstrap_few_shot(work: OptimizerRun) -> RAG:
     """Run DSPy's ``BootstrapFewShot``."""
     return _bootstrapped(work, int(work.arguments["max_bootstrapped_demos"]))
@@ -159,7 +157,6 @@ def bootstrap_few_shot(work: OptimizerRun) -> RAG:
     Knob("pool", 64, "demonstrations kept at most", low=1, high=512),
     _ROUNDS,
     _THRESHOLD,
-    late=False,
 )
 def knn_few_shot(work: OptimizerRun) -> RAG:
     """Do the same as DSPy's ``KNNFewShot`` in a program that can be saved: keep all traces and show the nearest

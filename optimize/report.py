@@ -27,7 +27,7 @@ from querywright.optimize import figures
 from querywright.optimize.comparison import Comparison
 from querywright.optimize.diagnosis import DECIDED, MEANING, Stage, decision_rows
 from querywright.optimize.evaluate import Evaluation, mean_json
-from querywright.optimize.figures import STAGE_COLOURS, Figure
+from querywright.optimize.figures import STAGE_COLOURS
 from querywright.optimize.results import BASELINE, PairedComparison, in_words
 from querywright.optimize.significance import verdict_rows, verdict_sentence
 from querywright.optimize.slices import known_sentence, slice_rows
@@ -40,10 +40,6 @@ POLICY = (
 """Content policy of a page: run its own scripts, and request nothing from any host."""
 
 NOTHING = ("-", "0", "0 %", "- / -", "0.0")
-
-NO_QUESTIONS: Mapping[str, Any] = {
-    "metric": "", **dict.fromkeys(("arms", "questions", "metrics", "texts", "passages"), ()),
-}  # fmt: skip
 
 ROOM, LENGTHS = 900_000, (700, 400, 200, 100, 50)
 """Characters of all texts in a page, and the lengths to which a text may be truncated; the first length that fits is
@@ -61,45 +57,6 @@ def render(template: str, **context: Any) -> str:
     return _templates().get_template(template).render(**context)
 
 
-def page(
-    template: str,
-    *,
-    title: str,
-    kind: str,
-    facts: Mapping[str, str],
-    notes: Sequence[str] = (),
-    figures: Mapping[str, Sequence[Figure]],
-    data: Mapping[str, Any] = NO_QUESTIONS,
-    prompts: Any = b"",
-    compared: Comparison | None = None,
-    outcome: Any = "",
-    **context: Any,
-) -> str:
-    """Return a whole page, with all scripts and styles inside, from a template that extends ``page.html``.
-
-    Args:
-        template: Name of the template.
-        title: Heading of the page.
-        kind: Kind of the run, such as ``comparison`` or ``study``.
-        facts: What the page is about, by name.
-        notes: What a reader should know before trusting a number.
-        figures: Figures by their name in the template.
-        data: The questions, as ``browser`` makes them.
-        prompts: Prompts and answers, as ``packed_prompts`` makes them.
-        compared: The comparison on the page. The summary at the beginning of the page, which ``querywright view``
-            reads, names its programs.
-        outcome: The outcome, as a sentence or as a mapping with ``sentence``.
-        context: Further values for the template.
-    """
-    metric, said = data["metric"], outcome if isinstance(outcome, str) else str(outcome.get("sentence") or "")
-    summary = {"kind": kind, "title": title, "metric": metric, "verdict": said, **_arms(compared)}
-    verdicts = [] if compared is None else verdict_rows(compared.comparisons)
-    return render(
-        template, policy=POLICY, parts=[], title=title, facts=facts, notes=notes, figures=figures, data=data,
-        prompts=base64.b64encode(prompts).decode(), summary=summary, outcome=outcome, verdicts=verdicts, **context,
-    )  # fmt: skip
-
-
 def comparison_page(
     compared: Comparison,
     *,
@@ -114,7 +71,8 @@ def comparison_page(
 ) -> str:
     """Return the page of a comparison, as ``Comparison.report`` writes it; the same input gives the same text.
 
-    A template that extends ``compare.html`` adds sections with the values in ``more``.
+    The page begins with a summary, which ``querywright view`` reads. A template that extends ``compare.html`` adds
+    sections with the values in ``more``.
     """
     diagnosis = compared.diagnosis
     metrics = figures.metrics_of(compared)
@@ -125,17 +83,21 @@ def comparison_page(
         drawn["stages"] = [figures.stages(compared, diagnosis)]
     said = verdict_sentence([one for one in compared.comparisons if one.metric == metric])
     said = said or f"there is nothing to compare with {in_words(compared.baseline)}"
-    return page(
+    kind = kind or ("compilation" if outcome else "comparison")
+    outcome = outcome.rstrip(".") or said[0].upper() + said[1:]
+    return render(
         template,
+        policy=POLICY,
+        parts=[],
         title=title,
-        kind=kind or ("compilation" if outcome else "comparison"),
+        summary={"kind": kind, "title": title, "metric": metric, "verdict": outcome, **_arms(compared)},
         facts=facts,
         notes=notes,
         figures=drawn,
         data=browser(compared, metric),
-        prompts=packed_prompts(compared),
-        compared=compared,
-        outcome=outcome.rstrip(".") or said[0].upper() + said[1:],
+        prompts=base64.b64encode(packed_prompts(compared)).decode(),
+        outcome=outcome,
+        verdicts=verdict_rows(compared.comparisons),
         command=command,
         baseline=compared.baseline,
         sentences=[one.sentence for one in compared.comparisons],
@@ -280,10 +242,8 @@ def _short(value: float) -> float | int | None:
     return None if math.isnan(value) else int(value) if value == int(value) else round(value, 4)
 
 
-def _arms(compared: Comparison | None) -> dict[str, Any]:
+def _arms(compared: Comparison) -> dict[str, Any]:
     """Return the programs for a summary: calls per question, and the value of each metric with its interval."""
-    if compared is None:
-        return {"baseline": "", "arms": []}
     arms = [
         {
             "name": arm.name, "n": len(arm.rows), "calls": round(arm.calls_a_question, 2),

@@ -404,7 +404,7 @@ def no_connection(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def optimizers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """An early one, ``cheap``, and a late one, ``dear``, beside the real ones."""
+    """Two optimizers, ``cheap`` and ``dear``, in addition to the real ones."""
     k = Knob("k", 4, "how many", low=1, high=10_000)
 
     def cheap(work: Any) -> Any:
@@ -413,10 +413,7 @@ def optimizers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def dear(work: Any) -> Any:
         return work.program
 
-    found = {
-        one.__name__: Optimizer(one, lambda n, predictors, given: Bound(n), (k,), late=one is dear)
-        for one in (cheap, dear)
-    }
+    found = {one.__name__: Optimizer(one, lambda n, predictors, given: Bound(n), (k,)) for one in (cheap, dear)}
     for name, one in found.items():
         monkeypatch.setitem(OPTIMIZERS, name, one)  # type: ignore[arg-type]
     return found
