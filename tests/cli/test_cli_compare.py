@@ -174,7 +174,7 @@ def test_what_is_printed_fits_the_terminal_and_is_one_table_of_verdicts_and_a_se
     assert not any(name in done.out for name in ("0 wins", "fallbacks", "failed"))
     told = " ".join(compared("hyde", "--limit", "12", "--verbose", width=80).out.split())
     assert "accuracy: no difference shown between hyde and plain: " in told
-    assert "answers of the LM are replayed from the store" in told
+    assert "answers of the LM are cached" in told
 
 
 def test_where_no_metric_needs_an_answer_nothing_is_read_and_no_lm_is_named(cli, collection, questions, server):
