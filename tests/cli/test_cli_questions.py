@@ -248,7 +248,7 @@ def test_a_set_of_reworded_questions_is_evaluated_and_made_again(ok, cli, tested
     made = ok(*rephrase, "sets/re.jsonl")
     assert "kept: 4" in made.out
     assert "questions: sets/re.jsonl; card: sets/re.card.json" in made.err
-    assert "the index does not tell which LM wrote it" in made.err
+    assert "the index does not name the LM that wrote it" in made.err
     done = cli("evaluate", "plain", "--data", "sets/re.jsonl", "--collection", tested, "--reader", "none", "--json",
                *server.lm)  # fmt: skip
     assert done.data["arms"][0]["n"] == 4, done.err
