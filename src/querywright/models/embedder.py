@@ -134,11 +134,11 @@ class Embedder(Shared):
         return np.stack([rows[text] for text in clean]) if clean else np.empty((0, self.dimension), dtype=np.float32)
 
     def encode_query(self, texts: Sequence[str]) -> Vectors:
-        """Embed texts as queries; see ``encode``."""
+        """Embed queries; see ``encode``."""
         return self.encode(texts, side="query")
 
     def encode_document(self, texts: Sequence[str]) -> Vectors:
-        """Embed texts as documents, or as imitations of documents; see ``encode``."""
+        """Embed documents, or texts in the style of documents; see ``encode``."""
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
@@ -349,7 +349,7 @@ def encoded(embedder: TextEmbedder, texts: Sequence[str], side: Side) -> Vectors
 
 
 def all_encoded(embedder: TextEmbedder, texts: Iterable[str], side: Side) -> Vectors:
-    """Return the vectors of at least one text; few texts are in memory at a time."""
+    """Return the vectors of one or more texts, of which at most 1024 are in memory at a time."""
     left, made = iter(texts), list[Vectors]()
     while part := list(islice(left, CHUNK)):
         made.append(encoded(embedder, part, side))
