@@ -142,7 +142,7 @@ def test_the_same_folder_resumes_and_returns_its_results(search, questions, serv
     assert kept.finished
     assert kept.spec.techniques["keywords"].knobs["copies"].high == 3
     assert kept.spent.calls == calls
-    with pytest.raises(InputError, match=r"train, dev, test changed since this study was begun"):
+    with pytest.raises(InputError, match=r"train, dev, test changed since this study started"):
         search(questions.assign(question=questions["question"] + " Say why."), out="studies/mine")
 
 
@@ -190,7 +190,7 @@ def with_other_prompt(index):
         ([Renamed], {}, "the name 'hyde' belongs to HyDE; give Renamed another NAME"),
         ([dspy.Predict("question -> answer")], {}, "a technique is a subclass of querywright.programs.Technique"),
         (["hyde", qw.HyDE], {}, "'hyde' is given twice"),
-        ([with_other_prompt], {}, "the prompts of this keywords differ from those of its class"),
+        ([with_other_prompt], {}, "the prompts of this keywords differ from the prompts of its class"),
         ({"hyde": {"documents": [1, 2]}}, {}, r"techniques\.hyde\.knobs\.documents: unknown knob of hyde"),
         ({"hyde": {"n_documents": (3, 1)}}, {}, r"techniques\.hyde\.knobs\.n_documents: low must be smaller"),
         (["hyde"], {"objectives": ["usefulness"]}, r"objectives\.0: unknown objective 'usefulness'"),

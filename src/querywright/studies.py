@@ -53,13 +53,13 @@ from querywright.retrieval.filters import check_passes
 from querywright.workspace import Tell, Workspace
 
 Techniques: TypeAlias = "str | type[Technique] | Technique | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
-"""Techniques by name, class or instance; or a mapping of these to the knobs that are searched."""
+"""Techniques by name, class, or instance; or a mapping of these to the knobs that are searched."""
 
 OBJECTS = "given in Python"
-"""The name of questions and retrievers that have none."""
+"""The name in a specification for questions and retrievers that are objects."""
 
 _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
-"""Keys of a technique in a study's file, none of which is a knob."""
+"""Keys of a technique in a study's file; no knob has these names."""
 
 _CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable"})
 
@@ -321,7 +321,7 @@ class Study:
 
     @cached_property
     def recommended(self) -> LoadedProgram:
-        """The recommended program, which answers a question when it is called; ``.program`` is the DSPy module."""
+        """The recommended program, which answers a question when called; ``.program`` is the DSPy module."""
         outcome, search = self._outcome, self.search
         arm = ArmConfig.from_json(outcome["arms"][outcome["recommended"]])
         return load(
@@ -351,7 +351,7 @@ class Study:
 
     @cached_property
     def optuna(self) -> Any:
-        """A copy of Optuna's study in memory, an ``optuna.Study``, for Optuna's plots and its dashboard."""
+        """A copy of the study in memory as an ``optuna.Study``, for Optuna's plots and its dashboard."""
         import optuna
 
         memory, name = optuna.storages.InMemoryStorage(), self.snapshot.spec.name
@@ -434,7 +434,7 @@ def study(
     Args:
         techniques: Names, classes or instances of techniques, those of your own among them; or a mapping of these to
             the knobs to search: a list of values, a range ``(low, high)`` or one value. Other knobs are searched over
-            their own range. A mapping may also hold ``engines``, ``knobs``, ``search`` and ``prompts``, as in a
+            their full range. A mapping may also hold ``engines``, ``knobs``, ``search`` and ``prompts``, as in a
             study's file. Knobs that an instance sets are fixed.
         questions: Questions, or train, dev and test, as ``compile`` takes them.
         retriever: What is searched, as ``compile`` takes it; or retrievers by name, such as ``{"small": index,
@@ -453,7 +453,7 @@ def study(
         sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
         embedder: The embedder of a collection that is named. Default ``embedded``.
         reranker: A cross-encoder, as ``compare`` takes it.
-        writer_lm: What techniques ask, and the reader does not, as ``compare`` takes it.
+        writer_lm: The LM that techniques use instead of ``lm``, but the reader does not, as ``compare`` takes it.
         judge: Judges, or their names or paths, that give ``judged_`` objectives.
         judge_lm: The LM of the judges, or its name. Default: ``lm``.
         labels: Labels of passages, as ``compare`` takes them.
@@ -473,7 +473,7 @@ def study(
         ``report(path)``, ``save(path)`` and ``optuna``.
 
     Raises:
-        InputError: Something cannot be used; all problems of the search are named at once.
+        InputError: An argument is invalid; all problems of the search are reported at once.
         OutageError: The LM is out of reach; answers so far are kept.
         QuerywrightError: Most trials failed.
     """
@@ -537,7 +537,7 @@ def study(
 
 
 def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, Any]], Any]:
-    """Return what a study's file says of the techniques, and the retriever, which may be that of an instance."""
+    """Return the techniques as in a study's file, and the retriever, which may come from an instance."""
     several: Any = [given] if isinstance(given, str | type | dspy.Module) else given
     items = several.items() if isinstance(several, Mapping) else [(one, {}) for one in several]
     found: dict[str, dict[str, Any]] = {}
@@ -571,8 +571,8 @@ def _own_knobs(technique: Technique) -> dict[str, Any]:
         )
     if predictor_states(technique) != predictor_states(type(technique)(None, **own)):
         raise TechniqueError(
-            f"the prompts of this {technique.NAME} differ from those of its class, which a study starts from; give a "
-            "subclass with these prompts and another NAME, or prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
+            f"the prompts of this {technique.NAME} differ from the prompts of its class, with which a study starts; "
+            "give a subclass with these prompts and another NAME, or prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
         )
     return own
 
