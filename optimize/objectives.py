@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import dspy
+from dspy.lm15 import Message, Request
+
 from querywright.data.splits import Splits
 from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import METRICS, RANKED, metric_named, needs
 from querywright.metrics.judges import JUDGED
+from querywright.models.lm import engine_of
+from querywright.models.response_parsing import text_response
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.judge_files import SavedJudge
@@ -27,6 +32,7 @@ COSTS: Mapping[str, Callable[[Cost], float]] = {
     "lm_calls": lambda cost: float(cost.asked),
     "tokens": lambda cost: float(cost.asked_tokens),
     "seconds": lambda cost: cost.seconds + cost.saved_seconds,
+    "dollars": lambda cost: cost.dollars + cost.saved_dollars,
 }
 """Costs per question, as if no answer had been cached."""
 
@@ -80,8 +86,8 @@ def objective_named(name: str) -> Objective:
     """Return the objective of that name.
 
     ``decision_useful``, ``accuracy``, ``both`` (their mean), and every metric that ``metric_named`` knows, such as
-    ``recall@5``, ``judged_useful`` or ``module:function``, are maximized. The costs ``lm_calls``, ``tokens``, and
-    ``seconds`` are per question, as if no answer had been cached, and are minimized.
+    ``recall@5``, ``judged_useful`` or ``module:function``, are maximized. The costs ``lm_calls``, ``tokens``,
+    ``seconds``, and ``dollars`` are per question, as if no answer had been cached, and are minimized.
 
     Raises:
         InputError: The name is unknown.
@@ -125,6 +131,23 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
         problems += [f"the objective {objective.name} needs {_LACKING[need]}" for need in lacking]
     if problems:
         raise InputError("\n".join(problems))
+
+
+def check_price(objectives: Sequence[str], lm: dspy.LM) -> None:
+    """Raise if ``dollars`` is an objective and the price of the LM is not known.
+
+    Args:
+        objectives: Names of objectives.
+        lm: The LM.
+
+    Raises:
+        InputError: The price is not known.
+    """
+    price = getattr(engine_of(lm).inner, "price", None)
+    request = Request(model=lm.model.partition("/")[2], messages=(Message.user("-"),))
+    known = price is not None and price(request, text_response("-", "stop", lm.model, 1, 1)) is not None
+    if "dollars" in objectives and not known:
+        raise InputError(f"the objective dollars needs an LM whose price is known, but got {lm.model}; use tokens")
 
 
 def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: bool) -> None:

@@ -148,9 +148,10 @@ def test_the_same_folder_resumes_and_returns_its_results(search, questions, serv
 
 def test_an_instance_brings_its_retriever_and_its_knobs(index, lm):
     splits = qw.split_questions(qw.read_questions(QUESTIONS), sizes=SIZES)
-    programs = [Keywords(index, copies=2, top_k=1), "plain"]
+    programs = [Keywords(index, copies=2, top_k=1), "hyde@dense:n_documents=2,temperature=0.0", "plain"]
     found = qw.study(programs, splits, lm=lm, reader=None, trials=3, objectives="judged_useful", judge_lm=lm)
     assert {*found.trials["knob.copies"].dropna()} == {2}
+    assert {*found.trials["knob.n_documents"].dropna()} == {2}
     assert "by judge usefulness" in found.sentence
 
 
@@ -188,7 +189,7 @@ def with_other_prompt(index):
     [
         (["hide"], {}, "unknown technique 'hide'"),
         ([Renamed], {}, "the name 'hyde' belongs to HyDE; give Renamed another NAME"),
-        ([dspy.Predict("question -> answer")], {}, "a technique is a subclass of querywright.programs.Technique"),
+        ([42], {}, "an arm is the name of a technique"),
         (["hyde", qw.HyDE], {}, "'hyde' is given twice"),
         ([with_other_prompt], {}, "the prompts of this keywords differ from the prompts of its class"),
         ({"hyde": {"documents": [1, 2]}}, {}, r"techniques\.hyde\.knobs\.documents: unknown knob of hyde"),

@@ -25,7 +25,7 @@ from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress,
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.judging import judged_metrics
-from querywright.optimize.objectives import Objective
+from querywright.optimize.objectives import Objective, check_price
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
 from querywright.optimize.quiet import quiet_optuna
@@ -87,7 +87,8 @@ class Search:
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Build the space of arms."""
+        """Build the search space."""
+        check_price(self.spec.objectives, self.lm)
         self.change(self.spec)
 
     def change(self, spec: SearchSpec) -> None:

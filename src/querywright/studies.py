@@ -17,7 +17,7 @@ import dspy
 import pandas
 
 from querywright.api import LM, keep_writer, read_parts, split_parts, warn_caller
-from querywright.arms import ArmDefaults, check_defaults, named_arms
+from querywright.arms import Arm, ArmDefaults, check_defaults, named_arms
 from querywright.data import read_questions
 from querywright.data.splits import Splits
 from querywright.data.types import Question
@@ -52,8 +52,8 @@ from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.retrieval.filters import check_passes
 from querywright.workspace import Tell, Workspace
 
-Techniques: TypeAlias = "str | type[Technique] | Technique | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
-"""Techniques by name, class, or instance; or a mapping of these to the knobs that are searched."""
+Techniques: TypeAlias = "str | type[Technique] | Any | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
+"""Techniques as ``compare`` takes arms, and classes; or a mapping of these to the knobs that are searched."""
 
 OBJECTS = "given in Python"
 """The name in a specification for questions and retrievers that are objects."""
@@ -306,8 +306,8 @@ class Study:
 
         Args:
             within: How much lower than the best value the first objective may be. Default 0.01, a point.
-            cost: ``lm_calls``, ``tokens`` or ``seconds``. Default: the first cost among the objectives, else
-                ``tokens``.
+            cost: ``lm_calls``, ``tokens``, ``seconds`` or ``dollars``. Default: the first cost among the objectives,
+                else ``tokens``.
 
         Returns:
             The trial, whose ``arm`` names the technique and its knobs; None if no trial has a value.
@@ -432,10 +432,11 @@ def study(
     techniques.
 
     Args:
-        techniques: Names, classes or instances of techniques, those of your own among them; or a mapping of these to
-            the knobs to search: a list of values, a range ``(low, high)`` or one value. Other knobs are searched over
-            their full range. A mapping may also hold ``engines``, ``knobs``, ``search`` and ``prompts``, as in a
-            study's file. Knobs that an instance sets are fixed.
+        techniques: Techniques as ``compare`` takes arms (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE``, instances), or
+            classes, also your own; or a mapping of these to the knobs to search: a list of values, a range
+            ``(low, high)`` or one value. Other knobs are searched over their full range. A mapping may also hold
+            ``engines``, ``knobs``, ``search`` and ``prompts``, as in a study's file. Knobs that an instance sets are
+            fixed.
         questions: Questions, or train, dev and test, as ``compile`` takes them.
         retriever: What is searched, as ``compile`` takes it; or retrievers by name, such as ``{"small": index,
             "large": other}``, which techniques choose from. The baseline searches the first. Default: the retriever of
@@ -543,18 +544,24 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
     found: dict[str, dict[str, Any]] = {}
     for one, asked in items:
         own: dict[str, Any] = {}
-        if isinstance(one, str):
-            name = technique_class(one).NAME
-        elif isinstance(one, Technique):
-            name, own = register_technique(type(one)), _own_knobs(one)
-            retriever = one.retriever if retriever is None else retriever
-        else:
+        if isinstance(one, type):
             name = register_technique(one)
+        else:
+            arm = Arm.of(one, ArmDefaults())
+            if arm.artifact is not None:
+                raise InputError(f"a study cannot search an artifact, but got {one!r}; give {arm.technique.NAME}")
+            technique: Any = getattr(arm.program, "technique", arm.program)
+            name, own = register_technique(arm.technique), dict(arm.knobs)
+            if technique is not None:
+                own = _own_knobs(technique)
+                retriever = technique.retriever if retriever is None else retriever
         if name in found:
             raise InputError(f"the technique {name!r} is given twice; give it once")
         if not isinstance(asked, Mapping):
             raise InputError(f"techniques.{name} must be a mapping of knobs to their values, but got {asked!r:.80}")
         data = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
+        if isinstance(one, str) and "@" in one:
+            data.setdefault("engines", [arm.engine])
         data["knobs"] = {**own, **{key: _values(value) for key, value in data.get("knobs", {}).items()}}
         found[name] = data
     return found, retriever
@@ -572,7 +579,8 @@ def _own_knobs(technique: Technique) -> dict[str, Any]:
     if predictor_states(technique) != predictor_states(type(technique)(None, **own)):
         raise TechniqueError(
             f"the prompts of this {technique.NAME} differ from the prompts of its class, with which a study starts; "
-            "give a subclass with these prompts and another NAME, or prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
+            "give a subclass with these prompts and another NAME, or give "
+            "prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
         )
     return own
 

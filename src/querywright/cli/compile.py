@@ -61,7 +61,7 @@ def compile_command(
         sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
             auto: judged_useful if --judge-lm is given, or the metric of --judge; else decision_useful if evidence is
-            labeled, else accuracy. Repeatable, also with costs (lm_calls, tokens, seconds); the first decides.
+            labeled, else accuracy. Repeatable, also with costs (lm_calls, tokens, seconds, dollars); the first decides.
         teleprompter: Name of the DSPy optimizer; an unknown name lists all.
         argument: Argument of the teleprompter, such as num_trials=10. Repeatable.
         trials: Number of trials.
