@@ -544,6 +544,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
     found: dict[str, dict[str, Any]] = {}
     for one, asked in items:
         own: dict[str, Any] = {}
+        engines: list[str] = []
         if isinstance(one, type):
             name = register_technique(one)
         else:
@@ -552,6 +553,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
                 raise InputError(f"a study cannot search an artifact, but got {one!r}; give {arm.technique.NAME}")
             technique: Any = getattr(arm.program, "technique", arm.program)
             name, own = register_technique(arm.technique), dict(arm.knobs)
+            engines = [arm.engine] if isinstance(one, str) and "@" in one else []
             if technique is not None:
                 own = _own_knobs(technique)
                 retriever = technique.retriever if retriever is None else retriever
@@ -560,8 +562,8 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
         if not isinstance(asked, Mapping):
             raise InputError(f"techniques.{name} must be a mapping of knobs to their values, but got {asked!r:.80}")
         data = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
-        if isinstance(one, str) and "@" in one:
-            data.setdefault("engines", [arm.engine])
+        if engines:
+            data.setdefault("engines", engines)
         data["knobs"] = {**own, **{key: _values(value) for key, value in data.get("knobs", {}).items()}}
         found[name] = data
     return found, retriever
