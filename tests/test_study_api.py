@@ -206,3 +206,17 @@ def test_an_error_names_the_value_before_anything_is_asked(search, questions, se
     with pytest.raises(QuerywrightError, match=said):
         search.func(techniques, questions, **{**search.keywords, **changes})
     assert not server.requests
+
+
+def test_a_database_stores_trials_answers_and_the_budget(search, questions, postgres, server):
+    url = postgres.new_database()
+    given = {"storage": url, "budget": {"calls": 1000}}
+    found = search(questions, out="here", **given)
+    calls = len(server.requests)
+    assert found.snapshot.spent.calls == calls <= 1000
+    assert len(found.optuna.trials) == 8
+    there = search(questions, out="there", home="other", **given)  # another host has neither folder nor answers
+    assert (there.sentence, len(server.requests)) == (found.sentence, calls)
+    assert not any(url.encode() in path.read_bytes() for path in Path().rglob("*") if path.is_file())
+    with pytest.raises(InputError, match="an open workspace has its own store"):
+        search(questions, out="again", lm=qw.Workspace.open(lm=found.search.lm), **given)

@@ -464,7 +464,8 @@ def study(
         out: The study's folder: the same call resumes it, or returns its results. The same call in another process is
             one more worker. Default: a temporary folder.
         storage: The address of a PostgreSQL database, ``postgresql://user:password@host/database``, which stores
-            trials, answers, and the budget for several hosts. Default: the study's folder and the workspace.
+            trials, answers, and the budget for several hosts. The folder of the worker that finishes the study has its
+            artifacts. Default: the study's folder and the workspace.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with each warning. Default: ``warnings.warn``.
         changes: Further keys of a study's file, such as ``sampler``, ``pruner`` and ``threads``.
