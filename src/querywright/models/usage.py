@@ -83,6 +83,7 @@ class Cost:
         dollars: Estimated US dollars of calls made whose price is known.
         unpriced: Calls made whose price is not known.
         saved_seconds: Seconds that calls saved took when they were made, if known.
+        saved_dollars: Estimated US dollars of the calls saved, if the price is known.
     """
 
     calls: int = 0
@@ -98,6 +99,7 @@ class Cost:
     dollars: float = 0.0
     unpriced: int = 0
     saved_seconds: float = 0.0
+    saved_dollars: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*map(add, _values(self), _values(other)))
@@ -127,8 +129,9 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals as a JSON object, with rounded seconds and dollars."""
-        digits = {"seconds": 3, "saved_seconds": 3, "dollars": 6}
-        return {name: round(value, digits.get(name)) for name, value in zip(_NAMES, _values(self), strict=True)}
+        digits = {"seconds": 3, "saved_seconds": 3, "dollars": 6, "saved_dollars": 6}
+        values = zip(_NAMES, _values(self), strict=True)
+        return {name: round(one, digits.get(name)) for name, one in values if one or name != "saved_dollars"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cost:
