@@ -15,7 +15,6 @@ from dspy.utils.exceptions import LMError
 
 from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
-from querywright.models.circuit_breaker import INCURABLE
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
 from querywright.programs.selection import SELECT, SELECT_MOST, SELECT_POOL, PassagesToSelection, select
@@ -362,6 +361,8 @@ class Technique(Threaded):
         try:
             return self._found(forward, given)
         except LMError as error:
+            from querywright.models.circuit_breaker import INCURABLE
+
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
             if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
                 raise

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from querywright.retrieval.words import query_terms
 from querywright.shared import Shared
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ class NearestDemos(Shared):
         return [demos[place] for place in sorted(range(len(demos)), key=lambda place: -scores[place])[:count]]
 
     def _by_words(self, asked: str, texts: Sequence[str]) -> list[float]:
+        from querywright.retrieval.words import query_terms
+
         words, others = set(query_terms(asked)), [set(query_terms(text)) for text in texts]
         return [len(words & other) / (len(words | other) or 1) for other in others]
 

@@ -224,7 +224,7 @@ def build_space(
         knobs = {key: narrowed.get(key, knob) for key, knob in knobs_of(name).items()}
         ranges = {key for key, value in asked.knobs.items() if isinstance(value, (list, KnobRange))}
         wanted = ranges | {key for key, knob in knobs.items() if asked.search == "all" and knob.search}
-        wanted -= set(spec.fixed) | (set(asked.knobs) - ranges) | ({"n_written"} - ranges)
+        wanted -= (set(spec.fixed) | set(asked.knobs) | {"n_written"}) - ranges
         domains = {key: domain_for(knobs[key], asked.knobs.get(key)) for key in knobs if key in wanted}
         given = _given(spec, name, knobs, domains)
         acting = tuple(knob for key, knob in knobs.items() if key in domains and _can_act(knob, domains, given))

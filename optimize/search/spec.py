@@ -254,8 +254,8 @@ class SearchSpec(StrictModel):
             baseline searches the first. Default: the study's collection alone.
         prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``. An optimizer under two names
             is run twice, each time with a seed of its own.
-        fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
-            it is not given; with ``fixed: {}`` there is none, and techniques may search it.
+        fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 if it
+            is not given, except for a technique that has its own number, list or range of it among its knobs.
         trials: Trials in all.
         each_prompt: Whether each prompt is tried once with the technique's default knobs, before the sampler
             proposes. Default False.
