@@ -49,7 +49,11 @@ QUESTION_WEIGHT = Knob(
     high=4,
     when={"search_question": (True,)},
 )
+SEES_OPTIONS = Knob(
+    "sees_options", False, "whether the LM sees the options of the question; for a technique that does not need them"
+)
 SHARED_KNOBS = (
+    SEES_OPTIONS,
     Knob("use_history", True, "whether the LM sees the conversation before the question, where there is one",
          search=False),
     Knob(
@@ -121,6 +125,8 @@ class Technique(Threaded):
     SEARCHES: ClassVar[str] = "1"
     KNOBS: ClassVar[tuple[Knob, ...]] = (MAX_PASSAGES,)
     NEEDS_OPTIONS: ClassVar[bool] = False
+    SHOWS_OPTIONS: ClassVar[bool] = False
+    """Whether its own prompts show the options; any other technique that asks an LM has the knob ``sees_options``."""
     NEEDS_VECTORS: ClassVar[bool] = False
     """Whether it searches with vectors that it makes, which only a dense retriever can."""
     USES_RERANKER: ClassVar[bool] = False
@@ -134,8 +140,9 @@ class Technique(Threaded):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own = {knob.name: knob for knob in cls.KNOBS}
-        shared = tuple(_own_default(own.get(knob.name), knob) for knob in SHARED_KNOBS)
-        rest = tuple(knob for knob in cls.KNOBS if knob not in shared)
+        every = [knob for knob in SHARED_KNOBS if knob is not SEES_OPTIONS or not cls.SHOWS_OPTIONS]
+        shared = tuple(_own_default(own.get(knob.name), knob) for knob in every)
+        rest = tuple(knob for knob in cls.KNOBS if knob not in shared and knob is not SEES_OPTIONS)
         _check_knobs(cls.__name__, rest)
         cls.KNOBS = (*rest, *shared) if cls.LM_STAGES else rest
         if "forward" in vars(cls):
@@ -241,6 +248,12 @@ class Technique(Threaded):
         return self.retriever
 
     @property
+    def uses_options(self) -> bool:
+        """Whether the options of a question reach the search: the LM sees them, or they are in the query."""
+        knobs = (SEES_OPTIONS.name, "query_with_options", SELECT.name)
+        return self.SHOWS_OPTIONS or any(self.knobs.get(name, False) for name in knobs)
+
+    @property
     def searched_knobs(self) -> list[Knob]:
         """The knobs that a study searches, with the values that can be had with this retriever."""
         return [knob for knob in self.KNOBS if knob.search]
@@ -329,7 +342,7 @@ class Technique(Threaded):
             )
         self._check_values()
         given = {"question": question, "options": choices} | ({"history": turns} if turns else {})
-        with recording(self) as steps, self._asking_writer():
+        with recording(self, choices) as steps, self._asking_writer():
             found = self._gated(forward, given) if self._is_gated else self._found(forward, given)
         return dspy.Prediction(
             passages=list(found.passages),
@@ -403,7 +416,7 @@ class Technique(Threaded):
         """Take the values of all knobs, and the predictors that go with them.
 
         Raises:
-            TechniqueError: A knob is missing or unknown, or a value is not allowed.
+            TechniqueError: A knob is unknown, or a value is not allowed.
         """
         self.knobs.load_state(state)
         self._set_up_selection()

@@ -44,6 +44,7 @@ class ContrastiveHypotheses(Technique):
     NAME = "chr"
     TITLE = "Contrastive Hypothesis Retrieval"
     PAPER = "arXiv 2604.04593"
+    SHOWS_OPTIONS = True
     LM_STAGES = 1
     SEARCHES = "1 (difference of vectors)"
     NEEDS_VECTORS = True

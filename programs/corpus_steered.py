@@ -45,6 +45,7 @@ class CorpusSteeredExpansion(Technique):
     NAME = "corpus_steered"
     TITLE = "Corpus-steered expansion"
     PAPER = "after arXiv 2506.09260"
+    SHOWS_OPTIONS = True
     LM_STAGES = 1
     SEARCHES = "rounds + 1"
     ITERATIVE = True

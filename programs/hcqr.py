@@ -70,6 +70,7 @@ class HCQR(Technique):
     NAME = "hcqr"
     TITLE = "Hypothesis-Conditioned Query Rewriting"
     PAPER = "arXiv 2603.19008"
+    SHOWS_OPTIONS = True
     LM_STAGES = 2
     SEARCHES = "3 (+1)"
     NEEDS_OPTIONS = True

@@ -149,15 +149,13 @@ class Knobs(Parameter, Mapping[str, Any]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take the values that ``dump_state`` gave.
 
+        A knob that is missing has its default: the program was saved before the knob existed, and a new knob's default
+        changes nothing.
+
         Raises:
-            TechniqueError: A knob is missing or unknown, or a value is not allowed.
+            TechniqueError: A knob is unknown, or a value is not allowed.
         """
-        missing = [name for name in self if name not in state]
-        if missing:
-            raise TechniqueError(
-                f"the saved knobs lack {', '.join(missing)}: another version saved them; compile again"
-            )
-        self.update(state)
+        self.update({**{knob.name: knob.default for knob in self.declared}, **state})
 
     def reset(self) -> None:
         """Do nothing: an optimizer that resets a program's prompts keeps its numbers."""

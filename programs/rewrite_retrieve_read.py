@@ -44,6 +44,7 @@ class RewriteRetrieveRead(Technique):
     NAME = "rrr"
     TITLE = "Rewrite-Retrieve-Read (frozen rewriter)"
     PAPER = "arXiv 2305.14283"
+    SHOWS_OPTIONS = True
     LM_STAGES = 1
     SEARCHES = "0 to 3"
     KNOBS = (
@@ -60,6 +61,11 @@ class RewriteRetrieveRead(Technique):
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
         super().__init__(retriever, **knobs)
         self.rewriter = Predict(QuestionToQueries)
+
+    @property
+    def uses_options(self) -> bool:
+        """Whether the LM sees the options of a question."""
+        return bool(self.knobs["rewriter_sees_options"] or self.knobs["select"])
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Search the rewriter's queries; nothing is searched if it wants none."""

@@ -48,6 +48,7 @@ class RewriteRetrieveSelect(Technique):
     NAME = "rrs"
     TITLE = "Rewrite-Retrieve-Select"
     PAPER = "ours"
+    SHOWS_OPTIONS = True
     LM_STAGES = 2
     SEARCHES = "5"
     KNOBS = (

@@ -22,7 +22,7 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import History, turns_of
 from querywright.models.transcript import side_by_side
 from querywright.pool import bounded_map
-from querywright.programs.signatures import after_history
+from querywright.programs.signatures import after_history, with_options
 
 if TYPE_CHECKING:
     from querywright.programs.knn_demos import NearestDemos
@@ -68,10 +68,18 @@ class Steps:
         technique: Answers the question; None outside of one.
         stage: The stage of every record, for steps side by side. Default None: each record begins a stage.
         canceled: Set once nobody waits for the result any more. Default: never.
+        options: The options of the question. Default none.
     """
 
-    def __init__(self, technique: Any, stage: int | None = None, canceled: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        technique: Any,
+        stage: int | None = None,
+        canceled: threading.Event | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.technique = technique
+        self.options = options
         self.canceled = canceled or threading.Event()
         self.records: list[Record] = []
         self._stage, self._fixed = stage or 0, stage is not None
@@ -139,11 +147,22 @@ def current_technique() -> Any:
     return None if steps is None else steps.technique
 
 
+def _shown_options() -> Sequence[str]:
+    """The options of the question that is answered in this thread."""
+    steps = _question.get().steps
+    return () if steps is None else steps.options
+
+
 @contextlib.contextmanager
-def recording(technique: Any) -> Iterator[list[Record]]:
-    """Collect the records of the steps inside the ``with`` block, those of ``parallel`` calls included."""
+def recording(technique: Any, options: Sequence[str] = ()) -> Iterator[list[Record]]:
+    """Collect the records of the steps inside the ``with`` block, those of ``parallel`` calls included.
+
+    Args:
+        technique: Answers a question.
+        options: The options of the question. Default none.
+    """
     outer = _question.get().steps
-    steps = Steps(technique, canceled=None if outer is None else outer.canceled)
+    steps = Steps(technique, canceled=None if outer is None else outer.canceled, options=options)
     with _surrounded(steps=steps):
         yield steps.records
 
@@ -169,8 +188,9 @@ class Predict(dspy.Predict):
     """A ``dspy.Predict`` of a technique: it gives None if the answer cannot be read, and its calls are recorded.
 
     A call takes what ``dspy.Predict`` takes, and ``history``: the turns of the conversation before the question, which
-    the LM is shown if there are any and the technique's knob ``use_history`` is on. An answer that cannot be read has
-    been asked for twice (see ``PromptAdapter``). An outage, a spent budget or a bug raises as it does in DSPy.
+    the LM is shown if there are any and the technique's knob ``use_history`` is on. A prompt with the question also
+    shows its options if the knob ``sees_options`` is on. An answer that cannot be read has been asked for twice (see
+    ``PromptAdapter``). An outage, a spent budget or a bug raises as it does in DSPy.
 
     Args:
         signature: As of ``dspy.Predict``; its docstring is the prompt.
@@ -180,11 +200,13 @@ class Predict(dspy.Predict):
 
     def __init__(self, signature: Any, *, call_fields: Sequence[str] = (), **config: Any) -> None:
         super().__init__(signature, **config)
-        self.call_fields = tuple(call_fields)
+        self.call_fields = ("options", *call_fields)
 
     def __call__(self, *args: Any, history: History = None, **inputs: Any) -> Any:
         """The prediction, or None."""
         technique, turns = current_technique(), turns_of(history)
+        if technique is not None and technique.knobs.get("sees_options", False):
+            inputs |= with_options(inputs.get("signature") or self.signature, _shown_options())
         if turns and (technique is None or technique.knobs["use_history"]):
             inputs |= after_history(inputs.get("signature") or self.signature, turns)
         if technique is not None:
@@ -212,7 +234,10 @@ def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
     """
     steps = _question.get().steps
     stage = 0 if steps is None else steps.next_stage()
-    parts = [Steps(None, stage) if steps is None else Steps(steps.technique, stage, steps.canceled) for _ in calls]
+    parts = [
+        Steps(None, stage) if steps is None else Steps(steps.technique, stage, steps.canceled, steps.options)
+        for _ in calls
+    ]
     traces: list[list[Any]] = [[] for _ in calls]
     stops: list[BaseException] = []
     failed, apart = threading.Event(), side_by_side()

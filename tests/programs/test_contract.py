@@ -263,6 +263,29 @@ def test_the_reader_sees_question_passages_and_options_and_nothing_hidden(name, 
 
 
 @every_asking
+def test_a_prompt_with_the_question_shows_its_options_if_a_knob_says_so(name, retriever, ask):
+    technique = TECHNIQUES[name]
+    has_knob = "sees_options" in [knob.name for knob in technique.KNOBS]
+    assert has_knob != technique.SHOWS_OPTIONS
+    for shows in (False, True):
+        program = technique(retriever, **({"sees_options": shows} if has_knob else {}))
+        out, lm = ask(program)
+        prompts = [one.text for one in lm.engine.asked if QUESTIONS[0] in one.text]
+        assert prompts
+        shown = shows or technique.SHOWS_OPTIONS
+        assert program.uses_options == shown
+        assert {all(option in text for option in OPTIONS) for text in prompts} == {shown}
+        if has_knob:
+            for step in asked_by(out):  # an optimizer makes a demonstration of it, which an artifact can hold
+                predictor = getattr(program, step.name)
+                assert {*step.given, *step.made} <= {*predictor.signature.fields, *predictor.call_fields}
+            without, _ = ask(program, options=None)
+            assert [step.made for step in asked_by(without)] == [
+                step.made for step in asked_by(ask(technique(retriever), options=None)[0])
+            ]
+
+
+@every_asking
 def test_declares_how_many_lm_calls_follow_each_other(name, retriever, ask):
     out, lm = ask(TECHNIQUES[name](retriever))
     stages = {step.stage for step in asked_by(out)}
