@@ -248,6 +248,11 @@ class Technique(Threaded):
         return self.retriever
 
     @property
+    def fusion_rule(self) -> str:
+        """How lists become one: the knob ``fusion``, else ``FUSION_RULE``."""
+        return str(self.knobs.get("fusion", self.FUSION_RULE))
+
+    @property
     def uses_options(self) -> bool:
         """Whether the options of a question reach the search: the LM sees them, or they are in the query."""
         knobs = (SEES_OPTIONS.name, "query_with_options", SELECT.name)
@@ -317,7 +322,7 @@ class Technique(Threaded):
 
     def fuse(self, queries: Sequence[Query], lists: Sequence[Sequence[Hit]]) -> list[Passage]:
         """Return the lists of hits as one list of unique passages, cut to ``limit``."""
-        rule = "union" if len(lists) == 1 else self.knobs.get("fusion", self.FUSION_RULE)
+        rule = "union" if len(lists) == 1 else self.fusion_rule
         weights, k = [query.weight for query in queries], self.knobs.get("rrf_k", 60)
         return [hit.passage for hit in fuse(rule, lists, weights=weights, k=k, limit=self.limit)]
 
