@@ -292,13 +292,13 @@ def compare(
     options = {name: one.technique.uses_options for name, one in arms.items()}
     options = options if any(question.options for question in questions) else {}
     second = next((name for name in options if name != baseline and searches_options(arms[name])), "")
-    held = against(rivals, baseline)
+    tests = against(rivals, baseline)
     if second:
-        held += against([one for one in rivals if one.name != baseline], second, prefix=f"against {second}, ")
+        tests += against([one for one in rivals if one.name != baseline], second, prefix=f"against {second}, ")
     return Comparison(
         rivals,
         baseline,
-        tuple(held),
+        tuple(tests),
         tuple(found[name] for name in beside.programs),
         tuple(questions),
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},

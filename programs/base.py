@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dspy
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
 
 MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", low=1, high=50, search=False)
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
+
+
+def demos_knob(paper: int) -> Knob:
+    """Return the knob ``demos`` of a technique whose paper shows this many demonstrations."""
+    text = f"demonstrations of ours in the prompt; the paper shows {paper}"
+    return Knob("demos", 0, text, low=0, high=paper, search=False)
+
+
 FUSION = Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES)
 TOP_K = Knob("top_k", 5, "passages taken from each query", low=1, high=50)
 N_WRITTEN = Knob(
@@ -267,6 +277,15 @@ class Technique(Threaded):
         """Return the LM that a predictor asks in ``forward``: the writer, else its own, else that of the settings."""
         return dspy.settings.lm if self.writer_lm is not None else predictor.lm or dspy.settings.lm
 
+    def demonstrations(self, predictor: str) -> list[dspy.Example]:
+        """Return our demonstrations of a predictor, up to the knob ``demos``; they come before those of an optimizer.
+
+        Args:
+            predictor: Its attribute.
+        """
+        count = self.knobs.get("demos", 0)
+        return [dspy.Example(**one) for one in _written_demos().get(predictor, ())[:count]] if count else []
+
     def written(self, knob: str = "n_queries") -> int:
         """Texts that the prompt asks for: as many as ``n_written`` says, and never fewer than are kept.
 
@@ -439,6 +458,24 @@ class Technique(Threaded):
                 f"{kind_of(self.retriever)} retriever does not give; set gate=off, or give a dense retriever (one of "
                 'your own says so by an attribute kind = "dense")'
             )
+
+
+@functools.cache
+def _written_demos() -> dict[str, list[dict[str, Any]]]:
+    """Our demonstrations by predictor."""
+    file = Path(__file__).with_name("demonstrations.json")
+    data: dict[str, list[dict[str, Any]]] = json.loads(file.read_text(encoding="utf-8"))
+    data["write_next_sentence"] = [
+        {
+            "passages": chain["passages"],
+            "question": chain["question"],
+            "sentences_so_far": chain["sentences"][:place],
+            "next_sentence": sentence,
+        }
+        for chain in data["write_next_sentence"]
+        for place, sentence in enumerate(chain["sentences"])
+    ]
+    return data
 
 
 def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]:

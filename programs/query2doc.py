@@ -2,8 +2,8 @@
 
 Wang et al. 2023, arXiv 2303.07678. On BM25 the question is repeated five times, because the passage has many more words
 and would drown it; on other retrievers it stands once. Where we differ: a line break keeps the two apart, where the
-original puts the token [SEP] of its own encoder, which other encoders read as a word; and no demonstrations by default,
-an optimizer chooses them. The passage is hidden from the reader.
+original puts the token [SEP] of its own encoder, which other encoders read as a word; and no demonstrations by default.
+``demos=4`` shows four of ours; the paper shows four examples of MS MARCO. The passage is hidden from the reader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import dspy
 
 from querywright.data.types import History
-from querywright.programs.base import MAX_PASSAGES, Technique
+from querywright.programs.base import MAX_PASSAGES, Technique, demos_knob
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
 from querywright.programs.steps import Predict
@@ -44,6 +44,7 @@ class Query2Doc(Technique):
     LM_STAGES = 1
     KNOBS = (
         MAX_PASSAGES,
+        demos_knob(4),
         Knob("repeats", 0, "times that the question stands before the passage; 0 is 5 on BM25, 1 elsewhere",
              low=0, high=10),
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Rewrite-Retrieve-Read with a frozen rewriter: think about what to look up, then search with queries of one's own.
+"""Rewrite-Retrieve-Read with a frozen rewriter: think about what to look up, then search with new queries.
 
 Ma et al. 2023, arXiv 2305.14283. The rewriter writes several queries or none: none means that the reader answers from
-what it knows. The reader is given the question as it was asked. Where we differ: no demonstrations by default, an
-optimizer chooses them; lists are interleaved, so that a small budget holds the best of each query
-(``fusion=union`` joins them one after another, as the original does); options are a list of their own beside the
-question.
+what it knows. The reader is given the question unchanged. Where we differ: no demonstrations by default (``demos=3``
+shows three of ours; the paper shows one to three training questions); lists are interleaved, so that a small budget
+holds the best of each query (``fusion=union`` joins them one after another, as the original does); options are a
+separate list next to the question.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 
 from querywright.data.types import History
-from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Technique, demos_knob
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_texts
 from querywright.programs.signatures import tuned_signature
@@ -54,6 +54,7 @@ class RewriteRetrieveRead(Technique):
         TOP_K,
         FUSION,
         RRF_K,
+        demos_knob(3),
         Knob("may_skip", True, "whether the rewriter may write no query; else the question is searched then"),
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
     )

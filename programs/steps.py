@@ -209,15 +209,18 @@ class Predict(dspy.Predict):
             inputs |= with_options(inputs.get("signature") or self.signature, _shown_options())
         if turns and (technique is None or technique.knobs["use_history"]):
             inputs |= after_history(inputs.get("signature") or self.signature, turns)
+        demos, name = shown_demos(self, inputs), ""
         if technique is not None:
             inputs.setdefault("lm", technique.lm_of(self))
+            name = next((name for name, one in vars(technique).items() if one is self), "")
+            if ours := technique.demonstrations(name):
+                demos = {"demos": [*ours, *demos.get("demos", self.demos)]}
         try:
-            made = super().__call__(*args, **inputs, **shown_demos(self, inputs))
+            made = super().__call__(*args, **inputs, **demos)
         except AdapterParseError:
             made = None
         if technique is not None:
             given = {key: value for key, value in inputs.items() if key not in {"signature", "config", "lm"}}
-            name = next((name for name, one in vars(technique).items() if one is self), "")
             record("lm", name, given, made and made.toDict(), lm=getattr(inputs["lm"], "model", None))
         return made
 

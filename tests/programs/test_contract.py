@@ -285,6 +285,22 @@ def test_a_prompt_with_the_question_shows_its_options_if_a_knob_says_so(name, re
             ]
 
 
+@pytest.mark.parametrize(("name", "paper"), [("step_back", 1), ("query2doc", 4), ("rrr", 3), ("ircot", 15)])
+def test_our_demonstrations_come_before_those_of_an_optimizer(name, paper, retriever, ask):
+    assert f"the paper shows {paper}" in next(knob.help for knob in TECHNIQUES[name].KNOBS if knob.name == "demos")
+    shown = {}
+    for count in {0, 1, paper}:
+        technique = TECHNIQUES[name](retriever, demos=count)
+        predictor = technique.predictors()[0]
+        predictor.demos = [dspy.Example(**{**dict.fromkeys(predictor.signature.fields, "Old"), "queries": ["Old"]})]
+        _, lm = ask(technique)
+        shown[count] = [text for role, text in lm.engine.asked[0].messages if role == "assistant"]
+    assert {count: len(texts) for count, texts in shown.items()} == {count: count + 1 for count in shown}
+    assert all(list(json.loads(text)) == list(predictor.signature.output_fields) for text in shown[paper])
+    assert "Old" in shown[paper][-1]
+    assert shown[paper][0] == shown[1][0]
+
+
 @every_asking
 def test_declares_how_many_lm_calls_follow_each_other(name, retriever, ask):
     out, lm = ask(TECHNIQUES[name](retriever))
