@@ -14,7 +14,7 @@ from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.search.spec import PLAIN, UNTUNED, KnobRange, KnobSpace, PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
-from querywright.programs.base import GATE_DEPTH
+from querywright.programs.base import FUSION, GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
 from querywright.programs.selection import SELECT
 
@@ -196,7 +196,8 @@ class Space:
         values = dict(own.given)
         for knob in own.knobs:
             if knob.acts(values):
-                values[knob.name] = pick(f"{name}.{knob.name}", own.domains[knob.name], knob.default)
+                key, domain = _without_union(f"{name}.{knob.name}", own.domains[knob.name], values)
+                values[knob.name] = pick(key, domain, knob.default)
         prompt = str(pick(f"{name}.prompt", of_choices(own.prompts), prompt))
         return ArmConfig(name, engine, values, prompt, self.reader, writer)
 
@@ -233,6 +234,15 @@ def build_space(
         variants = variants_of(spec, name)
         found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, variants, own))
     return Space(tuple(found), reader, spec.each_prompt)
+
+
+def _without_union(key: str, domain: Domain, values: Mapping[str, Any]) -> tuple[str, Domain]:
+    """The name and the values of a parameter, without ``union`` if the first list alone fills the budget."""
+    choices: Sequence[Any] = getattr(domain, "choices", ())
+    budget = values["select_pool"] if values.get("select") else values.get("max_passages", 0)
+    if key.endswith(f".{FUSION.name}") and "union" in choices and values.get("top_k", 0) >= budget and len(choices) > 1:
+        return f"{key}_of_full_lists", of_choices(one for one in choices if one != "union")
+    return key, domain
 
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:

@@ -121,6 +121,15 @@ def test_every_technique_may_search_its_budget_beside_a_baseline_with_the_fixed_
     assert {arm.knobs["max_passages"] for arm in arms if arm.technique == technique} >= {3, 9} & set(values)
 
 
+def test_union_is_no_choice_if_the_first_list_fills_the_budget(study_of):
+    knobs = {"search": "named", "knobs": {"top_k": [2, 5, 9], "fusion": ["union", "interleave", "rrf"]}}
+    space = build_space(study_of({"multi_query": knobs}), None)
+    tried = [arm for arm in arms_of(study_with(space, "random"), space, 40) if arm.technique == "multi_query"]
+    assert {(arm.knobs["top_k"] < 5, arm.knobs["fusion"]) for arm in tried} == {
+        (True, "union"), (True, "interleave"), (True, "rrf"), (False, "interleave"), (False, "rrf")
+    }  # fmt: skip
+
+
 def test_a_retriever_may_narrow_the_knobs(study_of):
     narrow = {"qb_rag": [Knob("match", "nearest", "how", choices=("nearest",))]}
     assert "match" in build_space(study_of({"qb_rag": {}}), None)["qb_rag"].domains
