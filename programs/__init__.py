@@ -37,7 +37,7 @@ from querywright.programs.readers import (
 from querywright.programs.rerank import PassageToGrade, Rerank
 from querywright.programs.rewrite_retrieve_read import QuestionToQueries, RewriteRetrieveRead
 from querywright.programs.rewrite_retrieve_select import QuestionToSearches, RewriteRetrieveSelect
-from querywright.programs.selection import PassagesToSelection
+from querywright.programs.selection import PassagesToNeededSet, PassagesToSelection
 from querywright.programs.step_back import QuestionToStepBack, StepBackRetrieval
 from querywright.programs.steps import Predict, Record, parallel
 
@@ -159,6 +159,7 @@ __all__ = [
     "PassageToGrade",
     "PassageToRelevance",
     "PassagesToExpansion",
+    "PassagesToNeededSet",
     "PassagesToNextSentence",
     "PassagesToSelection",
     "PlainRetrieval",

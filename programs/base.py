@@ -19,7 +19,7 @@ from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
-from querywright.programs.selection import SELECT, SELECT_MOST, SELECT_POOL, PassagesToSelection, select
+from querywright.programs.selection import SELECT, SELECT_BY, SELECT_MOST, SELECT_POOL, SELECT_WORDS, SELECTORS, select
 from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Predict, Threaded, current_technique, record, recording
 from querywright.retrieval.callable import as_retriever
@@ -80,6 +80,8 @@ SHARED_KNOBS = (
     SELECT,
     SELECT_POOL,
     SELECT_MOST,
+    SELECT_BY,
+    SELECT_WORDS,
 )  # fmt: skip
 """Knobs of every technique that asks an LM. A study searches a threshold where the gate is given: to search the gate as
 well would only find plain retrieval by another name."""
@@ -343,7 +345,12 @@ class Technique(Threaded):
         """Return the lists of hits as one list of unique passages, cut to ``limit``."""
         rule = "union" if len(lists) == 1 else self.fusion_rule
         weights, k = [query.weight for query in queries], self.knobs.get("rrf_k", 60)
-        return [hit.passage for hit in fuse(rule, lists, weights=weights, k=k, limit=self.limit)]
+        hits = fuse(rule, lists, weights=weights, k=k, limit=self.limit)
+        least = self.knobs.get("select_least", 0.0) if self.knobs.get("select", False) else 0.0
+        if least and rule in {"rrf", "best_score"}:
+            near = [hit for hit in hits if hit.score >= least * hits[0].score]
+            hits = hits[: max(len(near), self.max_passages)]
+        return [hit.passage for hit in hits]
 
     def retrieve(self, queries: Sequence[Query], fallbacks: Sequence[str] = ()) -> dspy.Prediction:
         """Search queries, fuse their lists and return the result of ``forward``.
@@ -419,11 +426,12 @@ class Technique(Threaded):
         return bool(self.knobs.get("gate", "off") != "off")
 
     def _set_up_selection(self) -> None:
-        """The predictor that selects is there where it is asked, so that no optimizer tunes one that is not."""
-        wanted, there = bool(self.knobs.get("select", False)), hasattr(self, "select_passages")
-        if wanted and not there:
-            self.select_passages = Predict(PassagesToSelection)
-        elif there and not wanted:
+        """Have the predictor that selects only if it is asked, so that no optimizer tunes one that is not."""
+        wanted = SELECTORS[self.knobs["select_by"]] if self.knobs.get("select", False) else None
+        there = getattr(self, "select_passages", None)
+        if wanted is not None and (there is None or [*there.signature.fields] != [*wanted.fields]):
+            self.select_passages = Predict(wanted)
+        elif wanted is None and there is not None:
             del self.select_passages
 
     def named_parameters(self) -> list[tuple[str, Any]]:

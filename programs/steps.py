@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
@@ -209,12 +209,13 @@ class Predict(dspy.Predict):
             inputs |= with_options(inputs.get("signature") or self.signature, _shown_options())
         if turns and (technique is None or technique.knobs["use_history"]):
             inputs |= after_history(inputs.get("signature") or self.signature, turns)
-        demos, name = shown_demos(self, inputs), ""
+        demos: dict[str, Any] = shown_demos(self, inputs)
+        name, own = "", cast("list[Any]", self.demos)
         if technique is not None:
             inputs.setdefault("lm", technique.lm_of(self))
             name = next((name for name, one in vars(technique).items() if one is self), "")
             if ours := technique.demonstrations(name):
-                demos = {"demos": [*ours, *demos.get("demos", self.demos)]}
+                demos = {"demos": [*ours, *demos.get("demos", own)]}
         try:
             made = super().__call__(*args, **inputs, **demos)
         except AdapterParseError:

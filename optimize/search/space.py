@@ -16,7 +16,7 @@ from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
 from querywright.programs.base import FUSION, GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
-from querywright.programs.selection import SELECT
+from querywright.programs.selection import SELECT, SELECT_BY
 
 _COUNTS = ("n_queries", "n_sub_questions")
 """Knobs that say how many of the ``n_written`` texts are used."""
@@ -268,8 +268,8 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
     if asked is None:
         return domain_of(knob)
     if not isinstance(asked, KnobRange):
-        if knob.name == SELECT.name and isinstance(asked, list) and len(asked) > 1:
-            raise InputError("must be true or false, for programs with and without it have other predictors")
+        if knob.name in (SELECT.name, SELECT_BY.name) and isinstance(asked, list) and len(asked) > 1:
+            raise InputError(f"must be one value ({knob.range}), because programs with another have other predictors")
         return of_choices(map(knob.check, asked if isinstance(asked, list) else [asked]))
     if knob.choices or isinstance(knob.default, bool):
         raise InputError(f"must be a list or one of {knob.range}, for it is no number, but got a range")

@@ -26,6 +26,7 @@ from querywright.programs import (
     make_program,
 )
 from querywright.programs.base import SHARED_KNOBS
+from querywright.programs.selection import SELECT_WORDS
 from querywright.retrieval.types import Hit, Query
 
 OPTIONS = ["Aspirin", "Insulin", "Warfarin", "Heparin"]
@@ -45,9 +46,9 @@ KNOBS = [
     pytest.param(name, knob, id=f"{name}-{knob.name}")
     for name, technique in TECHNIQUES.items()
     for knob in technique.KNOBS
-    if name == "hcqr" or knob not in SHARED_KNOBS
+    if knob != SELECT_WORDS and (name == "hcqr" or knob not in SHARED_KNOBS)
 ]
-"""Those that every technique has alike, of one of them."""
+"""Those that every technique has alike, of one of them; ``select_words`` acts on longer passages than these."""
 AS_BARE_AS_CAN_BE = {"reader_sees_answers": False, "may_skip": False}
 """Knobs that let a technique's own words reach the reader, or let it find nothing, set so that neither happens."""
 every_technique = pytest.mark.parametrize("name", TECHNIQUES)
