@@ -123,7 +123,7 @@ class HCQR(Technique):
         return str(self.setting("fusion"))
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Form a hypothesis, write queries from it and search them; a step that cannot be read falls back."""
+        """Form a hypothesis, write queries from it, and search them."""
         options, fallbacks = list(options or ()), list[str]()
         signature = tuned_signature(self.form_hypothesis, "best_guess", choices=options)
         if self.setting("deliberate"):
@@ -154,7 +154,7 @@ class HCQR(Technique):
 
 @lru_cache(maxsize=256)
 def _weighing(signature: Any, count: int) -> Any:
-    """The hypothesis with the options weighed first; the query writer sees only ``reasoning`` of it.
+    """Return the signature of a hypothesis that first weighs the options; the query writer does not see the weighing.
 
     A ``count`` of 0 is for candidates that the LM has yet to propose.
     """
@@ -166,7 +166,7 @@ def _weighing(signature: Any, count: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _proposing(signature: Any) -> Any:
-    """The hypothesis for a question without options: the LM proposes them first."""
+    """Return the signature of a hypothesis for a question without options: the LM proposes them first."""
     line = (
         "The question has no options. First propose two to four different answers that may be right; they are the "
         "options."
@@ -177,7 +177,7 @@ def _proposing(signature: Any) -> Any:
 
 
 def _template(role: str, question: str, shown: Sequence[str], hypothesis: Mapping[str, Any]) -> str:
-    """The query that stands in for one that was not written; it names only options that the writer saw."""
+    """Return the query for a role if the LM wrote none; it names only options that the writer saw."""
     guess, features = hypothesis["best_guess"], " ".join(hypothesis["discriminating_features"])
     rivals = [option for option in shown if option != guess]
     if role == "support":

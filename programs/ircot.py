@@ -1,7 +1,7 @@
 """IRCoT: retrieval interleaved with chain-of-thought (Trivedi et al., arXiv 2212.10509).
 
-Search with the question; write one sentence of reasoning from the passages so far, search with it, and go on until
-the sentence gives the answer. The reader starts afresh from the collected passages and never sees the reasoning.
+Search with the question; write one sentence of reasoning from the passages so far, search with it, and continue until
+the sentence gives the answer. The reader starts from the collected passages and never sees the reasoning.
 
 Where we differ: no demonstrations by default (``demos=15`` shows fifteen of ours, as many as the paper); rules split
 sentences, not spaCy; the loop also ends if a sentence repeats an earlier one or no more passages may be collected;
@@ -35,7 +35,7 @@ from querywright.retrieval.types import Hit, Query
 
 _TOO_EARLY = "It is too early for the answer: write another fact."
 _PARAGRAPH_WORDS = 350
-"""Words of a passage that the reasoning sees; the reader sees all of it."""
+"""Words of a passage that the reasoning sees; the reader sees the whole passage."""
 _CLOSING = "\"'\u2019\u201d\u00bb)\\]\u300d\u300f\uff09"
 _SENTENCE_END = re.compile(rf"[.!?]+[{_CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f\uff61](?![{_CLOSING}])")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -45,7 +45,7 @@ _ABBREVIATED = re.compile(
     r"gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|jan|feb|aug|sept?|oct|nov|dec)$",
     re.IGNORECASE,
 )
-"""An ordinal at the beginning, an initial, or a word whose full stop seldom ends a sentence."""
+"""An ordinal at the beginning, an initial, or a word whose period seldom ends a sentence."""
 
 
 class PassagesToNextSentence(dspy.Signature):
@@ -54,7 +54,7 @@ class PassagesToNextSentence(dspy.Signature):
     When the facts are enough, write "So the answer is" and the answer.
     """
 
-    # What stays the same comes first: passages grow at their end, so a prefix cache serves the next step.
+    # Passages come first because they only grow at their end, so that a prefix cache serves the next step.
     passages: str = dspy.InputField()
     question: str = dspy.InputField()
     sentences_so_far: list[str] = dspy.InputField()
@@ -62,7 +62,7 @@ class PassagesToNextSentence(dspy.Signature):
 
 
 class IRCoT(Technique):
-    """Searches with the question, then with each sentence of the reasoning, and collects what is found.
+    """Searches with the question, then with each sentence of the reasoning, and collects the passages.
 
     A sentence that cannot be read, or is empty, ends the loop (fallback ``sentence:2`` for the second). Passages
     are in the order in which they were collected; if the reader is given fewer, the searches take turns.
@@ -85,7 +85,7 @@ class IRCoT(Technique):
     ITERATIVE = True
     KNOBS = (
         replace(MAX_PASSAGES, default=15),
-        Knob("collect", 15, "passages collected at most; the loop ends there", low=1, high=50),
+        Knob("collect", 15, "passages collected at most; the loop then ends", low=1, high=50),
         Knob("top_k", 4, "passages taken from each search", low=1, high=50),
         Knob("max_steps", 8, "sentences of reasoning at most", low=1, high=10),
         Knob("min_steps", 1, "sentences of reasoning before it may end with an answer", low=1, high=10),
@@ -98,7 +98,7 @@ class IRCoT(Technique):
         self.write_next_sentence = Predict(PassagesToNextSentence)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search, reason, search with the last sentence that tells a fact, and so on."""
+        """Search, reason, search with the last sentence that states a fact, and so on."""
         queries = [Query(question)]
         lists = self.search([question])
         sentences: list[str] = []
@@ -127,7 +127,7 @@ class IRCoT(Technique):
                 queries.append(Query(text, "sentence"))
                 lists += self.search([text])
         hits = fuse("union", lists, limit=self.knobs["collect"])
-        if len(hits) > self.limit:  # each search has its share of a budget that is smaller than what was found
+        if len(hits) > self.limit:  # each search has its share of a budget that is smaller than the collection
             hits = fuse("interleave", lists, limit=self.limit)
         elif len(hits) < self.limit and self.knobs["fill"]:
             deeper = fuse("interleave", self.search([query.text for query in queries], self.limit))
@@ -141,18 +141,18 @@ class IRCoT(Technique):
 
 
 def _shortened(hits: Sequence[Hit]) -> list[Passage]:
-    """The passages, each cut to the words that the reasoning sees."""
+    """Return the passages, each cut to the words that the reasoning sees."""
     return [replace(hit.passage, text=" ".join(hit.passage.text.split()[:_PARAGRAPH_WORDS])) for hit in hits]
 
 
 def first_sentence(text: str | None) -> str:
-    """The first sentence of what an LM wrote, on one line; what stands in a later line is not looked at.
+    """Return the first sentence of the first line of an LM's text.
 
-    A full stop after an initial, a title or before a small letter does not end a sentence, one within a number
-    neither; a full-width one ends it unless it closes a quotation.
+    A period after an initial or a title, before a small letter, or within a number does not end a sentence. A
+    full-width period ends it unless it closes a quotation.
 
     Args:
-        text: Any text; empty or None gives empty.
+        text: Any text; for an empty text or None, the result is empty.
     """
     line = next(iter(listed((text or "").splitlines())), "")
     for end in _SENTENCE_END.finditer(line):

@@ -35,10 +35,10 @@ class QuestionToQueries(dspy.Signature):
 
 
 class RewriteRetrieveRead(Technique):
-    """Searches the queries of a rewriter, or nothing where it writes none.
+    """Searches the queries of a rewriter, or nothing if it writes none.
 
-    ``rewriter`` is a predictor of its own: set its ``lm`` for another model than the reader's. An answer that cannot
-    be read is no decision to search nothing: then the question is the only query (fallback ``rewrite``).
+    ``rewriter`` is a predictor: set its ``lm`` to use another LM than the reader's. If its answer cannot be read, the
+    question is the only query (fallback ``rewrite``).
     """
 
     NAME = "rrr"
@@ -55,7 +55,11 @@ class RewriteRetrieveRead(Technique):
         FUSION,
         RRF_K,
         demos_knob(3),
-        Knob("may_skip", True, "whether the rewriter may write no query; else the question is searched then"),
+        Knob(
+            "may_skip",
+            True,
+            "whether the rewriter may write no query, so that nothing is searched; else the question is searched",
+        ),
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
     )
 
@@ -69,10 +73,10 @@ class RewriteRetrieveRead(Technique):
         return bool(self.knobs["rewriter_sees_options"] or self.knobs["select"])
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the rewriter's queries; nothing is searched if it wants none."""
+        """Search the rewriter's queries, or nothing if it writes none."""
         limit, may_skip = self.written(), self.knobs["may_skip"]
         shown = list(options or ()) if self.knobs["rewriter_sees_options"] else []
-        # A small model takes a number that stands beside a field for the field's value, so it stands below all.
+        # A small LM mistakes a number next to a field for the value of the field, so the number comes last.
         number = "one query" if limit == 1 else f"at most {limit} queries"
         none = ", or none if nothing has to be looked up" if may_skip else ""
         signature = tuned_signature(self.rewriter, line=f"Write {number}{none}.")

@@ -49,9 +49,9 @@ class QuestionToSearches(dspy.Signature):
 
 
 class RewriteRetrieveSelect(Technique):
-    """Searches several queries and a hypothetical sentence, and keeps what the LM selects from all that was found.
+    """Searches several queries and a hypothetical sentence, and keeps the passages that the LM selects.
 
-    When no query can be read, the question is the only one (fallback ``plan``).
+    If no query can be read, the question is the only query (fallback ``plan``).
     """
 
     NAME = "rrs"
@@ -69,7 +69,7 @@ class RewriteRetrieveSelect(Technique):
         RRF_K,
         Knob("select_least", 0.0, "share of the best fused score that a passage of the pool needs; 0: any",
              low=0, high=1, when={"fusion": ("rrf", "best_score")}, search=False),
-        Knob("search_passage", True, "whether the hypothetical sentence is searched as well"),
+        Knob("search_passage", True, "whether the hypothetical sentence is searched too"),
         replace(SELECT, default=True),
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ class RewriteRetrieveSelect(Technique):
         self.plan_searches = Predict(QuestionToSearches)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the queries, and the hypothetical sentence; the selection follows (``select``)."""
+        """Search the queries and the hypothetical sentence; the selection follows (``select``)."""
         count = self.written()
         line = f"Write {count} queries." if count > 1 else "Write one query."
         signature = tuned_signature(self.plan_searches, line=line)

@@ -40,22 +40,28 @@ NAMED = "numbers of the passages that help, at most {}, the most helpful first; 
 SELECT = Knob(
     "select",
     False,
-    "whether the LM then reads all that was found and keeps the passages that help most to decide, or none",
+    "whether the LM then reads the pool and keeps the passages that help most to decide, or none",
     search=False,
 )
 SELECT_POOL = Knob(
-    "select_pool", 20, "passages found that it chooses among", low=2, high=100, when={"select": (True,)}, search=False
+    "select_pool",
+    20,
+    "passages in the pool from which the LM selects",
+    low=2,
+    high=100,
+    when={"select": (True,)},
+    search=False,
 )
 SELECT_MOST = Knob(
     "select_most",
     5,
-    "passages that it may name, max_passages at least; the first max_passages are kept",
+    "passages that the LM may name, at least max_passages; the first max_passages are kept",
     low=1,
     high=20,
     when={"select": (True,)},
     search=False,
 )
-"""Lets budgets share one answer of the LM: smaller ones are its beginning."""
+"""Lets several budgets share one answer of the LM: smaller budgets take its beginning."""
 SELECT_BY = Knob(
     "select_by",
     "decision",
@@ -67,7 +73,7 @@ SELECT_BY = Knob(
 SELECT_WORDS = Knob(
     "select_words",
     0,
-    "words of each passage that it reads, in the sentences that match best; 0: all",
+    "words of each passage that the LM reads, in the sentences that match best; 0: all",
     low=0,
     high=1000,
     when={"select": (True,)},
@@ -111,13 +117,13 @@ SELECTORS = {"decision": PassagesToSelection, "needs": PassagesToNeededSet}
 def select(
     technique: Technique, found: dspy.Prediction, question: str, options: Sequence[str], history: Sequence[str] = ()
 ) -> dspy.Prediction:
-    """Return the passages that the LM selects from those that a technique found.
+    """Return the passages that the LM selects from the pool of a technique.
 
-    An answer that names no passage leaves the pool as it was found (fallback ``select_passages``).
+    If the answer cannot be read or names no passage of the pool, the pool is unchanged (fallback ``select_passages``).
 
     Args:
-        technique: Asks, and says how many passages are kept.
-        found: The pool, as ``forward`` of the technique returned it.
+        technique: The technique, which calls the LM and has the number of passages to keep.
+        found: The pool, as returned by ``forward`` of the technique.
         question: The question.
         options: Its options; empty if it has none.
         history: Turns of the conversation before it. Default none.
@@ -137,12 +143,13 @@ def select(
 def windows(pool: Sequence[Passage], texts: Sequence[str], words: int) -> list[Passage]:
     """Return the passages, each cut to the sentences that match best.
 
-    A sentence counts for the words that it shares with the texts, rare ones of the pool more, and for half of what its
-    neighbors count. Sentences stay in order; ``...`` stands for those that are left out.
+    The score of a sentence is the sum over the words that it shares with the texts, in which words that are rare in the
+    pool have more weight, plus the scores of the neighboring sentences. Sentences stay in order; ``...`` replaces the
+    others.
 
     Args:
         pool: The passages.
-        texts: What is looked for.
+        texts: The question, its options, and the queries.
         words: Words of each passage at most; its best sentence is kept whole.
     """
     from querywright.retrieval.words import query_terms, terms
@@ -168,9 +175,10 @@ def windows(pool: Sequence[Passage], texts: Sequence[str], words: int) -> list[P
 
 
 def _chosen(technique: Technique, pool: list[Passage], read: Sequence[Passage], **asked: Any) -> list[Passage] | None:
-    """What the LM names of the pool, of its first half if the whole does not fit the LM; None if unreadable.
+    """Return the passages that the LM names, or None if its answer cannot be read.
 
-    ``read`` is what it is shown of each passage.
+    If the pool does not fit the LM's context, the LM reads its first half. ``read`` holds the text that the LM reads of
+    each passage of the pool.
     """
     predictor: Any = technique.select_passages
     most = max(technique.knobs["select_most"], technique.max_passages)

@@ -1,9 +1,9 @@
-"""Step-Back prompting: beside the question, a more general one about the principle or the background it rests on.
+"""Step-Back prompting: search the question and a more general question about its principle or background.
 
-Zheng et al. 2023, arXiv 2310.06117. The reader answers the question itself, from the passages of both. The passages of
-the question come first and each of the two gets half of the budget, as LangChain arranges them; what one leaves over
-goes to the other. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one of
-its own, and LangChain two.
+Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both. The passages of
+the question come first, and each of the two gets half of the budget, in LangChain's arrangement; if one needs less, the
+other gets the rest. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one
+demonstration, and LangChain two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class QuestionToStepBack(dspy.Signature):
 class StepBackRetrieval(Technique):
     """Searches the question and a step-back question.
 
-    When that cannot be read, the question is the only query (fallback ``step_back``).
+    If the step-back question cannot be read, the question is the only query (fallback ``step_back``).
     """
 
     NAME = "step_back"
