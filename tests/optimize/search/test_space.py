@@ -117,7 +117,7 @@ def test_every_technique_may_search_its_budget_beside_a_baseline_with_the_fixed_
     space = build_space(spec, None)
     assert set(space[technique].domains) == {"max_passages"}
     assert space["plain"].given["max_passages"] == 7
-    arms = arms_of(study_with(space, "random"), space, 12, [technique])
+    arms = arms_of(study_with(space, "random"), space, 12)
     assert {arm.knobs["max_passages"] for arm in arms if arm.technique == technique} >= {3, 9} & set(values)
 
 
