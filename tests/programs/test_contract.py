@@ -407,14 +407,12 @@ def test_what_is_no_question_and_what_are_no_options_is_refused_and_nothing_aske
         (QUESTIONS[0], bad, "two or more distinct") for bad in (["Aspirin"], ["Aspirin", "Heparin", " Aspirin "])
     ]
     refused += [(QUESTIONS[0], bad, "list of texts") for bad in (["Aspirin", 5], ["Aspirin", ""], "A, B", {"A": "B"})]
-    refused += [(QUESTIONS[0], none, "give options") for none in (None, [])] if technique.NEEDS_OPTIONS else []
     with asking(lm):
         for question, options, message in refused:
             with pytest.raises(TechniqueError, match=message):
                 technique(question=question, options=options)
         assert lm.engine.asked == []
-        if not technique.NEEDS_OPTIONS:
-            technique(question=QUESTIONS[0], options=[])
+        technique(question=QUESTIONS[0], options=[])
 
 
 BAD_ANSWERS = {
