@@ -49,7 +49,7 @@ def family(
 def against(arms: Sequence[Evaluation], baseline: str, *, prefix: str = "") -> list[PairedComparison]:
     """Every arm against the baseline in every metric of the baseline; Holm-corrected within a metric.
 
-    The prefix stands before the name of each family and before each sentence.
+    The prefix is put before the name of each family and before each sentence.
     """
     by_name = {one.name: one for one in arms}
     return [
