@@ -40,6 +40,9 @@ CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 TRANSCRIBED = 20_000
 """Questions times arms up to which prompts are kept in memory, some kilobytes a call."""
 
+SECOND = f"{PLAIN}:query_with_options=true"
+"""The second baseline, wherever questions have options."""
+
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 """The files that ``Comparison.save`` writes."""
 
@@ -56,7 +59,7 @@ class Comparison(Results):
     Args:
         arms: Results of every arm, on the same questions.
         baseline: Name of the arm that the others are compared with.
-        comparisons: Every other arm against the baseline, metric by metric.
+        comparisons: Every other arm against the baseline, metric by metric; then against the second baseline.
         references: Results of programs that are no rivals, such as closed book.
         questions: What was asked, in the order of the rows; with what a judge of usefulness said of passages that some
             arm showed as evidence, where the questions bring none.
@@ -68,6 +71,9 @@ class Comparison(Results):
         hints: Warnings about the questions and names, which were reported before the first question.
         facts: What was compared and how, by name, for the report.
         source: The name of the questions' file; empty without one.
+        second: Name of the second baseline: the arm that searches the question and its options, without an LM; empty
+            without one.
+        options: Whether the search of each arm uses the options, by name; empty if no question has options.
         settings: What the comparison is made of, as plain data: settings, baseline, texts of the arms, and a digest of
             the questions.
     """
@@ -85,6 +91,8 @@ class Comparison(Results):
     hints: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    second: str = ""
+    options: Mapping[str, bool] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -117,6 +125,8 @@ class Comparison(Results):
         """Everything but single questions, as a JSON object."""
         return {
             "baseline": self.baseline,
+            **({"second_baseline": self.second} if self.second else {}),
+            **({"sees_options": dict(self.options)} if self.options else {}),
             "labelled_by": self.labelled_by,
             "arms": [one.to_json() for one in self.arms],
             "references": [one.to_json() for one in self.references],
@@ -279,17 +289,28 @@ def compare(
         diagnosis = diagnose(searching, questions, indexed, metric=metric, closed_book=closed, oracle=oracle)
         decided = decisions(searching, questions, baseline=found[baseline], closed_book=closed, metric=metric)
     shown = {key for one in found.values() for row in one.rows for key in row.passages} | labelled
+    options = {name: one.technique.uses_options for name, one in arms.items()}
+    options = options if any(question.options for question in questions) else {}
+    second = next((name for name in options if name != baseline and searches_options(arms[name])), "")
+    tests = against(rivals, baseline)
+    if second:
+        tests += against([one for one in rivals if one.name != baseline], second, prefix=f"against {second}, ")
     return Comparison(
         rivals,
         baseline,
-        tuple(against(rivals, baseline)),
+        tuple(tests),
         tuple(found[name] for name in beside.programs),
         tuple(questions),
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
-        (*unequal_budgets(arms), *judge_notes(metrics, lm), *getattr(getattr(lm, "engine", None), "notes", ())),
-    )
+        (
+            *unequal_budgets(arms), *unequal_inputs(options, baseline, second), *judge_notes(metrics, lm),
+            *getattr(getattr(lm, "engine", None), "notes", ()),
+        ),
+        second=second,
+        options=options,
+    )  # fmt: skip
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:
@@ -329,6 +350,21 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
     return (f"UNEQUAL BUDGETS, passages shown at most: {listed}",) if len(set(shown.values())) > 1 else ()
+
+
+def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> tuple[str, ...]:
+    """A line that names the arms that use the options, if no baseline does."""
+    using = [name for name, uses in options.items() if uses and name != baseline]
+    if not using or second or options[baseline]:
+        return ()
+    return (
+        f"the search uses the options in {', '.join(using)}, not in the baseline; add the second baseline {SECOND}",
+    )
+
+
+def searches_options(program: RAG) -> bool:
+    """Whether a program is the second baseline: plain retrieval of the question and its options."""
+    return program.technique.NAME == PLAIN and bool(program.technique.knobs["query_with_options"])
 
 
 @dataclass(frozen=True, slots=True)

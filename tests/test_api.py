@@ -161,7 +161,15 @@ def test_splits_that_are_given_are_kept(lm):
     index = qw.ChromaRetriever.build("shop", PASSAGES)
     parts = {"train": QUESTIONS[:4], "validation": QUESTIONS[4:10], "test": QUESTIONS[10:16]}
     given = datasets.DatasetDict({name: as_dataset(name, rows) for name, rows in parts.items()})
-    tuned = qw.compile("rag_fusion", given, retriever=index, lm=lm, trials=1, demo_sizes=(1,), reader_demo_sizes=())
+    knobs = {"n_queries": "2,3", "max_passages": (1, 2), "rrf_k": "20..30"}
+    tuned = qw.compile(
+        "rag_fusion", given, retriever=index, lm=lm, trials=3, demo_sizes=(1,), reader_demo_sizes=(), knobs=knobs
+    )
+    for baseline, arm in [(tuned.arms[0].knobs, one.knobs) for one in tuned.arms[1:]]:
+        assert baseline["max_passages"] == 2
+        assert arm["n_queries"] in {2, 3}
+        assert arm["max_passages"] in {1, 2}
+        assert 20 <= arm["rrf_k"] <= 30
     assert [len(part) for part in tuned.splits] == [4, 6, 6]
     assert qw.read_questions(given, split="test")[0].id == QUESTIONS[10]["id"]
 

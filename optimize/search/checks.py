@@ -30,6 +30,7 @@ from querywright.optimize.search.spec import (
     TechniqueSpec,
 )
 from querywright.programs import technique_class
+from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.engines import ENGINES
 
@@ -160,9 +161,8 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         if key not in declared:
             yield f"{where}: {unknown(f'knob of {name}', key, declared)}"
             continue
-        if key in spec.fixed:
-            more = "; to search it, write fixed: {}" if key == "max_passages" else ""
-            yield f"{where}: is also under fixed ({spec.fixed[key]!r}); give it in one place{more}"
+        if key in spec.fixed and key != MAX_PASSAGES.name:  # a technique may have its own budget
+            yield f"{where}: is also under fixed ({spec.fixed[key]!r}); give it in one place"
         default = declared[key].default
         try:
             domain = domain_for(declared[key], value)

@@ -168,14 +168,13 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
         own = last if made == READERS_OWN else {}
         prompts = {made: {"optimizer": made, "arguments": dict(settings.arguments), **own}}
     prompts |= _sets("reader_demos", () if reader is None else settings.reader_demo_sizes, last)
-    searched = {name: value for name, value in knobs.items() if name != "max_passages"}
-    fixed = {"fixed": {"max_passages": knobs["max_passages"]}} if "max_passages" in knobs else {}
+    fixed = {"fixed": {"max_passages": _most(knobs["max_passages"])}} if "max_passages" in knobs else {}
     given = {
         "name": "compile",
         "reader": reader or "none",
         **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures", "deadline")},
         "objectives": list(settings.objectives),
-        "techniques": {technique: {"knobs": searched}},
+        "techniques": {technique: {"knobs": dict(knobs)}},
         "prompts": prompts,
         **fixed,
         "each_prompt": True,
@@ -183,6 +182,12 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
         "trials": 2 + len(prompts) + settings.trials,
     }
     return read_search(SearchSpec, given, "the compilation")
+
+
+def _most(budget: Any) -> Any:
+    """The passages that the baseline shows: the largest number that an arm of the technique may show."""
+    values = [budget["high"]] if isinstance(budget, Mapping) and "high" in budget else budget
+    return max(values) if isinstance(values, list) and values else values
 
 
 def _sets(

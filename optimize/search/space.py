@@ -17,9 +17,9 @@ from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.search.spec import PLAIN, UNTUNED, KnobRange, KnobSpace, PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
-from querywright.programs.base import GATE_DEPTH
+from querywright.programs.base import FUSION, GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
-from querywright.programs.selection import SELECT
+from querywright.programs.selection import SELECT, SELECT_BY
 
 _COUNTS = ("n_queries", "n_sub_questions")
 """Knobs for the number of the ``n_written`` texts that are used."""
@@ -202,7 +202,8 @@ class Space:
         values = dict(own.given)
         for knob in own.knobs:
             if knob.acts(values):
-                values[knob.name] = pick(f"{name}.{knob.name}", own.domains[knob.name], knob.default)
+                key, domain = _without_union(f"{name}.{knob.name}", own.domains[knob.name], values)
+                values[knob.name] = pick(key, domain, knob.default)
         prompt = str(pick(f"{name}.prompt", of_choices(own.prompts), prompt))
         return ArmConfig(name, engine, values, prompt, self.reader, writer)
 
@@ -230,7 +231,7 @@ def build_space(
         knobs = {key: narrowed.get(key, knob) for key, knob in knobs_of(name).items()}
         ranges = {key for key, value in asked.knobs.items() if isinstance(value, (list, KnobRange))}
         wanted = ranges | {key for key, knob in knobs.items() if asked.search == "all" and knob.search}
-        wanted -= set(spec.fixed) | (set(asked.knobs) - ranges) | ({"n_written"} - ranges)
+        wanted -= (set(spec.fixed) | set(asked.knobs) | {"n_written"}) - ranges
         domains = {key: domain_for(knobs[key], asked.knobs.get(key)) for key in knobs if key in wanted}
         given = _given(spec, name, knobs, domains)
         acting = tuple(knob for key, knob in knobs.items() if key in domains and _can_act(knob, domains, given))
@@ -239,6 +240,15 @@ def build_space(
         variants = variants_of(spec, name)
         found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, variants, own))
     return Space(tuple(found), reader, spec.each_prompt)
+
+
+def _without_union(key: str, domain: Domain, values: Mapping[str, Any]) -> tuple[str, Domain]:
+    """The name and the values of a parameter, without ``union`` if the first list alone fills the budget."""
+    choices: Sequence[Any] = getattr(domain, "choices", ())
+    budget = values["select_pool"] if values.get("select") else values.get("max_passages", 0)
+    if key.endswith(f".{FUSION.name}") and "union" in choices and values.get("top_k", 0) >= budget and len(choices) > 1:
+        return f"{key}_of_full_lists", of_choices(one for one in choices if one != "union")
+    return key, domain
 
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
@@ -264,8 +274,8 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
     if asked is None:
         return domain_of(knob)
     if not isinstance(asked, KnobRange):
-        if knob.name == SELECT.name and isinstance(asked, list) and len(asked) > 1:
-            raise InputError("must be true or false, because the two programs have different predictors")
+        if knob.name in (SELECT.name, SELECT_BY.name) and isinstance(asked, list) and len(asked) > 1:
+            raise InputError(f"must be one value ({knob.range}), because programs with another have other predictors")
         return of_choices(map(knob.check, asked if isinstance(asked, list) else [asked]))
     if knob.choices or isinstance(knob.default, bool):
         raise InputError(f"must be a list or one of {knob.range}, because the knob is not a number, but got a range")

@@ -256,7 +256,7 @@ class SearchSpec(StrictModel):
         prompts: Prompt variants by name (letters, digits, ``-`` and ``_``). An optimizer with two names runs twice,
             with different seeds.
         fixed: Values of knobs, for every technique that has the knob. ``max_passages``, the number of passages that
-            each program may show, is 5 if it is missing; with ``fixed: {}`` techniques may search it.
+            each program may show, is 5 if it is missing. A technique may name its own number, list, or range of it.
         trials: Number of trials. Default 50.
         each_prompt: Whether each prompt variant is tried once with default knobs before the sampler proposes trials.
             Default False.

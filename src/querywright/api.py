@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import dspy
 
-from querywright.arms import ArmDefaults, Arms, engine_for
+from querywright.arms import ArmDefaults, Arms, engine_for, split_knobs
 from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import evidence_by, read_labels
 from querywright.data.splits import data_hash
@@ -357,7 +357,8 @@ def compile(
         lm: The LM, or its name, or an open ``Workspace``, as ``compare`` takes it. Default ``embedded``.
         reader: As ``evaluate`` has it.
         max_passages: The budget of every arm: passages shown to the reader at most, 1 to 50. Default 5.
-        knobs: Values that are fixed and not searched; ``max_passages`` may stand here too.
+        knobs: Values by name, ``max_passages`` among them: one value is fixed, a list of values or a range
+            ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline shows the largest number.
         settings: How much is tried.
         sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
         embedder: What a collection that is named was built with. Default ``embedded``.
@@ -398,6 +399,7 @@ def compile(
             "class, call querywright.programs.register_technique(CLASS) first and give its NAME"
         )
     technique_class(technique)
+    fixed, searched = split_knobs(technique, knobs or {})
     judges, parts = resolve_judges(judge), read_parts(questions)
     with shown(progress, "opening retriever and models") as update:
         place = open_workspace(lm, home, settings.threads)
@@ -407,7 +409,7 @@ def compile(
             reading={"labels": labels} if parts else {"labels": labels, **(reading or {})}, tell=tell,
             defaults=ArmDefaults(
                 retriever=retriever, where=where, embedder=embedder, engine=engine_for(technique, engine) or "dense",
-                max_passages=max_passages, knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
+                max_passages=max_passages, knobs=fixed, reader=reader, writer_lm=writer_lm, reranker=reranker,
             ),
         )  # fmt: skip
         asked, read_by, index = experiment.questions, experiment.reader, experiment.retriever
@@ -422,7 +424,7 @@ def compile(
         if isinstance(reader_check, int):
             reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
         (program,), (arm,) = experiment.programs.values(), experiment.arms.values()
-        writer, ranker, values = program.technique.writer_lm, experiment.reranker, arm.knobs
+        writer, ranker, values = program.technique.writer_lm, experiment.reranker, {**arm.knobs, **searched}
         keep_writer(writer, place, tell)
         asks = None if judge_lm is None else place.another_lm(judge_lm)
         given = given_to(

@@ -255,6 +255,35 @@ def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True
     }
 
 
+def split_knobs(technique: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the knobs that are fixed, and the knobs that are searched with their values as in a study's file.
+
+    Args:
+        technique: The technique that has the knobs.
+        given: A value, a list of values, or a range ``(low, high)`` for each knob; or a text such as ``5``, ``3,5,10``
+            or ``1..10``.
+    """
+    knobs = Knobs(technique_class(technique).KNOBS)
+    fixed: dict[str, Any] = {}
+    searched: dict[str, Any] = {}
+    for name, value in given.items():
+        several: Any = knob_space(value)
+        if isinstance(value, str) and "," in value:
+            several = [knobs.knob(name).parse(one) for one in value.split(",")]
+        elif isinstance(value, str) and ".." in value:
+            low, _, high = value.partition("..")
+            several = {"low": knobs.knob(name).parse(low), "high": knobs.knob(name).parse(high)}
+        (searched if isinstance(several, list | Mapping) else fixed)[name] = several
+    return fixed, searched
+
+
+def knob_space(value: Any) -> Any:
+    """Return the values of a knob as in a study's file, where a range is a mapping."""
+    if isinstance(value, tuple) and len(value) == 2:
+        return {"low": value[0], "high": value[1]}
+    return [*value] if isinstance(value, tuple | range) else value
+
+
 def check_knob(text: str) -> None:
     """Raise if ``NAME=VALUE`` names a knob that no technique has."""
     known = dict.fromkeys(knob.name for one in TECHNIQUES.values() for knob in one.KNOBS)

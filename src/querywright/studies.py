@@ -17,7 +17,7 @@ import dspy
 import pandas
 
 from querywright.api import LM, keep_writer, read_parts, split_parts, warn_caller
-from querywright.arms import Arm, ArmDefaults, check_defaults, named_arms
+from querywright.arms import Arm, ArmDefaults, check_defaults, knob_space, named_arms
 from querywright.data import read_questions
 from querywright.data.splits import Splits
 from querywright.data.types import Question
@@ -565,7 +565,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
         data = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
         if engines:
             data.setdefault("engines", engines)
-        data["knobs"] = {**own, **{key: _values(value) for key, value in data.get("knobs", {}).items()}}
+        data["knobs"] = {**own, **{key: knob_space(value) for key, value in data.get("knobs", {}).items()}}
         found[name] = data
     return found, retriever
 
@@ -586,13 +586,6 @@ def _own_knobs(technique: Technique) -> dict[str, Any]:
             "prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
         )
     return own
-
-
-def _values(value: Any) -> Any:
-    """Return the values of a knob as in a study's file, where a range is a mapping."""
-    if isinstance(value, tuple) and len(value) == 2:
-        return {"low": value[0], "high": value[1]}
-    return [*value] if isinstance(value, tuple | range) else value
 
 
 def _prompts(given: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str, Any]:

@@ -23,10 +23,8 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
     del rows[1]["options"]
     source = write("open.jsonl", rows)
     says(wrong("evaluate", "plain", "--data", source, "--reader", "multiple_choice", *fixed), "line 2", "options")
-    says(wrong("evaluate", "hcqr", "--data", source, *fixed), "options, needed for hcqr", "line 2")
     says(wrong("evaluate", artifact, "--data", source, *server.lm), "options, needed for made", "line 2")
-    says(wrong("compile", "hcqr", "--data", source, "--out", "new", *fixed), "line 2", "options")
-    says(wrong("ask", QUESTION, "--technique", "hcqr", *fixed), "hcqr compares options", "--option")
+    says(wrong("compile", "hcqr", "--reader", "multiple_choice", "--data", source, "--out", "new", *fixed), "line 2")
     says(wrong("ask", QUESTION, "--technique", "plain", "--reader", "multiple_choice", *fixed), "compares", "--option")
     says(wrong("ask", QUESTION, "--artifact", artifact, *server.lm), "chooses between options", "--option")
 

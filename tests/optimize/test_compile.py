@@ -299,3 +299,12 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_asked(change, mes
     with pytest.raises(InputError, match=message):
         compiled_in(world, engine, **change)
     assert engine.asked == []
+
+
+@pytest.mark.parametrize("values", [[1, 3], {"low": 1, "high": 3}])
+def test_a_budget_is_searched_and_the_baseline_has_the_largest(values, world, compiled_in):
+    compiled = compiled_in(world, knobs={"max_passages": values, "top_k": [3, 5]}, settings=replace(QUICK, trials=8))
+    baseline, *others = compiled.arms
+    assert baseline.knobs["max_passages"] == 3
+    assert {arm.knobs["max_passages"] for arm in others} >= {1, 3}
+    assert {arm.knobs["top_k"] for arm in others} <= {3, 5}

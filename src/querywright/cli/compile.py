@@ -50,7 +50,7 @@ def compile_command(
     """Tune a technique's prompts and knobs, and save the best program.
 
     Prompts and knobs are tuned together on dev, and the best program is compared with the baseline on test once. A knob
-    that is given here is fixed.
+    that is given here is fixed. A list of values (--knob top_k=3,5,10) or a range (--knob top_k=1..10) is searched.
 
     Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
@@ -134,7 +134,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
             objective.name: _per_cent(objective.value(arm.dev)) + (f" ({unscored} unscored)" if unscored else ""),
             "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
             "prompts": arm.prompt,
-            "knobs": _changed_knobs(tuned.technique, arm),
+            "knobs": _changed_knobs(tuned, arm),
         }
         for arm, unscored in zip(best, left_out, strict=True)
     ]
@@ -175,14 +175,16 @@ def _per_cent(value: float) -> str:
     return "-" if value != value else f"{100 * value:.1f}"
 
 
-def _changed_knobs(technique: str, arm: Candidate) -> str:
-    """Return the knobs of an arm that differ from their defaults, without ``max_passages``, which all arms share."""
+def _changed_knobs(tuned: Compilation, arm: Candidate) -> str:
+    """Return the knobs of an arm that differ from their defaults, without a budget that is equal in all arms."""
     from querywright.optimize.results import BASELINE, PLAIN
     from querywright.programs import technique_class
 
-    name = PLAIN if arm.name == BASELINE else technique
+    name = PLAIN if arm.name == BASELINE else tuned.technique
     defaults = {knob.name: knob.default for knob in technique_class(name).KNOBS}
-    changed = (name for name, value in arm.knobs.items() if value != defaults[name] and name != "max_passages")
+    if len({one.knobs["max_passages"] for one in tuned.arms}) == 1:
+        defaults["max_passages"] = arm.knobs["max_passages"]
+    changed = (name for name, value in arm.knobs.items() if value != defaults[name])
     return " ".join(f"{name}={arm.knobs[name]}" for name in changed) or "-"
 
 
