@@ -15,8 +15,6 @@ import pytest
 
 from querywright.data import Label, Passage, Question, read_passages, read_questions
 from querywright.data.hub import RECIPES
-from querywright.data.reading import check_evidence
-from querywright.errors import DataError
 
 ROME = {
     "user_input": "Where?", "retrieved_contexts": ["noise", "Rome is it."], "reference_contexts": ["Rome is it."],
@@ -284,41 +282,3 @@ def test_a_dataset_that_is_a_program_is_not_run(tmp_path, monkeypatch, problems)
     assert not (tmp_path / "ran").exists()
     for source in ("medqua", "hf:"):
         assert all(name in problems(source)[0] for name in RECIPES)
-
-
-def test_a_document_is_a_page_and_the_most_asked_topics_are_taken(tmp_path):
-    def part(id, title, url):
-        return {"id": id, "title": title, "text": f"Of {id}.", "url": url, "metadata": {"source": "nih", "part": id}}
-
-    def asked(text, *gold):
-        return {"question": text, "evidence": gold[0] if isinstance(gold[0], dict) else list(gold)}
-
-    parts = [part("a1", "Flu", "x.org/flu"), part("a2", "Flu", "x.org/flu"), part("b1", "Gout", "x.org/gout")]
-    parts += [part("b2", "Gout", None), part("c1", "Acne", "x.org/acne")]
-    questions = [asked("What is acne?", "c1"), asked("What is flu?", "a1"), asked("WHAT is flu", "a1")]
-    questions += [asked("How long is flu?", {"a1": "NOT_USEFUL", "a2": "USEFUL"}), asked("Gout?", "b1")]
-    questions += [asked("Why gout?", "b2", "b1"), asked("Is it gout?", "b2")]
-    for name, rows in (("corpus", parts), ("questions", questions)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    pages = read_passages(f"{tmp_path}?page=url")
-    assert [(page.id, page.title) for page in pages] == [
-        ("x.org/flu", "Flu"), ("x.org/gout", "Gout"), ("b2", "Gout"), ("x.org/acne", "Acne"),
-    ]  # fmt: skip
-    assert (pages[0].text, pages[0].metadata) == ("Of a1.\n\nOf a2.", {"source": "nih"})
-    every = read_questions(f"{tmp_path}?page=url")
-    assert (len(every), every[3].evidence) == (7, {"x.org/flu": "USEFUL"})
-
-    few = f"{tmp_path}?page=url&questions=4"
-    found = read_questions(few)
-    assert [one.question for one in found] == ["What is flu?", "How long is flu?", "Gout?", "Why gout?", "Is it gout?"]
-    assert [page.id for page in read_passages(few)] == ["x.org/flu", "x.org/gout", "b2"]
-    assert check_evidence(found, [page.id for page in read_passages(few)]) == []
-    assert read_questions(few, limit=2) == found[:2]
-    for wrong, expected in (
-        ("?pages=url", "page=COLUMN&ques"),
-        ("?page=url&questions=0", "NUMBER"),
-        ("?page=u", "'u'"),
-    ):
-        with pytest.raises(DataError, match=expected):
-            read_passages(f"{tmp_path}{wrong}")

@@ -142,7 +142,7 @@ def test_which_sources_are_documents(folder, tmp_path):
     docs = folder(a_md="A.", sub__b_txt="B.", README_md="R.")
     assert all(map(names_documents, (docs, str(docs), docs / "a.md", [docs / "a.md"])))
     assert [one.id for one in read_documents(list(docs.rglob("*.txt"))).passages] == ["sub/b.txt#0"]
-    assert not any(map(names_documents, ("sample", "hf:x/y", "rows.jsonl", "rows.jsonl?page=url", [{"text": "a"}], 3)))
+    assert not any(map(names_documents, ("sample", "hf:x/y", "rows.jsonl", [{"text": "a"}], 3)))
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "README.md").write_text("card")
     assert names_documents(tmp_path / "rows")

@@ -39,7 +39,6 @@ from querywright.data.cells import short
 from querywright.data.documents import names_documents, read_documents
 from querywright.data.forms import shaped
 from querywright.data.labels import read_labels, with_labels
-from querywright.data.pages import Pages, about_pages, merged, most_asked, pages_of
 from querywright.data.rows import (
     INDEX_COLUMNS,
     Record,
@@ -112,8 +111,7 @@ def read_questions(
         source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file, or of a folder with such
             files (see :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
-            :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``. Behind one that has
-            passages too may stand ``?page=COLUMN`` (:mod:`querywright.data.pages`).
+            :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``.
         columns: Our names to theirs, see ``QUESTION_NAMES``. Default: guessed, see the head of this module.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
         split: Split of a dataset or folder; needed when it has more than one.
@@ -131,13 +129,6 @@ def read_questions(
     if labels is not None:
         read = read_questions(source, columns=columns, limit=limit, split=split, multiple_choice=multiple_choice)
         return with_labels(read, read_labels(labels))
-    bare, by = pages_of(source)
-    if by is not None:
-        given: dict[str, Any] = {"columns": columns, "split": split, "multiple_choice": multiple_choice}
-        questions, parts = read_questions(bare, **given), read_passages(bare, split=split)
-        chosen = questions if by.questions is None else most_asked(questions, parts, by.questions)[0]
-        pages = _pages(bare, by, split)
-        return [about_pages(one, pages) for one in chosen][: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
         return _checked_before(source[: check_limit(limit)], multiple_choice)
     table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
@@ -185,16 +176,6 @@ def read_passages(
         if columns or split:
             raise DataError(f"{source}: documents have no columns and no splits; leave columns and split out")
         return read_documents(source).passages[: check_limit(limit)]
-    bare, by = pages_of(source)
-    if by is not None:
-        parts = read_passages(bare, columns=columns, split=split)
-        pages = _pages(bare, by, split)
-        whole = merged(parts, pages)
-        if by.questions is not None:
-            topics = most_asked(read_questions(bare, split=split), parts, by.questions)[1]
-            about = {pages[part.id] or part.id for part in parts if part.title in topics}
-            whole = [page for page in whole if page.id in about]
-        return whole[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
         return list(source[: check_limit(limit)])
     table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
@@ -216,11 +197,6 @@ def read_passages(
             name_of(source), short(unread), ",".join(unread[:SHOWN_UNREAD]),
         )  # fmt: skip
     return [passage for _, passage in found.values()]
-
-
-def _pages(source: Source, by: Pages, split: str | None) -> dict[str, str]:
-    """By passage the page that it stands on; empty where its column is."""
-    return {one.id: one.title for one in read_passages(source, columns={"title": by.column}, split=split)}
 
 
 class Sample(NamedTuple):
