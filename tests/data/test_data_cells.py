@@ -155,8 +155,6 @@ def test_forms_of_other_tools_are_known_in_printed_cells(one, tmp_path):
     }  # fmt: skip
     assert (list(one(**hotpot).evidence), one(**hotpot).jointly) == (["A", "B"], True)
     assert read_passages(tmp_path / "one.csv") == [Passage("A", "One. Two.", "A"), Passage("B", "X.", "B")]
-    trivia = "{'value': 'Rome', 'aliases': array(['Roma', 'Rome'], dtype=object), 'type': 'WikipediaEntity'}"
-    assert one(answer=trivia).answers == ("Rome", "Roma")
     ambiguous = "{'type': array(['singleAnswer'], dtype=object), 'answer': [array(['1', 'one'])], 'qaPairs': [[]]}"
     assert one(annotations=ambiguous).answers == ("1", "one")
     assert one(judged="{'p': 4, 'q': 2}").evidence == {"p": Label.ENTAILED, "q": Label.NOT_USEFUL}

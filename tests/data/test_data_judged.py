@@ -47,10 +47,6 @@ def test_a_second_person_and_the_arms(write):
         ("NOT_USEFUL", ("plain", "hyde")),
         (None, ("plain",)),
     ]
-    write("d/corpus.jsonl", {"id": "p1", "text": "Sugar helps."}, {"id": "p2", "text": "Salt."})
-    row = {"question": "What helps?", "judged": {"p1": 4, "p2": 1}, "second_label": {"p1": 1}, "arms": {"p2": ["hyde"]}}
-    found = read(write("d/questions.jsonl", row).parent)
-    assert [(one.second, one.arms) for one in found] == [("NOT_USEFUL", ()), (None, ("hyde",))]
 
 
 def test_other_parts_and_columns(write):

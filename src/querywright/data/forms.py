@@ -137,24 +137,6 @@ def _mmlu_questions(values: Values) -> Iterator[Values]:
     yield {**_without(values, "answer"), "answer_idx": values["answer"]}
 
 
-def _is_trivia(values: Values) -> bool:
-    answer = values.get("answer")
-    if isinstance(answer, str) and "aliases" in answer:
-        answer = _cell(values, "answer")
-    return isinstance(answer, Mapping) and _has("value", "aliases")(answer)
-
-
-def _trivia_questions(values: Values) -> Iterator[Values]:
-    """TriviaQA: a question stands once for each of its documents, and "<unk>" is an answer that is not told."""
-    answer = _cell(values, "answer")
-    kept = _without(values, "question_id", "answer")
-    if answer["value"] != "<unk>":
-        aliases = answer["aliases"]
-        kept["answer"] = answer["value"]
-        kept["aliases"] = [item for item in aliases if item != ""] if isinstance(aliases, list) else aliases
-    yield kept
-
-
 def _medquad(values: Values, kind: Kind) -> Iterator[Values | None]:
     """MedQuAD: the long answer is a passage to find, not a short answer to compare with."""
     id = f"{values.get('document_source')}_{values['question_id']}"
@@ -247,10 +229,6 @@ FORMS = (
     Form(
         lambda values: _has("question", "subject", "choices", "answer")(values) and is_whole(values["answer"]),
         _mmlu_questions,
-    ),
-    Form(
-        _is_trivia,
-        _trivia_questions,
     ),
     Form(
         _has("document_id", "question_id", "question_focus", "question", "answer"),

@@ -39,7 +39,6 @@ RECIPES = {
     ),
     "medquad": Recipe("lavita/MedQuAD", "train", kinds=("questions", "passages")),
     "hotpotqa": Recipe("hotpotqa/hotpot_qa", "validation", ("distractor",), ("questions", "passages")),
-    "triviaqa": Recipe("mandarjoshi/trivia_qa", "validation", ("rc.nocontext",)),
     "webquestions": Recipe("stanfordnlp/web_questions", "test"),
     "popqa": Recipe("akariasai/PopQA", "test"),
     "ambignq": Recipe("sewon/ambig_qa", "validation", ("light",)),

@@ -7,8 +7,7 @@ A file has one judged case a row: ``question``, ``label``, and what the judge re
 or gave the answer.
 
 A folder has a file of passages with ids (``corpus.jsonl``) and one of questions (``questions.jsonl``), where a row has
-``judged``: an object of passage id and label (then ``second_label`` and ``arms`` are such objects too); or ``passage``
-(an id) and ``label``.
+``judged``: an object of passage id and label; or ``passage`` (an id) and ``label``.
 
 Of a file of labels (``querywright judge label``) the rows by a person are taken.
 """
@@ -163,8 +162,8 @@ def _cases(
     response = record.required_text("response") if "response" in needs else None
     point = record.required_text("point") if "point" in needs else None
 
-    def case(passages: tuple[Passage, ...], label: Cell, key: str | None = None) -> JudgedCase:
-        (beside, second), (column, arms) = (_beside(record, field, key) for field in ("second_label", "arms"))
+    def case(passages: tuple[Passage, ...], label: Cell) -> JudgedCase:
+        (beside, second), (column, arms) = record.parsed("second_label"), record.parsed("arms")
         return JudgedCase(
             Case(question, passages, response, point),
             _label(record, *label, labels),
@@ -183,19 +182,8 @@ def _cases(
     elif not isinstance(judged, dict):
         record.complain(column, judged, "an object of passage id and label")
     else:
-        cases += [case(_of_corpus(record, column, [k], corpus), Cell(column, v), k) for k, v in judged.items()]
+        cases += [case(_of_corpus(record, column, [k], corpus), Cell(column, v)) for k, v in judged.items()]
     return cases if record.ok else []
-
-
-def _beside(record: Record, field: str, key: str | None) -> Cell:
-    """What stands in another column beside a label: in a row of several labels, an object by passage id."""
-    column, value = record.parsed(field)
-    if value is None or key is None:
-        return Cell(column, value)
-    if isinstance(value, dict):
-        return Cell(column, value.get(key))
-    record.complain(column, value, "an object by passage id")
-    return Cell(column, None)
 
 
 def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passage] | None) -> tuple[Passage, ...]:

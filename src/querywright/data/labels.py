@@ -5,9 +5,7 @@ A row is one label: ``question_id``, ``passage_id``, ``label``, and ``by``: ``pe
 ``question``, ``options``, ``answer``, ``title``, ``text`` and ``reason`` are there to be read. A row without a label is
 unjudged, and one with a label and no name is by a person. A label may be a grade: 0 NOT_USEFUL, 1 USEFUL, 2 ENTAILED.
 
-JSON lines and CSV hold all of this, and further columns, which stay. TREC qrels (``.qrels``) hold labels alone, a line
-each: question, assessor, passage and grade. An assessor that is a number or Q0, as others write there, is a person; a
-judge is followed by ``=`` and the grade that it gave (``judged``), so that one that a person changed is told.
+JSON lines and CSV hold all of this, and further columns, which stay.
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +23,11 @@ from querywright.answer_text import find_choice
 from querywright.data.cells import short
 from querywright.data.rows import Record, Table, read_options
 from querywright.data.sources import Source, iterate_rows, name_of
-from querywright.data.tables import Row
 from querywright.data.types import PERSON, Label, Question
 from querywright.errors import DataError, InputError
 from querywright.files import write_file
 
-QRELS = ".qrels"
-FORMS = (".jsonl", ".csv", QRELS)
+FORMS = (".jsonl", ".csv")
 GRADES = (Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED)
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "question_id": ("question_id", "query-id", "qid", "query_id"),
@@ -97,7 +91,7 @@ def read_labels(source: Source) -> list[PassageLabel]:
     table = Table(_COLUMNS, None, ())
     found: dict[tuple[str, str], list[tuple[Record, PassageLabel]]] = defaultdict(list)
     n_rows = 0
-    for row in _rows(source, table.problems):
+    for row in iterate_rows(source, kind="questions", split=None, problems=table.problems):
         n_rows += 1
         record = table.record(row)
         one = _label(record)
@@ -117,17 +111,15 @@ def read_labels(source: Source) -> list[PassageLabel]:
 
 
 def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
-    """Write labels, whole or not at all; the ending says how: ``.jsonl``, ``.csv`` or ``.qrels``.
+    """Write labels, whole or not at all; the ending says how: ``.jsonl`` or ``.csv``.
 
     Raises:
-        InputError: It has another ending, or an id holds a space, which qrels cannot.
+        InputError: It has another ending.
         OSError: It cannot be written.
     """
     labels, form = list(labels), check_form(path)
     if form == ".jsonl":
         write_file(path, "".join(json.dumps(one.row, ensure_ascii=False) + "\n" for one in labels))
-    elif form == QRELS:
-        write_file(path, "".join(_qrel(one, path) for one in labels if one.label is not None))
     else:
         text = io.StringIO()
         columns = dict.fromkeys([*COLUMNS, *(name for one in labels for name in one.further)])
@@ -199,36 +191,6 @@ def _united(question: Question, labels: Iterable[PassageLabel]) -> Question:
         if one.label is not None and (one.by == PERSON or PERSON not in assessors.get(one.passage_id, ())):
             evidence[one.passage_id], assessors[one.passage_id] = one.label, (one.by,)
     return replace(question, evidence=evidence, assessors=assessors)
-
-
-def _rows(source: Source, problems: list[str]) -> Iterator[Row]:
-    if not isinstance(source, str | os.PathLike) or Path(source).suffix.lower() != QRELS:
-        yield from iterate_rows(source, kind="questions", split=None, problems=problems)
-        return
-    path = Path(source).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{name_of(source)}: cannot be read ({error}); give a file of labels") from error
-    for number, line in enumerate(lines, start=1):
-        parts = line.split()
-        if len(parts) == 4:
-            question, by, passage, grade = parts
-            said = re.fullmatch(r"(?P<by>.+)=(?P<judged>[012])", by)
-            names = {"by": PERSON if re.fullmatch(r"[0-9]+|Q0", by) else by} if said is None else said.groupdict()
-            values: Mapping[str, Any] = {"question_id": question, "passage_id": passage, "label": grade}
-            yield Row(f"{path.name} line {number}", {**values, **names})
-        elif parts:
-            problems.append(f"{path.name} line {number}: found {short(line)}; expected question, 0, passage, grade")
-
-
-def _qrel(one: PassageLabel, path: Path) -> str:
-    """The line of a label that is there."""
-    if wrong := [key for key in one.key if len(key.split()) != 1]:
-        raise InputError(f"{path.name!r}: the id {short(wrong[0])} holds a space, which qrels cannot; end it in .jsonl")
-    by = "0" if one.by == PERSON else "_".join(one.by.split())
-    by += "" if one.judged is None or by == "0" else f"={GRADES.index(one.judged)}"
-    return f"{one.question_id} {by} {one.passage_id} {GRADES.index(one.label or Label.NOT_USEFUL)}\n"
 
 
 def _label(record: Record) -> PassageLabel:
