@@ -12,7 +12,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
+from querywright.data.documents import is_of_document
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError, QuerywrightError
 from querywright.files import sync
@@ -40,7 +39,6 @@ from querywright.retrieval.collection import (
     encoder_of,
     load_passages,
     passage_line,
-    published_passages,
     read_manifest,
     sweep,
     write_passages,
@@ -133,7 +131,7 @@ def build_collection(
         for path in folder.glob("tmp-*"):  # what a build that was killed has left
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
-        files = {one.metadata["file"] for one in given.values() if one.metadata.keys() >= OF_DOCUMENTS}
+        files = {one.metadata["file"] for one in given.values() if is_of_document(one)}
         stay = {} if prune else {id: one for id, one in before.items() if one.metadata.get("file") not in files}
         merged = dict(sorted({**stay, **given}.items()))
         content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
@@ -201,14 +199,6 @@ def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
         "dense search sees only the beginning. Split them (documents: a smaller --chunk-size), or search with the "
         "engine bm25 or hybrid"
     ]
-
-
-def read_into(name: str, source: Any, home: Path | None = None, **options: Any) -> Documents:
-    """Documents for a collection, see ``read_documents``: files that it holds unchanged are not read again."""
-    known: Mapping[str, Passage] = {}
-    with suppress(CollectionError):
-        _, known = published_passages(collection_folder(name, home), home)
-    return read_documents(source, known=known.values(), **options)
 
 
 def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
