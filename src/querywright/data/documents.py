@@ -115,11 +115,6 @@ def names_documents(source: Any) -> bool:
     return not rows or (bool(readable) and not any(one.suffix in (".parquet", ".arrow") for one in rows))
 
 
-def is_of_document(passage: Passage) -> bool:
-    """Return whether ``read_documents`` made a passage."""
-    return passage.id.startswith(f"{passage.metadata.get('file')}#")
-
-
 def read_documents(
     source: Any,
     *,

@@ -27,7 +27,6 @@ names (HotpotQA, Ragas, ...) is put under these names first, see :mod:`querywrig
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -237,11 +236,9 @@ def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) 
     for question in questions:
         missing = [passage_id for passage_id in question.evidence if passage_id not in known]
         if missing:
-            near = difflib.get_close_matches(missing[0], known, 1)
             lines.append(
                 f"question {question.id!r}: {len(missing)} of its {len(question.evidence)} labelled passages "
                 f"are not among the {len(known)} of the collection: {short(missing)}"
-                + (f" (did you mean {near[0]}?)" if near else "")
             )
     return lines
 

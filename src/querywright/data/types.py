@@ -54,6 +54,11 @@ class Passage:
         """What is embedded: title and text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
+    @property
+    def is_of_document(self) -> bool:
+        """Whether ``read_documents`` made the passage: its id begins with its file."""
+        return self.id.startswith(f"{self.metadata.get('file')}#")
+
     def __repr__(self) -> str:
         """Id, title and the beginning of the text: a list of passages stays readable."""
         text = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}..."

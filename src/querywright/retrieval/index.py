@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from querywright.data.documents import is_of_document
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError, QuerywrightError
 from querywright.files import sync
@@ -43,6 +42,7 @@ from querywright.retrieval.collection import (
     sweep,
     write_passages,
 )
+from querywright.retrieval.edits import remember_former
 from querywright.retrieval.fusion import reading
 
 SEARCH_ALL = 10_000
@@ -131,11 +131,12 @@ def build_collection(
         for path in folder.glob("tmp-*"):  # what a build that was killed has left
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
-        files = {one.metadata["file"] for one in given.values() if is_of_document(one)}
+        files = {one.metadata["file"] for one in given.values() if one.is_of_document}
         stay = {} if prune else {id: one for id, one in before.items() if one.metadata.get("file") not in files}
         merged = dict(sorted({**stay, **given}.items()))
         content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
+        remember_former(folder, before, merged)
         if manifest is None or not _is_current(folder, manifest, content, before, stored):
             manifest, distinct = _build(folder, merged, content, stored, told)
             cached = distinct - stored.n_embedded + embedded
