@@ -9,7 +9,7 @@ split follows the name (``qa_test.parquet``). A file ``qrels``, or a folder ``qr
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -42,7 +42,7 @@ STEMS: dict[Kind, tuple[str, ...]] = {
 QRELS = "qrels"
 QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 
-Source = str | os.PathLike[str] | Iterable[Any]
+Source = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Any]
 """What questions and passages are read from; a DataFrame and a ``datasets.Dataset`` are rows as well."""
 
 
@@ -73,6 +73,14 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         else:
             yield from dataset_rows(str(path), None, kind=kind, split=split)
         return
+    if isinstance(source, Mapping):  # such as a datasets.DatasetDict
+        split = next(iter(source)) if split is None and len(source) == 1 else split
+        if split is None or split not in source:
+            raise DataError(
+                f"split={split!r}: the data has the keys {', '.join(map(str, source))}; give one of them, "
+                f"such as data[{str(next(iter(source), 'test'))!r}], name it with split=, or give a list of rows"
+            )
+        source, split = source[split], None
     if split is not None:
         raise DataError(f"split={split!r}: only datasets have splits, and {name} is none; leave split out")
     if not is_path:
