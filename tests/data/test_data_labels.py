@@ -95,8 +95,8 @@ def test_labels_become_evidence_and_those_of_something_else_are_refused(tmp_path
     assert (second.evidence, second.assessors) == ({}, {})
     check_labels([first, second], {"p1", "p2"})
     check_labels([first, second], {"p1"})
-    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 2 of its 2 labelled.*'p2'"):
+    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 2 of its 2 labeled.*'p2'"):
         check_labels([first, second], {"p3"})
     path.write_text(json.dumps({"question_id": "zz", "passage_id": "p", "label": "USEFUL"}))
-    with pytest.raises(DataError, match=r"of other questions: none of \['zz'\] is among the 2 asked"):
+    with pytest.raises(DataError, match=r"of other questions: none of \['zz'\] is among the 2 questions"):
         read_questions(questions, labels=path)

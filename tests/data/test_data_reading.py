@@ -230,7 +230,7 @@ def test_all_problems_come_at_once_in_order(write, problems):
     assert numbers == [2, 3, 4, 5, 6, 6]
     assert "another id" in lines[0]
     assert "line 1 has it" in lines[0]
-    assert "no valid JSON" in lines[2]
+    assert "not valid JSON" in lines[2]
     assert "found list" in lines[3]
     assert len(problems([CHOICE | {"answer": "x" * 5000}])[0]) < 400
 
@@ -294,7 +294,7 @@ def test_evidence_that_is_not_in_the_collection_is_told():
         Question("q3", "?"),
     ]
     (line,) = check_evidence(questions, ["a", "b"])
-    assert line == "question 'q1': 1 of its 2 labelled passages are not among the 2 of the collection: ['zz']"
+    assert line == "question 'q1': 1 of its 2 labeled passages are not among the 2 of the collection: ['zz']"
     assert check_evidence(questions, {"a": 1, "zz": 2}) == []
 
 
