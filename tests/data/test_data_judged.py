@@ -77,13 +77,6 @@ def test_what_is_wrong_is_named(write, problems, change, options, said):
     assert said in problem
 
 
-def test_every_bad_row_is_named_at_once(write, problems, tmp_path):
-    found = problems(write("cases.jsonl", ROW | {"label": "X"}, ROW, ROW | {"passage": 3}), read)
-    assert [("line 1" in one, "line 3" in one) for one in found] == [(True, False), (False, True)]
-    assert "found no rows" in problems(write("empty.jsonl"), read)[0]
-    assert "no such file" in problems(tmp_path / "none.jsonl", read)[0]
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [

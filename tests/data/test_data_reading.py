@@ -33,27 +33,6 @@ def test_own_form_is_read_whole():
 
 
 @pytest.mark.parametrize(
-    ("options", "answer", "right"),
-    [
-        (["25 mg", "2.5 mg"], "2.50mg", "2.5 mg"),
-        (["C#", "C++"], "c++", "C++"),
-        (["cafe\u0301", "tea"], "Café", "cafe\u0301"),
-        (["40", "-40"], "\u221240", "-40"),
-        (["red", "blue"], "option B", "blue"),
-        (["red", "blue"], "**(B)**", "blue"),
-        (["yes", "no"], True, "yes"),
-    ],
-)
-def test_the_right_answer_is_found_among_the_options_however_it_is_spelled(options, answer, right):
-    assert one({"question": "Which?", "options": options, "answer": answer}).answer == right
-
-
-@pytest.mark.parametrize("label", ["not-useful", "**NOT_USEFUL**", "Not useful."])
-def test_a_label_of_evidence_is_read_however_it_is_spelled(label):
-    assert one({"question": "Which?", "evidence": {"p": label}}).evidence == {"p": Label.NOT_USEFUL}
-
-
-@pytest.mark.parametrize(
     "fields",
     [
         {"history": ["user: I take two drugs.", " assistant: Which?"]},

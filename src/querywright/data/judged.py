@@ -30,7 +30,6 @@ from querywright.data.types import PERSON, Passage, Question
 from querywright.errors import DataError
 
 _OWN = ("passage", "passages", "response", "point", "label", "judged", "second_label", "arms")
-JUDGED_NAMES = ("id", "question", "options", "answer", "history", *_OWN)
 _COLUMNS = {**QUESTION_COLUMNS, **{name: (name,) for name in _OWN}}
 
 
@@ -99,7 +98,7 @@ def read_judged(
     Raises:
         DataError: All errors, each with file, line, column, the value, and the expected value.
     """
-    table = Table(_COLUMNS, columns, JUDGED_NAMES)
+    table = Table(_COLUMNS, columns)
     check_limit(limit)
     corpus: dict[str, Passage] | None = None
     if os.path.isdir(os.path.expanduser(source)):

@@ -89,7 +89,7 @@ def read_labels(source: Source) -> list[PassageLabel]:
     Raises:
         DataError: All errors, each with file, line, column, the value, and the expected value.
     """
-    table = Table(_COLUMNS, None, ())
+    table = Table(_COLUMNS)
     found: dict[tuple[str, str], list[tuple[Record, PassageLabel]]] = defaultdict(list)
     n_rows = 0
     for row in iterate_rows(source, kind="questions", split=None, problems=table.problems):

@@ -60,10 +60,6 @@ from querywright.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-QUESTION_NAMES = (
-    *("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors", "history", "alternatives"),
-)
-PASSAGE_NAMES = ("id", "text", "title", "metadata")
 SHOWN_UNREAD = 3
 QUESTION_COLUMNS = {
     "id": ("id", "_id", "qid", "question_id"),
@@ -111,8 +107,8 @@ def read_questions(
             :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name with a slash for
             a dataset of the Hugging Face hub, where NAME may be a key of :data:`querywright.data.hub.RECIPES`; or rows,
             each a dict or a ``dspy.Example``.
-        columns: Our column names to the names in the data, see ``QUESTION_NAMES``. Default: the names in the docstring
-            of the module.
+        columns: Our column names (the keys of ``QUESTION_COLUMNS``) to the names in the data. Default: the names in
+            the docstring of the module.
         limit: Number of rows to read, without empty rows, 1 or more. Default all.
         split: Split of a dataset or folder. Required if it has several.
         multiple_choice: Whether a question without options is a problem; or the name of the reason, for the message.
@@ -131,8 +127,8 @@ def read_questions(
         return with_labels(read, read_labels(labels))
     if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
         return _checked_before(source[: check_limit(limit)], multiple_choice)
-    table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
-    if "answer" in table.mapped:
+    table = Table(QUESTION_COLUMNS, columns)
+    if "answer" in table.mapped and "answer_idx" not in table.mapped:
         kind = "answer_idx" if table.mapped["answer"] in INDEX_COLUMNS else "answer"
         table.names |= {"answer": (), "answer_idx": (), "answers": (), kind: (table.mapped["answer"],)}
     found: dict[str, tuple[str, bool, Question]] = {}
@@ -179,7 +175,7 @@ def read_passages(
         return read_documents(source).passages[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
         return list(source[: check_limit(limit)])
-    table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
+    table = Table(PASSAGE_COLUMNS, columns)
     found: dict[str, tuple[str, Passage]] = {}
     n_rows = 0
     for record in _records(source, "passages", table, limit, split):

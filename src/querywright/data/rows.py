@@ -54,20 +54,17 @@ class Table:
 
     Args:
         guesses: Column names to look for, by field.
-        columns: The user's column names by field, which replace the guesses.
-        public: Fields that the user may map.
+        columns: The user's column names by field, which replace the guesses. Default none.
 
     Raises:
         DataError: ``columns`` has an unknown field.
     """
 
-    def __init__(
-        self, guesses: Mapping[str, tuple[str, ...]], columns: Mapping[str, str] | None, public: tuple[str, ...]
-    ) -> None:
+    def __init__(self, guesses: Mapping[str, tuple[str, ...]], columns: Mapping[str, str] | None = None) -> None:
         self.mapped = dict(columns or {})
-        unknown = sorted(set(self.mapped) - set(public))
+        unknown = sorted(set(self.mapped) - set(guesses))
         if unknown:
-            raise DataError(f"columns: unknown name {unknown}; the names to map are {list(public)}")
+            raise DataError(f"columns: unknown name {unknown}; the names to map are {list(guesses)}")
         self.names = {**guesses, **{key: (column,) for key, column in self.mapped.items()}}
         self.problems: list[str] = []
         self.absent: dict[str, list[str]] = {}
