@@ -1,4 +1,4 @@
-"""Documents as passages: what is read, where it stood, what is lost and told, and what is not read again."""
+"""Documents as passages: formats, chunks, titles, ids, and the files that cannot be read."""
 
 from __future__ import annotations
 

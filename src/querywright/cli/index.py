@@ -94,7 +94,7 @@ def index(
 def _note_files(files: Sequence[DocumentFile]) -> None:
     """Report what was made of each file, and of all files of a format if there are many."""
     for one in files[:SHOWN_FILES]:
-        note(f"{one.name}: {one.format}, {one.title!r}, {one.passages} passages")
+        note(f"{one.name}: {one.format}, {one.title!r}, passages: {one.passages}")
     formats = ", ".join(f"{count} {name}" for name, count in Counter(one.format for one in files).most_common())
     more = "; --json lists all files" if len(files) > SHOWN_FILES else ""
     note(f"{len(files)} files read ({formats}){more}")

@@ -200,7 +200,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
             name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
             passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text`` and, if there
                 are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``;
-                documents, too (``querywright.read_documents``), where a file that is as it was is not read again.
+                documents, too (``querywright.read_documents``).
             columns: Our names (id, text, title, metadata) to those of the rows. Default: guessed.
             embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
