@@ -351,8 +351,9 @@ def open_experiment(
         experiment.programs[name] = RAG(program.technique, None) if without_reader else program
     notes += _shallow(metrics, experiment.programs)
     former = former_passages(defaults.retriever, workspace.home)
-    if former and experiment.retriever is not None:
-        experiment.questions = follow_labels(asked, experiment.retriever.passages, former, experiment.hints.append)
+    passages = getattr(experiment.retriever, "passages", None)
+    if callable(passages):
+        experiment.questions = follow_labels(asked, passages, former, experiment.hints.append)
     experiment.hints += _hints(experiment)
     for line in experiment.hints:
         tell(line)

@@ -148,8 +148,9 @@ def read_data(
         **(whole if parts is None else {}),
     )  # fmt: skip
     searched = next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
-    former = former_passages(searched, None if home is None else Path(home))
-    asked = follow_labels(asked, lambda: passages_in(searched, home and Path(home)).values(), former, tell)
+    place = None if home is None else Path(home)
+    former = former_passages(searched, place)
+    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, tell)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     further = further_questions(spec.reader_check, asked, splits, reader, spec.seed)

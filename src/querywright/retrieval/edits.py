@@ -140,7 +140,7 @@ def _relabeled(question: Question, matched: Mapping[str, str]) -> Question:
 
 def sample_passages(passages: Iterable[Passage]) -> list[str]:
     """Return digests of a sample of passages, by which ``share_changed`` measures how much of them changed."""
-    return heapq.nsmallest(SAMPLE, (_digest(passage) for passage in passages))
+    return heapq.nsmallest(SAMPLE, {_digest(passage) for passage in passages})
 
 
 def share_changed(sample: Sequence[str], passages: Iterable[Passage]) -> float:
