@@ -101,11 +101,11 @@ def _note_files(files: Sequence[DocumentFile]) -> None:
 
 
 def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:
-    """Put their vectors into the store."""
+    """Embed passages in processes of Ray, and put the vectors into the store."""
     from querywright.models.store import open_store
     from querywright.optimize.question_ray import embed_in_ray
 
-    # Ray tells on standard output that a process died.
+    # Ray reports on standard output that a process died.
     with progress("embedding") as update, contextlib.redirect_stdout(sys.stderr):
         embed_in_ray(
             passages, embedder, open_store(output.folder), workers=workers,
@@ -116,7 +116,7 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
 def build(
     collection: str, passages: Iterable[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
 ) -> Any:
-    """Build a collection, with progress; gives what ``build_collection`` reports."""
+    """Build a collection, show the progress, and return the report of ``build_collection``."""
     from querywright.retrieval.index import build_collection
 
     with progress("comparing with what is there") as update:
