@@ -17,6 +17,7 @@ from querywright.optimize.objectives import objective_named
 from querywright.optimize.report import render
 from querywright.optimize.results import CompileResult, CompileSettings, by_judges, today
 from querywright.programs import RAG
+from querywright.retrieval.edits import PASSAGES_SAMPLE, sample_passages
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
@@ -119,6 +120,8 @@ def save_program(
         if row.failure is None
     ]
     searched, reranker = program.technique.searched, program.technique.reranker
+    if opened(searched)["collection"] is not None:
+        made = {**made, PASSAGES_SAMPLE: sample_passages(searched.passages())}
     return write_artifact(
         path, program, lm=lm.model, **opened(searched), reranker=None if reranker is None else reranker.id,
         fingerprint=searched.fingerprint, created=today(), made=made, golden=golden, card=card,

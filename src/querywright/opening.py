@@ -36,6 +36,7 @@ from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
 from querywright.retrieval.checks import tell_searched
 from querywright.retrieval.collection import collection_folder, read_manifest
+from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
@@ -349,6 +350,10 @@ def open_experiment(
         without_reader = silent and type(program) is RAG
         experiment.programs[name] = RAG(program.technique, None) if without_reader else program
     notes += _shallow(metrics, experiment.programs)
+    former = former_passages(defaults.retriever, workspace.home)
+    passages = getattr(experiment.retriever, "passages", None)
+    if callable(passages):
+        experiment.questions = follow_labels(asked, passages, former, experiment.hints.append)
     experiment.hints += _hints(experiment)
     for line in experiment.hints:
         tell(line)

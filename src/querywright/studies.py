@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -48,6 +49,7 @@ from querywright.programs import RAG, Technique, register_technique, technique_c
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.retrieval.checks import tell_passages, tell_searched
+from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.retrieval.filters import check_passes
 from querywright.workspace import Tell, Workspace
@@ -60,6 +62,8 @@ OBJECTS = "given in Python"
 
 _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
 """Keys of a technique in a study's file; no knob has these names."""
+
+_logger = logging.getLogger(__name__)
 
 _CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable"})
 
@@ -114,8 +118,20 @@ class StudyData(NamedTuple):
         return resolve_judges(self.objects.judges or self.spec.judges)
 
 
-def read_data(spec: StudySpec, objects: StudyObjects = StudyObjects()) -> StudyData:
-    """Read and check the questions of a study.
+def read_data(
+    spec: StudySpec,
+    objects: StudyObjects = StudyObjects(),
+    home: str | Path | None = None,
+    *,
+    tell: Tell = _logger.debug,
+) -> StudyData:
+    """Read and check the questions of a study. Labels follow passages that moved or changed a little.
+
+    Args:
+        spec: The study.
+        objects: The objects in place of names. Default none.
+        home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        tell: Called with the labels that follow passages, and with those that cannot. Default: the log.
 
     Raises:
         DataError: A question is invalid, or lacks the options that a technique or a reader compares.
@@ -131,6 +147,10 @@ def read_data(spec: StudySpec, objects: StudyObjects = StudyObjects()) -> StudyD
         labels=spec.labels if objects.labels is None else objects.labels, multiple_choice=" and ".join(needing),
         **(whole if parts is None else {}),
     )  # fmt: skip
+    searched = next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
+    place = None if home is None else Path(home)
+    former = former_passages(searched, place)
+    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, tell)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     further = further_questions(spec.reader_check, asked, splits, reader, spec.seed)
@@ -152,7 +172,7 @@ def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None
     Raises:
         InputError: Something is wrong with the study, its questions, or its collection.
     """
-    data = read_data(read_spec(source))
+    data = read_data(read_spec(source), home=home, tell=tell)
     spec = data.spec
     for collection in spec.retrievers.values() or [spec.collection]:
         held = passages_in(collection, home)
@@ -523,7 +543,7 @@ def study(
 
     try:
         with shown(progress, "opening questions, retriever and models") as update:
-            data = read_data(spec, objects)
+            data = read_data(spec, objects, home, tell=tell)
             found = run_study(
                 spec, folder, open_it, reopen=True, storage=storage, progress=update, tell=tell,
                 command=f"querywright.study(..., name={spec.name!r})",

@@ -33,6 +33,7 @@ def ask(
     reader: opt.Reader = "auto",
     history: Annotated[tuple[str, ...], Parameter(metavar="TURN", show_default=False)] = (),
     verify: opt.Flag = False,
+    accept: opt.Flag = False,
     trace: opt.Flag = False,
     prompts: opt.Flag = False,
     search: opt.Searching = opt.Searching(),
@@ -50,6 +51,7 @@ def ask(
         technique: Ask an untuned technique instead of an artifact.
         history: A turn of the conversation before the question, the earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
+        accept: Load the artifact even if most of its collection changed.
         trace: Show the LM calls and searches of each step.
         prompts: Show the prompt and the answer of each LM call as they were.
     """
@@ -69,7 +71,7 @@ def ask(
             raise InputError(
                 f"an artifact brings its own technique, knobs, reader and engine; leave out {', '.join(clashing)}"
             )
-        program = _compiled(artifact, options, search, lm, output.home, verify)
+        program = _compiled(artifact, options, search, lm, output.home, verify, accept)
     elif verify:
         raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
     elif technique is None:
@@ -84,7 +86,13 @@ def ask(
 
 
 def _compiled(
-    artifact: Path, options: list[str], search: opt.Searching, lm: opt.LMOptions, home: Path | None, verify: bool
+    artifact: Path,
+    options: list[str],
+    search: opt.Searching,
+    lm: opt.LMOptions,
+    home: Path | None,
+    verify: bool,
+    accept: bool,
 ) -> Program:
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import load
@@ -94,7 +102,7 @@ def _compiled(
         raise InputError("this artifact chooses between options; give at least two with --option")
     return load(
         artifact, lm=lm.for_artifact(manifest, home), **search.searched.given, **search.helpers.given(lm), home=home,
-        verify=verify,
+        verify=verify, accept=accept,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""``querywright collections``: what there is to search, what is in it, and its end."""
+"""``querywright collections``: list, show, and delete collections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from querywright.cli.show import emit, note, say, show_facts, show_table
 from querywright.errors import CollectionError, InputError
 
 SHOWN_VALUES = 5
-"""Of one key of the metadata."""
+"""Values that are shown of a key of the metadata."""
 
 collections_app = opt.make_app("collections", "List, show and delete collections.")
 
@@ -119,7 +119,7 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
 
 
 def _facts(name: str, home: Path) -> dict[str, Any]:
-    """What a collection is; one that is damaged says so."""
+    """Return the facts of a collection; a damaged collection is reported as damaged."""
     from querywright.retrieval.chroma import dense_fingerprint
     from querywright.retrieval.collection import collection_folder, read_manifest
 

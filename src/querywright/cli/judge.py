@@ -13,8 +13,8 @@ from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts, show_table
 from querywright.data.judged import JudgedCase, read_judged
-from querywright.data.labels import QRELS, PassageLabel, check_form, read_labels, write_labels
-from querywright.errors import DataError, InputError
+from querywright.data.labels import PassageLabel, check_form, read_labels, write_labels
+from querywright.errors import DataError
 from querywright.files import writing
 from querywright.workspace import Workspace
 
@@ -117,17 +117,14 @@ def label_command(
 
     Args:
         arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: plain.
-        save_to: File of labels: .jsonl, .csv or .qrels. Labels in an existing file stay.
+        save_to: File of labels: .jsonl or .csv. Labels in an existing file stay.
         depth: Passages of each arm for each question, 1 to 50.
         judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
     """
     from querywright.api import label
 
     check_file(save_to, "--out")
-    if check_form(save_to) == QRELS and judge == "none":
-        raise InputError(
-            "qrels have no passage without a label, and --judge none gives none; end --out in .jsonl or .csv"
-        )
+    check_form(save_to)
 
     def labels() -> dict[tuple[str, str], PassageLabel]:
         """Return the labels of the file as it is now."""
@@ -157,8 +154,7 @@ def label_command(
         title = f"{len(found.labels)} passages of {questions} questions, {found.added} added, {found.asked} judged"
         show_table(title, rows, notes=found.notes)
         say(workspace.cost_line())
-        column = "last column" if save_to.suffix.lower() == QRELS else "column label"
-        say(f"labels: {save_to}; correct the {column}, and give them back with --labels {save_to.name}")
+        say(f"labels: {save_to}; correct the column label, and give them back with --labels {save_to.name}")
 
     data_of = {name: getattr(found, name) for name in ("added", "asked", "unreadable", "failed")}
     made = {"passages": len(found.labels), **data_of, "labels": found.counts, "file": str(save_to)}

@@ -319,7 +319,7 @@ class DataOptions(RowOptions):
     """The questions, and how they are read.
 
     Args:
-        labels: Labels of passages: what judge label wrote and people corrected, or TREC qrels (.qrels).
+        labels: Labels of passages: what judge label wrote and people corrected.
     """
 
     source: Questions

@@ -50,6 +50,7 @@ def serve(
     token_env: opt.Name | None = None,
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
+    accept: opt.Flag = False,
     limits: Limits = Limits(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
@@ -68,6 +69,7 @@ def serve(
         token_env: Environment variable that holds the token which callers must send.
         verify: Replay the golden answers first.
         digest: Refuse anything else; artifact show prints it.
+        accept: Load the artifact even if most of its collection changed.
     """
     settings = ServeSettings(
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"), **asdict(limits)
@@ -79,7 +81,7 @@ def serve(
     write_logs()
     program = load(
         artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
-        digest=digest,
+        digest=digest, accept=accept,
     )  # fmt: skip
     signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
     write_logs()
@@ -96,6 +98,7 @@ def mcp(
     *,
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
+    accept: opt.Flag = False,
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
@@ -110,6 +113,7 @@ def mcp(
         artifact: A compiled program.
         verify: Replay the artifact's golden answers first.
         digest: Refuse anything else; artifact show prints it.
+        accept: Load the artifact even if most of its collection changed.
     """
     with contextlib.redirect_stdout(sys.stderr):
         from querywright.adapters.mcp import server
@@ -117,6 +121,6 @@ def mcp(
 
         serving = server(load(
             artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
-            digest=digest,
+            digest=digest, accept=accept,
         ))  # fmt: skip
     serving.run()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from querywright.data.documents import names_documents
+from querywright.data.documents import names_documents, read_documents
 from querywright.data.reading import read_passages
 from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
@@ -44,7 +44,7 @@ from querywright.retrieval.collection import (
     picked,
 )
 from querywright.retrieval.filters import all_of
-from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes, read_into
+from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.shared import Shared
 
@@ -200,7 +200,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
             name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
             passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text`` and, if there
                 are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``;
-                documents, too (``querywright.read_documents``), where a file that is as it was is not read again.
+                documents, too (``querywright.read_documents``).
             columns: Our names (id, text, title, metadata) to those of the rows. Default: guessed.
             embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
@@ -214,7 +214,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
         if embedder is None or isinstance(embedder, str):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
         if names_documents(passages) and not columns:  # which documents do not have: the reader of sources refuses them
-            passages = read_into(name, passages, home).passages
+            passages = read_documents(passages).passages
         given = read_passages(passages, columns=columns)
         report = build_collection(name, given, embedder=embedder, home=home, prune=prune, progress=progress)
         for line in report.notes:

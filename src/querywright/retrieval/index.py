@@ -12,7 +12,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError, QuerywrightError
 from querywright.files import sync
@@ -40,11 +38,11 @@ from querywright.retrieval.collection import (
     encoder_of,
     load_passages,
     passage_line,
-    published_passages,
     read_manifest,
     sweep,
     write_passages,
 )
+from querywright.retrieval.edits import remember_former
 from querywright.retrieval.fusion import reading
 
 SEARCH_ALL = 10_000
@@ -133,11 +131,12 @@ def build_collection(
         for path in folder.glob("tmp-*"):  # what a build that was killed has left
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
-        files = {one.metadata["file"] for one in given.values() if one.metadata.keys() >= OF_DOCUMENTS}
+        files = {one.metadata["file"] for one in given.values() if one.is_of_document}
         stay = {} if prune else {id: one for id, one in before.items() if one.metadata.get("file") not in files}
         merged = dict(sorted({**stay, **given}.items()))
         content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
+        remember_former(folder, before, merged)
         if manifest is None or not _is_current(folder, manifest, content, before, stored):
             manifest, distinct = _build(folder, merged, content, stored, told)
             cached = distinct - stored.n_embedded + embedded
@@ -201,14 +200,6 @@ def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
         "dense search sees only the beginning. Split them (documents: a smaller --chunk-size), or search with the "
         "engine bm25 or hybrid"
     ]
-
-
-def read_into(name: str, source: Any, home: Path | None = None, **options: Any) -> Documents:
-    """Documents for a collection, see ``read_documents``: files that it holds unchanged are not read again."""
-    known: Mapping[str, Passage] = {}
-    with suppress(CollectionError):
-        _, known = published_passages(collection_folder(name, home), home)
-    return read_documents(source, known=known.values(), **options)
 
 
 def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:

@@ -146,7 +146,7 @@ def check_parquet_name(path: Path) -> None:
 def _read(path: Path) -> tuple[Mapping[str, list[_Row]], Table, int]:
     """The rows by passage, in their order, what was found wrong with them, and how many there are."""
     given: defaultdict[str, list[_Row]] = defaultdict(list)
-    table = Table({name: (name,) for name in COLUMNS}, None, COLUMNS)
+    table = Table({name: (name,) for name in COLUMNS})
     n_rows = 0
     for n_rows, row in enumerate(file_rows(path, path.name, table.problems), start=1):  # noqa: B007
         record = table.record(row)

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import dspy
 import pytest
@@ -128,12 +129,26 @@ def test_another_collection_than_that_it_was_compiled_on_is_refused(own, refused
     build_collection("cards", [Passage("new", "New.")], embedder=resolve_embedder("words"), home=other)
     its = "'cards' is not the one the program was compiled on: its fingerprint.*give it the passages that it had then"
     refused(ArtifactError, its, own, home=other)
+    assert load(own, lm=make_lm(), home=other, accept=True)
     open_store(other).close()
     rewrite(own, embedder="st:someone/elses-model")
     refused(CollectionError, "built with the embedder 'st:words'.*compiled with 'st:someone/elses-model'", own)
     rewrite(own, collection=None, engine=None, embedder=None)
     refused(ArtifactError, "retriever of your own.*retriever=", own)
     assert load(own, lm=make_lm(), retriever=world)
+
+
+def test_an_artifact_says_what_share_of_its_collection_changed(own, saved, tmp_path, make_lm, word_model, caplog):
+    passages = list(open_retriever("cards", embedder=resolve_embedder("words"), home=saved[0]).passages())
+    other = tmp_path / "other"
+    edited = [replace(passages[0], text="New."), *passages[1:]]
+    build_collection("cards", edited, embedder=resolve_embedder("words"), home=other)
+    assert load(own, lm=make_lm(), home=other)
+    share = f"{1 / len(passages):.0%}"
+    assert f"about {share} of its passages changed; its scores may have changed" in caplog.text
+    (told,) = (one for one in verify(own, lm=make_lm(), home=other) if one.name == "collection")
+    assert told.state != "ok"
+    open_store(other).close()
 
 
 @pytest.mark.parametrize("engine", ["questions", "expanded"])
