@@ -30,8 +30,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.dspy_context import asking
-from querywright.optimize.question_build import build_questions
-from querywright.optimize.question_stats import question_stats
+from querywright.optimize.question_build import build_questions, question_stats
 from querywright.optimize.significance import ALPHA
 from querywright.optimize.testsets import make_testset
 from querywright.programs import make_program
@@ -40,9 +39,9 @@ from querywright.programs.rewrite_retrieve_select import QuestionToSearches, Rew
 from querywright.programs.steps import Predict
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.generated_questions import export_questions
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_files import export_questions
 
 RECORDING = "recording:artifacts/recordings/large-lm.jsonl.gz"
 DEV, TEST, MORE = 40, 100, 60
@@ -158,7 +157,7 @@ def questions(data: Path, lm: str, threads: int) -> None:
         answering = resolve_lm(lm, store=open_store())
         given: dict[str, Any] = {"lm": answering, "embedder": embedder}
         report = build_questions(name, writer=QuestionWriter(QUESTIONS, QUESTIONS), threads=threads, **given)
-        stats = question_stats(name, embedder=embedder)
+        stats = question_stats(name)
         print(f"\n{name}: {report.passages} passages, { ({k: v for k, v in stats.items() if k != 'bare'}) }")
         sets = {"MedQuAD's own questions": read_questions(asked[:TEST])}
         if source == next(iter(SOURCES)):

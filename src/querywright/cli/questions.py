@@ -89,31 +89,22 @@ def build(
     note(f"the judge {report.made.judge_lm} was not measured against people here")
     if report.failed:
         note("the same command tries the failed passages again")
-    if report.replaced:
-        note(f"the text of {report.replaced} passages changed: the questions that were imported for them are replaced")
     if report.removed:
         note(f"the questions of {report.removed} passages that are no longer in the collection are removed")
 
 
 @questions_app.command(name="stats")
-def stats(
-    collection: str,
-    /,
-    *,
-    embedder: opt.Embedder = "embedded",
-    output: opt.Output = opt.Output(),
-) -> None:
-    """Say how many questions are kept, which passages have none, how near they lie, and what they cost.
+def stats(collection: str, /, *, output: opt.Output = opt.Output()) -> None:
+    """Count the questions of a collection by label, and name the passages without a question.
 
     Example: querywright questions stats textbooks
 
     Args:
-        collection: Name of a collection that was built.
+        collection: Name of a collection with written questions.
     """
-    from querywright.optimize.question_stats import question_stats
+    from querywright.optimize.question_build import question_stats
 
-    embeds = output.embedder(embedder)
-    found = question_stats(collection, embedder=embeds, home=output.folder)
+    found = question_stats(collection, output.folder)
     bare = found["bare"]
     emit(output.as_json, found, lambda: show_facts({**found, "bare": f"{len(bare)}: {', '.join(bare[:SHOWN])}"}))
 
@@ -123,8 +114,6 @@ def fill(
     collection: str,
     /,
     *,
-    threshold: Annotated[float, Parameter(metavar="S", validator=Number(gte=-1, lte=1))] | None = None,
-    percentile: Annotated[float, Parameter(metavar="P", validator=Number(gte=0, lte=100))] | None = None,
     most: opt.Count = 10_000,
     complete: Annotated[bool, Parameter(negative="--no-complete")] = True,
     cut: Annotated[float, Parameter(metavar="V", validator=Number(gte=0, lte=1))] = 0.5,
@@ -132,22 +121,20 @@ def fill(
     embedder: opt.Embedder = "embedded",
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Find more passages that answer a question than the one it was written for: judge similar pairs, complete others.
+    """Find more passages that answer the questions: judge the most similar pairs, and estimate the others.
 
-    The results replace the results of an earlier fill, even if those were more.
-    A completion that does not predict held-out judgments better than their mean is refused, and only the judged pairs
-    are stored. The same fill again costs nothing.
+    The results replace the results of an earlier fill, even if those were more. An estimate that does not predict
+    held-out judgments better than their mean is refused, and only the judged pairs are stored. The same fill again
+    costs nothing.
 
-    Example: querywright questions fill textbooks --percentile 99.5 --most 5000
+    Example: querywright questions fill textbooks --most 5000
 
     Args:
-        collection: The collection whose questions were written.
-        threshold: Judge pairs of at least this cosine similarity.
-        percentile: Judge pairs above this percentile of similarity, such as 99.5.
-        most: At most N judgments, the most similar pairs first.
-        complete: Complete the pairs that are not judged, at low rank.
-        cut: Store completed pairs of this value or more.
-        seed: Of what is drawn, and of the completion.
+        collection: Name of a collection with written questions.
+        most: Number of judgments, the most similar pairs first.
+        complete: Estimate the pairs that are not judged.
+        cut: Smallest estimated value that is stored.
+        seed: Seed of the random pairs and of the estimate.
     """
     from querywright.optimize.question_fill import fill as fill_in
 
@@ -155,12 +142,11 @@ def fill(
     with progress("opening the collection") as update:
         report = fill_in(
             collection, lm=workspace.lm, embedder=work.output.embedder(embedder), home=workspace.home,
-            threshold=threshold, percentile=percentile, most=most, complete=complete, cut=cut, **work.run.at(workspace),
-            seed=seed, progress=update,
+            most=most, complete=complete, cut=cut, **work.run.at(workspace), seed=seed, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
     if report.stored < report.before:
-        note("fewer pairs are stored than before; the same fill as then brings them back, from stored answers")
+        note("fewer pairs are stored than before; the earlier fill, run again, restores them from the cache")
 
 
 @questions_app.command(name="export")
@@ -175,9 +161,8 @@ def export(collection: str, /, *, save_to: opt.OutFile, output: opt.Output = opt
         collection: The collection whose passages the questions are about.
         save_to: A file .parquet; it is replaced.
     """
-    from querywright.retrieval.question_files import check_parquet_name, export_questions
+    from querywright.retrieval.generated_questions import export_questions
 
-    check_parquet_name(save_to)
     check_file(save_to, "--out")
     count = export_questions(collection, save_to, output.folder)
     found = {"questions": count, "file": str(save_to)}
@@ -193,27 +178,25 @@ def import_(
     embedder: opt.Embedder = "embedded",
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Replace the questions of passages with the questions of a Parquet file.
+    """Replace the questions of passages with the questions in a file.
 
-    If a passage has rows, its missing questions are removed and new ones are added; without a label they count
-    as complete. Passages without a row keep their questions. All rows are checked before anything is changed. A build
-    leaves edited passages unchanged until their text changes.
+    The rows of a passage replace all of its questions; passages without a row keep theirs. A row without a label counts
+    as complete. All rows are checked before anything changes. A build keeps imported questions until their passage
+    changes.
 
     Example: querywright questions import textbooks questions.parquet
 
     Args:
-        collection: The collection whose passages the questions are about.
-        file: A .parquet file that export wrote, edited.
+        collection: Name of the collection whose passages the questions are about.
+        file: A file that export wrote, or a .csv or .jsonl file with the same columns.
     """
-    from querywright.retrieval.question_files import import_questions
+    from querywright.retrieval.generated_questions import import_questions
 
     with progress("reading questions") as update:
         report = import_questions(
             collection, file, embedder=output.embedder(embedder), home=output.folder,
             progress=lambda done, total: update("embedding", done, total),
         )  # fmt: skip
-    if report.ignored:
-        note(f"columns that were not read: {', '.join(report.ignored)}", style="yellow")
     emit(output.as_json, asdict(report), lambda: say(
         f"{collection}: {report.questions} questions read, {report.edited} passages edited; {report.kept} questions in "
         "the index"
