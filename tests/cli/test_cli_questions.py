@@ -122,7 +122,7 @@ def test_a_process_makes_the_records_that_threads_make_or_none(build, names, hom
     expected = read_records(folder)["p-feet"]
     _, found = published_passages(collection_folder("tiny", home))
     assert replace(names, settings=expected.settings).record_maker()(found["p-feet"]) == expected
-    with pytest.raises(InputError, match=r"would write questions under the settings .* but of others are asked for"):
+    with pytest.raises(InputError, match=r"would write questions with the settings .*, not with of others"):
         replace(names, settings="of others").record_maker()
     monkeypatch.delenv("SCRIPTED_KEY")
     with pytest.raises(InputError, match="'SCRIPTED_KEY' is not set or empty"):
