@@ -31,7 +31,7 @@ from querywright.optimize.search.spec import (
 )
 from querywright.programs import technique_class
 from querywright.programs.hyperparameters import Knob
-from querywright.retrieval.engines import ENGINES
+from querywright.retrieval.engines import ENGINES, VECTOR
 
 _LONGEST = 120
 """Characters of a value that a message shows."""
@@ -149,9 +149,9 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
                 yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, known)}"
             continue
         if technique.ENGINE is not None and engine != technique.ENGINE:
-            rule = f"{technique.ENGINE}, the only one that {name} searches with"
-        elif technique.ENGINE is None and technique.NEEDS_VECTORS and engine != "dense":
-            rule = f"dense, for {name} searches with vectors of its own"
+            rule = f"{technique.ENGINE}, the only engine that {name} searches with"
+        elif technique.NEEDS_VECTORS and engine not in VECTOR:
+            rule = f"dense or questions, because {name} searches with vectors"
         else:
             continue
         yield f"techniques.{name}.engines: must be {rule}, but got {engine!r}"
@@ -171,7 +171,7 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
-    lexical = [engine for engine in engines if engine in ENGINES and engine not in {"dense", "questions"}]
+    lexical = [engine for engine in engines if engine in ENGINES and engine not in VECTOR]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
             f"techniques.{name}.knobs.gate: looks at cosine similarities, which {', '.join(lexical)} does not give; "

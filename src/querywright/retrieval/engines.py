@@ -25,6 +25,8 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)
 of passages and their questions, without an embedder."""
 LEXICAL: frozenset[Engine] = frozenset({"bm25", "expanded"})
 """Engines that need no embedder."""
+VECTOR: frozenset[Engine] = frozenset({"dense", "questions"})
+"""Engines that search with vectors, which techniques such as HyDE need."""
 
 CollectionRetriever: TypeAlias = (
     ChromaRetriever | ForeignChromaRetriever | BM25Retriever | HybridRetriever | QuestionIndex
