@@ -13,7 +13,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -94,7 +94,7 @@ class QuestionIndex(CollectionPassages):
         self._answers = stored_answers(name, self._own, self._passages, home)
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
-        self._prototypes: Prototypes | None = None
+        self._cells: tuple[Vectors, list[tuple[list[str], Vectors]]] | None = None
         self._embedder = with_store(self.embedder, home)
         self._lock = threading.Lock()
         further = sorted((question, list(found)) for question, found in (self._answers or {}).items())
@@ -202,7 +202,7 @@ class QuestionIndex(CollectionPassages):
             found = self._blended(rows, max(matching.depth, k), matching.weight, answers)
         elif matching.match == PROTOTYPES:
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-            found = [gathered(self._cells().cells(row), answers, k) for row in rows / lengths]
+            found = [self._nearest_cells(row, k, answers) for row in rows / lengths]
         else:
             found = self._walked(rows, k, answers)
         return [
@@ -243,14 +243,25 @@ class QuestionIndex(CollectionPassages):
             for matches, own in zip(questions, hits, strict=True)
         ]
 
-    def _cells(self) -> Prototypes:
-        """All questions around their prototypes, made at the first use."""
+    def _nearest_cells(self, row: Vectors, k: int, answers: Answers) -> list[Match]:
+        """Return the passages of the questions in the cells nearest to a vector of length 1, one cell after another.
+
+        Each cell's passages are ordered as ``walk`` returns them, so a passage of a later cell may have a higher score.
+        """
         with self._lock:
-            if self._prototypes is None:
+            if self._cells is None:
                 asked = self._questions._passages
                 vectors = all_encoded(self._embedder, (question.text for question in asked.values()), "query")
-                self._prototypes = Prototypes(list(asked), vectors)
-            return self._prototypes
+                self._cells = question_cells(list(asked), vectors)
+        prototypes, cells = self._cells
+        found: dict[str, Match] = {}
+        for cell in np.argsort(-(prototypes @ row), kind="stable"):
+            ids, vectors = cells[cell]
+            for match in walk(zip(ids, (vectors @ row).tolist(), strict=True), answers):
+                found.setdefault(match.passage, match)
+            if len(found) >= min(k, answers.reachable):
+                break
+        return list(found.values())
 
     def _draw(self, filled: bool, coverage: float, keep_partial: bool) -> Answers:
         """The questions that take part, and where they lead."""
@@ -336,21 +347,6 @@ def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
     return [Match(passage, -best[passage][0], best[passage][1]) for passage in order]
 
 
-def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> list[Match]:
-    """The passages of the questions in cells, the nearest cell first, until there are ``k``.
-
-    Those of the first cell come as ``walk`` gives them, then those that the next one adds, so that a shorter list
-    begins a longer one; a passage of a later cell may have a higher score than one of an earlier.
-    """
-    found: dict[str, Match] = {}
-    for cell in cells:
-        for match in walk(cell, answers):
-            found.setdefault(match.passage, match)
-        if len(found) >= min(k, answers.reachable):
-            break
-    return list(found.values())[:k]
-
-
 def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answers, k: int) -> bool:
     """Whether questions further away than the ranked ones change nothing about the first ``k`` that ``walk`` found."""
     wanted = min(k, answers.reachable)
@@ -380,42 +376,28 @@ def blend(matches: Sequence[Match], passages: Sequence[Scored], weight: float, a
     return sorted(found, key=lambda match: (-match.score, answers.order(match.passage)))
 
 
-class Prototypes:
-    """Questions in cells around prototypes, by k-means; a cell that ends without questions is left out.
+def question_cells(ids: Sequence[str], vectors: Vectors) -> tuple[Vectors, list[tuple[list[str], Vectors]]]:
+    """Cluster questions by k-means; return the prototypes, and the ids and vectors of each prototype's questions.
 
-    QuIM-RAG (arXiv:2501.02702) quantises the vectors of the questions to prototypes, keeps an inverted index from
-    prototype to questions, and looks for a query in the cell of its own prototype. Here the nearest prototype is that
-    of the largest cosine similarity, where a printed formula takes the smallest.
+    There are up to as many prototypes as the square root of the number of questions.
+
+    Source: QuIM-RAG (arXiv:2501.02702) assigns questions to prototypes and searches the cell of the query's prototype.
+    Where we differ: the nearest prototype is the one with the largest cosine similarity; a printed formula takes the
+    smallest.
 
     Args:
-        ids: Ids of the questions, each once, at least one.
-        vectors: A row of length 1 a question, in the same order. There are as many prototypes as the square root of
-            their number, or fewer.
+        ids: Distinct ids of the questions, at least one.
+        vectors: One row of length 1 per question, in the same order.
     """
+    from scipy.cluster.vq import kmeans2
 
-    def __init__(self, ids: Sequence[str], vectors: Vectors) -> None:
-        from scipy.cluster.vq import kmeans2
-
-        rows = np.asarray(vectors, dtype=np.float64)
-        with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-            warnings.simplefilter("ignore")  # of cells that are empty, and of vectors that are all the same
-            count, random = round(math.sqrt(len(ids))), np.random.default_rng(0)
-            means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
-        lengths = np.linalg.norm(means, axis=1)
-        means = means[lengths > 0] / lengths[lengths > 0, None]
-        taken, cells = np.unique(np.argmax(rows @ means.T, axis=1), return_inverse=True)
-        self.prototypes: Vectors = means[taken].astype(np.float32)
-        order = np.argsort(ids, kind="stable")
-        members = [order[cells[order] == cell] for cell in range(len(taken))]
-        self._members = [([ids[row] for row in rows_of], vectors[rows_of]) for rows_of in members]
-
-    def cells(self, query: Vectors) -> Iterator[list[Scored]]:
-        """All cells, that of the prototype nearest to a row of length 1 first.
-
-        Of each its questions with their cosine similarities, best first, equal ones by id; a cell is looked at when it
-        is asked for.
-        """
-        for cell in np.argsort(-(self.prototypes @ query), kind="stable"):
-            ids, vectors = self._members[cell]
-            similarities = vectors @ query
-            yield [(ids[row], float(similarities[row])) for row in np.argsort(-similarities, kind="stable")]
+    rows = np.asarray(vectors, dtype=np.float64)
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("ignore")  # about empty cells, and about vectors that are all the same
+        count, random = round(math.sqrt(len(ids))), np.random.default_rng(0)
+        means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
+    lengths = np.linalg.norm(means, axis=1)
+    means = means[lengths > 0] / lengths[lengths > 0, None]
+    used, cell_of = np.unique(np.argmax(rows @ means.T, axis=1), return_inverse=True)
+    members = [np.flatnonzero(cell_of == cell) for cell in range(len(used))]
+    return means[used].astype(np.float32), [([ids[row] for row in rows_of], vectors[rows_of]) for rows_of in members]
