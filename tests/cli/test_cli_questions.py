@@ -259,4 +259,4 @@ def test_new_questions_are_judged_by_another_lm(ok, cli, tested, server):
     made = ok(*command, "--json")
     assert (made.data["kept"], made.data["asked"], made.data["judge"]) == (6, 6, "openai/judge")
     assert sum(body["model"] == "judge" for body in server.requests) == 6
-    assert "6 questions, not 99: the index gives no more" in cli(*command, "--number", "99").err
+    assert "6 questions, not 99: the index has no more" in cli(*command, "--number", "99").err

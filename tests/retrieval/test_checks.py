@@ -71,7 +71,7 @@ def test_questions_whose_evidence_a_filter_removes_are_counted(bicycles):
     questions = asked(["tyre"], ["chain"], ["chain", "pads"], ["chain", "tyre"], [])
     assert told(questions, bicycles()) == []
     (line,) = told(questions, bicycles({"year": {"$gte": 2023}}))
-    assert "passes 2 of 3 passages. Of 5 questions, it removes all labelled passages of 1, which" in line
+    assert "passes 2 of 3 passages. Of 5 questions, it removes all labelled passages of 1, on which" in line
     assert "and some of 2: " in line
     assert told(questions, bicycles({"year": {"$gt": 2000}})) == []
 
@@ -95,8 +95,8 @@ def test_ids_that_no_label_names_are_reported_with_one_of_each():
         retriever = as_retriever(lambda query, k, given=given: [given(row) for row in ROWS])
         (line,) = told(asked(["tyre"], ["tyre"]), retriever)
         assert "no label names any of the " in line
-        assert f"gives ids such as {id}" in line
-        assert "the labels name ids such as 'tyre'" in line
+        assert f"returns ids such as {id}" in line
+        assert "the labels use ids such as 'tyre'" in line
 
 
 def test_ids_in_the_metadata_that_labels_name_are_the_ids():
@@ -108,7 +108,7 @@ def test_ids_in_the_metadata_that_labels_name_are_the_ids():
         inner = as_retriever(lambda query, k, item=item: [item(row) for row in ROWS])
         retriever, before = ReplayRetriever(inner, store=None, deepest=5), inner.fingerprint
         (line,) = told(asked(["tyre"], ["pads"]), retriever)
-        assert "the labels name the metadata 'source'" in line
+        assert "the labels use the metadata key 'source'" in line
         assert [hit.passage.id for hit in retriever.search(["How much air?"], 5)[0]] == ["tyre", "chain", "pads"]
         assert inner.fingerprint != before
 

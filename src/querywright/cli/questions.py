@@ -1,7 +1,4 @@
-"""``querywright questions``: questions written for the passages of a collection, which a search goes through.
-
-``querywright testset`` writes labeled questions for a collection, and questions to test such an index with.
-"""
+"""``querywright questions`` and ``querywright testset``: build an index of questions, and write sets of questions."""
 
 from __future__ import annotations
 
@@ -22,12 +19,10 @@ if TYPE_CHECKING:
     from querywright.optimize.testsets import Kind
 
 SHOWN = 10
-"""Ids that are named at most."""
+"""Maximum number of ids to print."""
 
-questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and look at them.")
-testset_app = opt.make_app(
-    "testset", "Write labeled questions for a collection, or to test an index of questions with."
-)
+questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and count or edit them.")
+testset_app = opt.make_app("testset", "Write labeled questions for a collection, or to test an index of questions.")
 
 
 @questions_app.command(name="build")
@@ -43,9 +38,9 @@ def build(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Write questions for every passage, judge whether it answers them, and publish those it does.
+    """Write questions for every passage, judge whether it answers them, and publish the answered ones.
 
-    Passages whose questions are there already cost nothing, and a build that was stopped resumes. Questions of passages
+    Passages whose questions are up to date cost nothing, and a build that was stopped resumes. Questions of passages
     that are no longer in the collection are removed.
 
     Example: querywright questions build textbooks --lm openai/gpt-4o-mini --threads 16
@@ -54,7 +49,7 @@ def build(
         collection: Name of a collection that was built.
         num_questions: Questions per passage at most.
         batch_size: Questions requested in one call.
-        limit: For a trial: only the first N passages, by id.
+        limit: Only the first N passages by id, for a trial.
         workers: Processes of Ray, which need the extra ray; --threads applies to each. Default: only this process.
     """
     from querywright.models.lm import engine_of
@@ -79,16 +74,16 @@ def build(
             threads=workspace.threads, max_calls=work.lm.max_calls, limits=engine_of(workspace.lm).limits,
         )  # fmt: skip
         runner = in_ray(names, workers=workers, ledger=workspace.ledger)
-    # Ray tells on standard output that a process died.
+    # Ray writes to standard output when a process dies.
     with progress("opening the collection") as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
             collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
             runner=runner, **work.run.at(workspace), limit=limit, home=workspace.home, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
-    note(f"the judge {report.made.judge_lm} was not measured against people here")
+    note(f"the judge {report.made.judge_lm} was not compared with people's labels on these questions")
     if report.failed:
-        note("the same command tries the failed passages again")
+        note("run the same command again to retry the failed passages")
     if report.removed:
         note(f"the questions of {report.removed} passages that are no longer in the collection are removed")
 
@@ -151,15 +146,15 @@ def fill(
 
 @questions_app.command(name="export")
 def export(collection: str, /, *, save_to: opt.OutFile, output: opt.Output = opt.Output()) -> None:
-    """Write all questions of a collection, kept or not, into a Parquet file.
+    """Write all questions of a collection, kept or not, to a Parquet file.
 
-    Its columns: passage, question, label (complete, partial, none), reason.
+    The columns are passage, question, label (complete, partial, none), and reason.
 
     Example: querywright questions export textbooks --out questions.parquet
 
     Args:
-        collection: The collection whose passages the questions are about.
-        save_to: A file .parquet; it is replaced.
+        collection: Name of the collection whose passages the questions are about.
+        save_to: A .parquet file; an existing file is replaced.
     """
     from querywright.retrieval.generated_questions import export_questions
 
@@ -217,16 +212,16 @@ def make_command(
 ) -> None:
     """Write a first labeled question set: questions with their answers, and the passages that contain the answers.
 
-    A question is kept if its answer is in its passages, and an LM that reads them gives this answer, but not
-    without them, and not from one of two passages alone. The set is synthetic: read it before you rely on a result. At
-    most five passages are tried per question.
+    A question is kept if its answer is in its passages, and an LM gives this answer when it reads all of them, but not
+    without them or from only one of two. The set is synthetic, so read it before you rely on a result. At most five
+    passages are tried per question.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
 
     Args:
         collection: Name of a collection that was built.
-        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
-        number: Questions at most.
+        save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
+        number: Maximum number of questions.
         two_passage: Share of questions that need two passages.
         seed: Seed of the order of passages.
     """
@@ -243,17 +238,17 @@ def rephrase_command(
     seed: opt.Integer = 0,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Put questions of the index in other words.
+    """Rephrase questions of the index.
 
-    The passage to find is the one that the question was written for. A wording that is in the index already is
-    dropped. Use another LM than the one that wrote the index.
+    The passage to find is the one that the question was written for. A wording that is already in the index is dropped.
+    Use another LM than the one that wrote the index.
 
     Example: querywright testset rephrase textbooks --out rephrased.jsonl
 
     Args:
         collection: A collection with an index of questions.
-        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
-        number: Questions in the set.
+        save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
+        number: Number of questions in the set.
         seed: Seed of the order of questions.
     """
     _make_set("rephrase", collection, save_to, None, work, number=number, seed=seed)
@@ -270,17 +265,17 @@ def out_of_distribution_command(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Ask of each passage what none of its stored questions asks.
+    """Write one question per passage that none of its stored questions asks.
 
-    A question is kept where the judge finds the whole answer in its passage. Use other LMs than those that wrote
-    and judged the index.
+    A question is kept if the judge finds the whole answer in its passage. Use other LMs than the ones that wrote and
+    judged the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 
     Args:
         collection: A collection with an index of questions.
-        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
-        number: Questions at most. Default: one per passage.
+        save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
+        number: Maximum number of questions. Default: one per passage.
         seed: Seed of the order of questions.
     """
     _make_set("out-of-distribution", collection, save_to, judge, work, number=number, seed=seed)
@@ -294,7 +289,7 @@ def _make_set(
     work: opt.Work,
     **asked: Any,
 ) -> None:
-    """Make a set of test questions, write it and say what it is."""
+    """Make a set of test questions, write it with its card, and print the card."""
     from querywright.optimize.testsets import card_file, check_set_file, make_testset, write_question_set
 
     check_set_file(save_to)
@@ -313,7 +308,7 @@ def _make_set(
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
-        why = "the others were dropped" if kind == "make" else "the index gives no more"
+        why = "the others were dropped" if kind == "make" else "the index has no more"
         note(f"{card['kept']} questions, not {made.wanted}: {why}", style="yellow")
 
     emit(work.output.as_json, card, cost=workspace.cost_line())

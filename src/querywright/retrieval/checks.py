@@ -1,4 +1,4 @@
-"""Checks of what is searched against a filter and the labels of questions, before anything is spent."""
+"""Compare a collection or retriever with a filter and with the labels of questions, before a run costs anything."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Tell = Callable[[str], object]
 
 SHOWN_WARNINGS = 3
 PROBED = 5
-"""Labelled questions that a retriever of the user's own is asked before the run."""
+"""Number of labeled questions that a custom retriever searches before the run."""
 PROBE_DEPTH = 10
 
 
 def check_filter(retriever: Any) -> Collection[str] | None:
-    """Return the ids of the passages that the filter of a retriever passes; None for a retriever without one.
+    """Return the ids of the passages that match the filter of a retriever; None if it has no filter.
 
     Raises:
-        InputError: The filter passes nothing.
+        InputError: No passage matches the filter.
     """
     where, passing = getattr(retriever, "where", None), getattr(retriever, "passing", None)
     if not isinstance(where, Mapping) or passing is None:
@@ -35,14 +35,14 @@ def check_filter(retriever: Any) -> Collection[str] | None:
 
 
 def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    """Report what keeps a retriever from finding the labelled passages of questions.
+    """Warn if a retriever cannot find the labeled passages of questions.
 
-    A retriever that cannot list its passages is asked some of the questions. If labels name only the ids in the
-    metadata of its passages, these become the ids of its passages.
+    If a retriever cannot list its passages, it searches some of the questions. If the labels use ids from the metadata
+    of its passages, these ids replace the ids of the passages.
 
     Raises:
-        InputError: Its filter passes nothing.
-        DataError: Labels that say who gave them are of another collection.
+        InputError: No passage matches the filter of the retriever.
+        DataError: The labels were made for another collection.
     """
     passed = check_filter(retriever)
     labelled = [question for question in questions if question.evidence]
@@ -52,7 +52,7 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
         where = getattr(retriever, "where", None)
         tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, passed, tell)
     else:
-        _tell_ids(labelled, searched_by(retriever), tell)  # without keeping rankings under ids that may change
+        _tell_ids(labelled, searched_by(retriever), tell)  # without a cache, because ids may change
 
 
 def tell_passages(
@@ -62,17 +62,17 @@ def tell_passages(
     passed: Collection[str] | None,
     tell: Tell,
 ) -> None:
-    """Report labelled passages that are missing, that a filter leaves out, or whose text has several ids.
+    """Warn about labeled passages that are missing, that a filter leaves out, or whose text has several ids.
 
     Args:
-        questions: Labelled or not.
+        questions: The questions, labeled or not.
         passages: All passages of the collection.
         where: The filter of the search.
-        passed: The ids of the passages that the filter passes; None for all.
-        tell: Called with each report.
+        passed: The ids of the passages that match the filter; None for all.
+        tell: Called with each warning.
 
     Raises:
-        DataError: Labels that say who gave them are of another collection.
+        DataError: The labels were made for another collection.
     """
     held, texts, keys = dict[str, bool](), dict[str, bytes](), set[str]()
     for passage in passages:
@@ -87,7 +87,7 @@ def tell_passages(
 
 
 def helpful(question: Question) -> list[str]:
-    """The passages of a question whose label says that they help."""
+    """Return the ids of the passages that are labeled as useful for a question."""
     return [id for id, label in question.evidence.items() if label != Label.NOT_USEFUL]
 
 
@@ -97,32 +97,31 @@ def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell:
     lost = sum(bool(one.evidence) and held.keys().isdisjoint(one.evidence) for one in questions)
     if lost:
         tell(
-            f"warning: no labelled passage of {lost} of {len(questions)} questions is in the collection, so they are "
-            "lost (not indexed) whatever is searched, and score 0: index these passages, search the collection that "
-            "the labels are of, or correct the ids"
+            f"warning: for {lost} of {len(questions)} questions, no labelled passage is in the collection, so every "
+            "search scores 0 on them: index these passages, search the collection that was labelled, or correct the ids"
         )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
     if len(missing) > SHOWN_WARNINGS:
-        tell(f"warning: and {len(missing) - SHOWN_WARNINGS} questions more")
+        tell(f"warning: and {len(missing) - SHOWN_WARNINGS} more questions")
 
 
 def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell: Tell) -> None:
-    """Report the questions whose evidence a filter leaves out."""
+    """Warn about questions whose labeled passages a filter leaves out."""
     left = [[held[id] for id in helpful(question) if id in held] for question in questions]
     none, some = sum(bool(one) and not any(one) for one in left), sum(any(one) and not all(one) for one in left)
     if none or some:
         tell(
             f"warning: the filter (--where, where=) passes {sum(held.values())} of {len(held)} passages. Of "
-            f"{len(questions)} questions, it removes all labelled passages of {none}, which score 0 whatever is "
-            f"searched, and some of {some}: change the filter, or leave these questions out"
+            f"{len(questions)} questions, it removes all labelled passages of {none}, on which every search scores 0, "
+            f"and some of {some}: change the filter, or leave these questions out"
         )
 
 
 def _tell_copies(
     questions: Sequence[Question], held: Mapping[str, bool], texts: Mapping[str, bytes], tell: Tell
 ) -> None:
-    """Report labelled passages whose text is also in the collection under an id without a label."""
+    """Warn about labeled passages whose text is also in the collection under an id without a label."""
     named = {id for question in questions for id in helpful(question)}
     wanted = {text for id, text in texts.items() if id in named}
     same: dict[bytes, list[str]] = defaultdict(list)
@@ -142,14 +141,14 @@ def _tell_copies(
         _, id, copy = copies[0]
         passages, asked = (len({one[place] for one in copies}) for place in (1, 0))
         tell(
-            f"warning: the collection has the text of labelled passages under other ids too, such as {id!r} and "
+            f"warning: the collection also has the texts of labelled passages under other ids, such as {id!r} and "
             f"{copy!r} (labelled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds "
             "only the copy counts as a miss: index each text once, or label the copies"
         )
 
 
 def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    """Report ids of passages that no label can name."""
+    """Warn about a retriever whose passages have ids that the labels do not use."""
     asked = [question.question for question in labelled[:PROBED]]
     found: list[Passage] | None = None
     with suppress(Exception):  # the run reports what fails, question by question
@@ -158,26 +157,26 @@ def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
         return
     named = dict.fromkeys(id for question in labelled for id in question.evidence)
     made = sum(passage.id.startswith(MADE_ID) for passage in found)
-    remedy = f"return the ids that the labels name, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
+    remedy = f"return the ids that the labels use, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
     if not found:
         tell(
             f"warning: the retriever found nothing for the first {len(asked)} labelled questions, so their scores are "
-            "0: check that its index is not empty, and what it filters by"
+            "0: check that its index is not empty, and check its filter"
         )
     elif not any(passage.id in named for passage in found):
         key = next((key for one in found for key, value in one.metadata.items() if str(value) in named), None)
         if key is not None and isinstance(retriever, CallableRetriever):
             retriever.id_key = key
             tell(
-                f"the labels name the metadata {key!r} of the passages that the retriever finds, not its ids such as "
-                f"{found[0].id!r}: the metadata are used as the ids"
+                f"the labels use the metadata key {key!r} of the retriever's passages, and not their ids such as "
+                f"{found[0].id!r}, so the values of this key are used as ids"
             )
             return
-        hint = "" if key is None else f"; the labels name their metadata {key!r}, so give that as the id"
+        hint = "" if key is None else f"; the labels use the metadata key {key!r}, so return its value as the id"
         tell(
             f"warning: no label names any of the {len(found)} passages that the retriever found for the first "
-            f"{len(asked)} labelled questions: it gives ids such as {found[0].id!r}, the labels name ids such as "
-            f"{next(iter(named))!r}. If these are not the same ids, every score from labels is 0: {remedy}{hint}"
+            f"{len(asked)} labelled questions: it returns ids such as {found[0].id!r}, but the labels use ids such as "
+            f"{next(iter(named))!r}. If these ids are of different kinds, every score from labels is 0: {remedy}{hint}"
         )
     elif made:
         tell(

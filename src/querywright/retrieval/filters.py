@@ -1,4 +1,4 @@
-"""Chroma's filters over metadata: their normal form, and which condition of a filter passes nothing."""
+"""Chroma filters on metadata: their normal form, and errors for filters that match no passage."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from querywright.data.types import Passage
 from querywright.errors import InputError, unknown
 
 Passing = Callable[[Mapping[str, Any]], Collection[str]]
-"""Returns the ids of the passages that a filter passes."""
+"""A function that returns the ids of the passages that match a filter."""
 
 EXAMPLES = 3
-"""Values of a key that a message shows."""
+"""Number of values of a key that a message shows."""
 _KINDS = {"int": "numbers", "float": "numbers", "str": "texts", "bool": "true or false"}
 
 
 def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a filter in Chroma's form: one key, or ``$and`` over several; None for a filter without a key."""
+    """Return a filter in Chroma's form: one key, or ``$and`` of several conditions; None for an empty filter."""
     if not where:
         return None
     return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
@@ -28,16 +28,16 @@ def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def check_passes(
     where: Mapping[str, Any] | None, passing: Passing, passages: Callable[[], Iterable[Passage]]
 ) -> Collection[str] | None:
-    """Return the ids of the passages that a filter passes; None if there is no filter.
+    """Return the ids of the passages that match a filter; None if there is no filter.
 
     Args:
         where: The filter.
-        passing: Asks Chroma for the ids that a filter passes.
-        passages: Returns all passages, whose metadata the message shows.
+        passing: Returns the ids of the passages that match a filter.
+        passages: Returns all passages, for the error message.
 
     Raises:
-        InputError: The filter passes nothing. The message shows, for each condition, what its key holds and how many
-            passages it passes.
+        InputError: No passage matches the filter. For each condition, the message shows values of its key and the
+            number of passages that match.
     """
     filtering = all_of(where)
     if filtering is None:
@@ -49,12 +49,12 @@ def check_passes(
     reasons = [_reason(key, value, passing, rows, keys) for key, value in conditions(filtering)]
     raise InputError(
         f"the filter {_shown(where)} passes 0 of {len(rows)} passages, so nothing can be found: {'; '.join(reasons)}. "
-        "Correct the filter (where=...); a number, a text and true or false never equal each other"
+        "Correct the filter (where=...). A number never equals a text, and neither equals true or false"
     )
 
 
 def conditions(where: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the conditions of a filter: each key of the metadata, and what its value must be."""
+    """Yield the conditions of a filter as pairs of a metadata key and its required value."""
     for key, value in where.items():
         if key in ("$and", "$or"):
             for one in value:
@@ -64,12 +64,12 @@ def conditions(where: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> str:
-    """Say that no passage has a key, the nearest key, and which keys there are."""
+    """Return the message that no passage has a key, with the most similar key and the known keys."""
     return f"no passage has the metadata {unknown('key', key, sorted(keys)).removeprefix('unknown ')}"
 
 
 def _reason(key: str, condition: Any, passing: Passing, rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str:
-    """Say what a key holds and how many passages pass a condition on it."""
+    """Return a message with values of a key and the number of passages that match a condition on it."""
     values = dict.fromkeys((type(row[key]).__name__, row[key]) for row in rows if key in row)
     if not values:
         return unknown_key(key, keys)
