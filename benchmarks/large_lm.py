@@ -11,6 +11,7 @@ LM in another role. Writers and selectors never saw a judge's prompt, and writer
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import itertools
 import json
@@ -39,7 +40,8 @@ from querywright.programs.rewrite_retrieve_select import QuestionToSearches, Rew
 from querywright.programs.steps import Predict
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.generated_questions import export_questions
+from querywright.retrieval.collection import passage_line
+from querywright.retrieval.generated_questions import published_questions
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
 
@@ -355,7 +357,8 @@ def question_program(data: Path, lm: str, threads: int) -> None:
     )  # fmt: skip
     print(f"\n{name}: {tuned.verdict}: {tuned.sentence}")
     tuned.save(Path("artifacts") / name, replace=True)
-    export_questions(name, Path("artifacts") / f"{name}.parquet")
+    written = b"".join(map(passage_line, published_questions(name, None).values()))
+    Path("artifacts", f"{name}-questions.jsonl.gz").write_bytes(gzip.compress(written, mtime=0))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     COMPLETE,
-    IMPORTED,
     LOCK,
     NONE,
     PARTIAL,
@@ -186,8 +185,8 @@ def build_questions(
 ) -> QuestionsReport:
     """Write and judge questions for the passages whose questions are missing or out of date, and publish all questions.
 
-    Questions are out of date if their passage or the settings changed. Imported questions are kept until their passage
-    changes. Questions of passages that are no longer in the collection are removed.
+    Questions are out of date if their passage or the settings changed. Questions of passages that are no longer in the
+    collection are removed.
 
     Args:
         collection: Name of a collection that was built.
@@ -223,9 +222,7 @@ def build_questions(
 
         def is_current(passage: Passage) -> bool:
             found = before.get(passage.id)
-            return (
-                found is not None and found.settings in {settings, IMPORTED} and found.digest == passage.text_digest()
-            )
+            return found is not None and found.settings == settings and found.digest == passage.text_digest()
 
         wanted = [one for one in map(passages.__getitem__, looked_at) if not is_current(one)]
         failures = Failures("questions", len(wanted), max_failures, what="passages")

@@ -41,7 +41,6 @@ from querywright.retrieval.generated_questions import (
     question_id,
     questions_folder,
     questions_name,
-    read_pairs,
     read_records,
     write_pairs,
 )
@@ -59,15 +58,12 @@ class FillReport:
         collection: Name of the collection.
         questions: Questions that their passage answers completely.
         passages: Passages in the collection.
-        stale: Questions that were left out because their passage has changed or was removed.
         near: Similar pairs that were judged.
         far: Pairs drawn at random that were judged.
         unreadable: Judgments that could not be parsed.
         failed: Judgments that failed.
-        near_answered: Share of answers among the similar pairs; NaN if there are none.
         far_answered: Share of answers among the random pairs; NaN if there are none.
         completed: Pairs that are stored because their estimated value is ``cut`` or more.
-        before: Pairs that were stored before this fill, which replaces them.
         stored: Pairs that are stored now.
         validation: How well the estimate predicts held-out pairs; None if there was no completion.
     """
@@ -75,15 +71,12 @@ class FillReport:
     collection: str
     questions: int
     passages: int
-    stale: int
     near: int
     far: int
     unreadable: int
     failed: int
-    near_answered: float
     far_answered: float
     completed: int
-    before: int
     stored: int
     validation: Validation | None
 
@@ -145,15 +138,14 @@ def fill(
     folder = questions_folder(collection, home)
     passages = ChromaRetriever(collection, embedder=embedder, home=home)
     with building(folder, questions_name(collection), LOCK) if folder.exists() else nullcontext():
-        known, stale = list[tuple[str, str, str]](), 0
         digests = {passage.id: passage.text_digest() for passage in passages.passages()}
-        for record in read_records(folder).values():
-            texts = [one.text for one in record.questions if one.label == COMPLETE]
-            if digests.get(record.passage) == record.digest:
-                known += [(question_id(record.passage, text), record.passage, text) for text in texts]
-            else:
-                stale += len(texts)
-        known.sort()
+        known = sorted(
+            (question_id(record.passage, question.text), record.passage, question.text)
+            for record in read_records(folder).values()
+            if digests.get(record.passage) == record.digest
+            for question in record.questions
+            if question.label == COMPLETE
+        )
         if not known:
             raise CollectionError(
                 f"the collection {collection!r} has no question that its passage, in its current text, answers "
@@ -176,7 +168,6 @@ def fill(
                 for (row, column), value in zip(cells, found.values.tolist(), strict=True)
             ]
 
-        before = len(read_pairs(folder))
         stored = with_store(embedder, home)
         n_far = round(most * FAR_SHARE) if complete else 0
         near = near_pairs(
@@ -206,22 +197,17 @@ def fill(
             made, validation = completed(given, judged, shape, far=distant[read], seed=seed)
             more = more if made is None else made.above(cut, most, np.concatenate([taken, far]))
         write_pairs(folder, [*pairs(judged, judged=True), *pairs(more, judged=False)])
-    near_answered, far_answered = (
-        float(of.mean()) if len(of) else math.nan for of in (values[read & ~distant], values[read & distant])
-    )
+    answered = values[read & distant]
     return FillReport(
         collection,
         questions=shape[0],
         passages=shape[1],
-        stale=stale,
         near=len(near),
         far=len(far),
         unreadable=int((~read).sum()) - found.failed,
         failed=found.failed,
-        near_answered=near_answered,
-        far_answered=far_answered,
+        far_answered=float(answered.mean()) if len(answered) else math.nan,
         completed=len(more),
-        before=before,
         stored=len(judged) + len(more),
         validation=validation,
     )

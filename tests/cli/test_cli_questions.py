@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from querywright.errors import BudgetError, InputError
 from querywright.models.embedder import resolve_embedder
 from querywright.optimize.question_ray import LMName, RayBuild
 from querywright.pool import bounded_map, let_work_end
-from querywright.retrieval.collection import collection_folder, published_passages
+from querywright.retrieval.collection import collection_folder, delete_collection, passage_line, published_passages
+from querywright.retrieval.engines import open_retriever
 from querywright.retrieval.generated_questions import (
     COMPLETE,
     PassageRecord,
@@ -143,19 +144,15 @@ def test_the_limit_of_calls_is_that_of_all_processes_together(build, names, serv
     assert stopped[0].startswith("the limit of 30 LM calls is reached")
 
 
-def test_questions_written_by_people_are_imported_and_exported(ok, cli, collection):
-    def done(*arguments):
-        return ok("questions", *arguments)
-
-    rows = {"passage": ["p-juice", "p-feet"], "question": ["What first?", "What each evening?"]}
-    pd.DataFrame(rows).to_parquet("in.parquet")
-    made = done("import", collection, "in.parquet")
-    assert "tiny: 2 questions read, 2 passages edited; 2 questions in the index" in " ".join(made.out.split())
-    assert "tiny: 2 questions written to out.parquet" in done("export", collection, "--out", "out.parquet").out
-    assert list(pd.read_parquet("out.parquet")["label"]) == ["complete", "complete"]
-    again = done("import", collection, "out.parquet", "--json").data
-    assert again == {"questions": 2, "edited": 0, "kept": 2}
-    assert "ends in .parquet" in cli("questions", "export", collection, "--out", "out.csv").err
+def test_an_index_of_questions_is_published_from_a_file(ok, build, collection, home, folder):
+    assert build().status == 0
+    _, kept = published_passages(folder)
+    Path("written.jsonl").write_bytes(b"".join(map(passage_line, kept.values())))
+    before = open_retriever("tiny", engine="questions", home=home).fingerprint
+    gc.collect()  # a collection that is open cannot be deleted
+    delete_collection("tiny-questions", home)
+    ok("index", "tiny-questions", "written.jsonl")
+    assert open_retriever("tiny", engine="questions", home=home).fingerprint == before
 
 
 @pytest.fixture

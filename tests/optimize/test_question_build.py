@@ -8,7 +8,6 @@ import shutil
 
 import dspy
 import numpy as np
-import pandas
 import pytest
 
 from querywright.data.types import Passage
@@ -18,12 +17,9 @@ from querywright.optimize.question_build import MADE, build_questions, question_
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
-    IMPORTED,
     RECORDS,
     PassageRecord,
     WrittenQuestion,
-    export_questions,
-    import_questions,
     questions_folder,
     read_records,
     write_records,
@@ -168,27 +164,17 @@ def test_the_same_settings_ask_nothing_and_other_ones_write_or_judge_anew(build,
     assert {len(record.questions) for record in read_records(folder).values()} == {2}
 
 
-def test_questions_that_people_edited_stay_until_their_passage_changes(build, home, folder, lm, tmp_path):
+def test_records_that_people_edited_are_published_and_stay_until_their_passage_changes(build, home, folder, lm):
     build(lm)
-    file = tmp_path / "questions.parquet"
-    export_questions("foods", file, home)
-    table = pandas.read_parquet(file)
-    table["question"] = table["question"].replace("What is bread one good for?", "Who should eat bread?")
-    table.to_parquet(file)
-    import_questions("foods", file, embedder=Words(), home=home)
-    edited = read_records(folder)["bread"]
-    assert (edited.settings, edited.questions[0].text) == (IMPORTED, "Who should eat bread?")
-
-    report = build(lm, writer=QuestionWriter(2, 2))  # all but the edited ones are of other settings now
-    assert (report.written, report.current) == (3, 1)
-    assert read_records(folder)["bread"] == edited
-
+    records = folder / RECORDS
+    records.write_text(records.read_text().replace("What is bread one good for?", "Who should eat bread?"))
+    report = build(lm)
+    assert (report.written, report.current) == (0, 4)
+    assert "Who should eat bread?" in {one.text for one in published_passages(folder)[1].values()}
     index(home, bread="bread is good, of 1. For ever.")
-    report = build(lm, writer=QuestionWriter(2, 2))
+    report = build(lm)
     assert (report.written, report.current) == (1, 3)
-    bread = read_records(folder)["bread"]
-    assert bread.settings == read_records(folder)["apple"].settings
-    assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
+    assert read_records(folder)["bread"].questions[0].text == "What is bread one good for?"
 
 
 def test_stats_count_the_questions_of_passages_as_they_are_now(home, folder):

@@ -1,29 +1,23 @@
-"""Generated questions: records, what is published of them, further answers, and the file that people edit."""
+"""Generated questions: records, the published questions, and further answers."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, DataError, InputError
-from querywright.retrieval.collection import building, published_passages
+from querywright.errors import CollectionError
+from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
     ANSWERS,
     COMPLETE,
-    IMPORTED,
-    LOCK,
     NONE,
     PARTIAL,
     RECORDS,
     AnswerPair,
     PassageRecord,
     WrittenQuestion,
-    export_questions,
-    import_questions,
     publish_questions,
     question_id,
     questions_folder,
@@ -119,97 +113,3 @@ def test_answers_are_the_passages_of_high_value_best_first_and_what_is_stale_doe
     assert stored_answers("foods", {"q"}, passages, home) == {"q": ("c", "a", "d")}
     assert "3 of 7 stored answers" in caplog.text
     assert "querywright questions fill foods" in caplog.text
-
-
-# Out to a Parquet file and back in.
-
-
-@pytest.fixture
-def edit(foods, home, tmp_path, hashed):
-    """Exports, edits the table, and imports it."""
-
-    def run(change, **options):
-        file = tmp_path / "q.parquet"
-        export_questions("foods", file, home)
-        change(pd.read_parquet(file)).to_parquet(file)
-        return import_questions("foods", file, embedder=hashed(), home=home, **options)
-
-    return run
-
-
-def row(passage, question, **others):
-    return pd.DataFrame([{"passage": passage, "question": question, **others}])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda table: table.iloc[::-1],
-        lambda table: table.assign(question=table["question"] + " \n"),
-        lambda table: table[table["passage"] == "tea"],
-    ],
-)
-def test_questions_that_were_not_edited_stay_the_same_to_the_byte(edit, foods, change):
-    before = (foods / RECORDS).read_bytes()
-    report = edit(change)
-    assert (foods / RECORDS).read_bytes() == before
-    assert (report.edited, report.kept) == (0, 2)
-
-
-def test_questions_are_added_changed_and_removed(edit, foods, home):
-    def change(table):
-        table.loc[1, "label"] = "partial"
-        return pd.concat([table.drop(index=0), row("salt", "What brings  salt?"), row("iron", "Does tea matter?")])
-
-    report = edit(lambda table: change(table).assign(mine=1))
-    assert (report.questions, report.edited, report.kept) == (5, 2, 4)
-    texts = [("What is iron?", PARTIAL), ("Is it \u6c34?", ""), ("Does tea matter?", COMPLETE)]  # one was never judged
-    assert read_records(foods) == {
-        "iron": replace(record(IRON, *texts), settings=IMPORTED, repeated=0),
-        "salt": replace(record(SALT, ("What brings salt?", COMPLETE)), settings=IMPORTED, repeated=0),
-        "tea": OF_TEA,
-    }
-    assert len(published_passages(foods, home)[1]) == 4
-
-
-def test_all_problems_of_a_file_are_named_and_nothing_is_changed(edit, foods):
-    before = (foods / RECORDS).read_bytes()
-    wrong = [row("tea", " "), row("tea", "Who drinks tea?", label="maybe"), row("", "Whose?")]
-    with pytest.raises(DataError) as told:
-        edit(lambda table: pd.concat([table, *wrong]))
-    assert [problem.partition(": field ")[::2] for problem in told.value.problems] == [
-        ("q.parquet row 5", "question: String should have at least 1 character"),
-        ("q.parquet row 6", "label: Input should be 'complete', 'partial', 'none' or ''"),
-        ("q.parquet row 7", "passage: String should have at least 1 character"),
-    ]
-    for change, problem in (
-        (lambda table: table.drop(columns="question"), "row 1: field question: "),
-        (lambda table: pd.concat([table, row("milk", "What is milk?")]), "'foods' has no passage 'milk'"),
-        (lambda table: table[:0], "found no rows"),
-    ):
-        with pytest.raises(DataError, match=problem):
-            edit(change)
-    assert (foods / RECORDS).read_bytes() == before
-
-
-def test_mistakes(foods, home, tmp_path, hashed):
-    file, before = tmp_path / "q.parquet", (foods / RECORDS).read_bytes()
-
-    def read_in(collection="foods", embedder=None):
-        import_questions(collection, file, embedder=embedder or hashed(), home=home)
-
-    with pytest.raises(InputError, match=r"ends in \.parquet"):
-        export_questions("foods", tmp_path / "q.csv", home)
-    with pytest.raises(DataError, match="cannot be read"):
-        read_in()
-    with pytest.raises(CollectionError, match="the collection 'drinks' has no questions"):
-        export_questions("drinks", file, home)
-    export_questions("foods", file, home)
-    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'hashed'"):
-        read_in(embedder=hashed(id="other"))
-    with building(foods, "foods", LOCK), pytest.raises(CollectionError, match="is being built by another process"):
-        read_in()
-    pd.read_parquet(file).assign(label="none").to_parquet(file)
-    with pytest.raises(CollectionError, match="is kept, so nothing was published"):
-        read_in()
-    assert (foods / RECORDS).read_bytes() == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.show import emit, note, progress, say, show_facts
+from querywright.cli.show import emit, note, progress, show_facts
 
 if TYPE_CHECKING:
     from querywright.optimize.testsets import Kind
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 SHOWN = 10
 """Maximum number of ids to print."""
 
-questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and count or edit them.")
+questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and count them.")
 testset_app = opt.make_app("testset", "Write labeled questions for a collection, or to test an index of questions.")
 
 
@@ -140,62 +139,6 @@ def fill(
             most=most, complete=complete, cut=cut, **work.run.at(workspace), seed=seed, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
-    if report.stored < report.before:
-        note("fewer pairs are stored than before; the earlier fill, run again, restores them from the cache")
-
-
-@questions_app.command(name="export")
-def export(collection: str, /, *, save_to: opt.OutFile, output: opt.Output = opt.Output()) -> None:
-    """Write all questions of a collection, kept or not, to a Parquet file.
-
-    The columns are passage, question, label (complete, partial, none), and reason.
-
-    Example: querywright questions export textbooks --out questions.parquet
-
-    Args:
-        collection: Name of the collection whose passages the questions are about.
-        save_to: A .parquet file; an existing file is replaced.
-    """
-    from querywright.retrieval.generated_questions import export_questions
-
-    check_file(save_to, "--out")
-    count = export_questions(collection, save_to, output.folder)
-    found = {"questions": count, "file": str(save_to)}
-    emit(output.as_json, found, lambda: say(f"{collection}: {count} questions written to {save_to}"))
-
-
-@questions_app.command(name="import")
-def import_(
-    collection: str,
-    file: Path,
-    /,
-    *,
-    embedder: opt.Embedder = "embedded",
-    output: opt.Output = opt.Output(),
-) -> None:
-    """Replace the questions of passages with the questions in a file.
-
-    The rows of a passage replace all of its questions; passages without a row keep theirs. A row without a label counts
-    as complete. All rows are checked before anything changes. A build keeps imported questions until their passage
-    changes.
-
-    Example: querywright questions import textbooks questions.parquet
-
-    Args:
-        collection: Name of the collection whose passages the questions are about.
-        file: A file that export wrote, or a .csv or .jsonl file with the same columns.
-    """
-    from querywright.retrieval.generated_questions import import_questions
-
-    with progress("reading questions") as update:
-        report = import_questions(
-            collection, file, embedder=output.embedder(embedder), home=output.folder,
-            progress=lambda done, total: update("embedding", done, total),
-        )  # fmt: skip
-    emit(output.as_json, asdict(report), lambda: say(
-        f"{collection}: {report.questions} questions read, {report.edited} passages edited; {report.kept} questions in "
-        "the index"
-    ))  # fmt: skip
 
 
 @testset_app.command(name="make")

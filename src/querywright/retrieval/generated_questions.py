@@ -3,8 +3,8 @@
 The questions of the collection ``NAME`` are the collection ``NAME-questions``. Its passages are the kept questions, and
 their metadata has the id and digest of the passage that each question was written for. The same folder has
 ``records.jsonl``, with all written questions of each finished passage, and ``answers.json``, with further passages that
-answer a question (the judged or estimated part of QB-RAG's answerability matrix). The index can be rebuilt from the
-records.
+answer a question (the judged or estimated part of QB-RAG's answerability matrix). A build publishes the records as they
+are in the file, so people can edit them there.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from querywright.checksummed import Checksummed, first_problem
-from querywright.data.tables import file_rows
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, DataError, InputError
+from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import (
     LONGEST_NAME,
     QUESTIONS_SUFFIX,
-    building,
-    check_embedder,
     collection_folder,
     index_command,
     published_passages,
@@ -42,16 +39,12 @@ RECORDS = "records.jsonl"
 ANSWERS = "answers.json"
 LOCK = "questions.lock"
 """Name of the lock that a process holds while it writes the records."""
-IMPORTED = "imported"
-"""The ``settings`` of a record that was imported. A build keeps the record until its passage changes."""
 COMPLETE, PARTIAL, NONE = "complete", "partial", "none"
 """Labels of a question: whether its passage alone gives the whole answer, a part of it, or nothing."""
 KEPT = frozenset({COMPLETE, PARTIAL})
 """Labels of the questions in the index. By default, a search leaves out the partial ones."""
 AT_LEAST = 0.5
 """Pairs with this value or more count as answers."""
-COLUMNS = ("passage", "question", "label", "reason")
-"""Columns of an exported file."""
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _logger = logging.getLogger(__name__)
@@ -144,34 +137,6 @@ class _AnswerFile(Checksummed):
     pairs: tuple[AnswerPair, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ImportReport:
-    """The counts of an import.
-
-    Args:
-        questions: Questions in the file.
-        edited: Passages whose questions were replaced.
-        kept: Questions in the index now.
-    """
-
-    questions: int
-    edited: int
-    kept: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of an imported file."""
-
-    passage: Annotated[str, StringConstraints(min_length=1)]
-    question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-    label: Literal["complete", "partial", "none", ""] = ""
-    reason: str = ""
-
-
-_ROW = TypeAdapter(_Row)
-
-
 def question_id(passage: str, text: str) -> str:
     """Return the id of a question, which depends only on its text and the id of its passage."""
     return hashlib.sha256(json.dumps([passage, text], ensure_ascii=False).encode()).hexdigest()[:24]
@@ -253,100 +218,6 @@ def publish_questions(
     return build_collection(
         questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
     )
-
-
-def export_questions(collection: str, path: Path, home: Path | None = None) -> int:
-    """Write all questions of a collection, kept or not, to a Parquet file, and return their number.
-
-    Raises:
-        InputError: The name of the file does not end in .parquet.
-        CollectionError: The collection has no questions.
-    """
-    import pandas as pd
-
-    if path.suffix != ".parquet":
-        raise InputError(f"questions are exported as Parquet, but got {path.name!r}; use a name that ends in .parquet")
-    rows = [
-        (record.passage, question.text, question.label, question.reason)
-        for _, record in sorted(read_records(questions_folder(collection, home)).items())
-        for question in record.questions
-    ]
-    if not rows:
-        raise CollectionError(f"the collection {collection!r} has no questions; run {build_command(collection)}")
-    write_file(path, pd.DataFrame(rows, columns=COLUMNS, dtype="string").to_parquet(index=False))
-    return len(rows)
-
-
-def import_questions(
-    collection: str,
-    path: Path,
-    *,
-    embedder: TextEmbedder,
-    home: Path | None = None,
-    progress: Progress | None = None,
-) -> ImportReport:
-    """Replace the questions of the passages that a file names, and publish the result.
-
-    The rows of a passage replace all of its questions; passages without a row keep theirs. A row without a label counts
-    as ``complete``, unless it is a question whose judgment could not be parsed.
-
-    Args:
-        collection: Name of the collection whose passages the questions are about.
-        path: A file as ``export_questions`` writes it, or a CSV or JSON Lines file with the same columns; ``label`` and
-            ``reason`` may be missing.
-        embedder: The embedder that the collection was built with.
-        home: The workspace. Default: ``querywright.home.home()``.
-        progress: Called with the number of embedded questions and the number of all questions. Default None.
-
-    Raises:
-        DataError: The file cannot be read, or rows are wrong; all problems are named at once.
-        CollectionError: There is no such collection, it was built with another embedder, none of the questions would be
-            kept, or another process changes them.
-    """
-    manifest, passages = published_passages(collection_folder(collection, home), home)
-    check_embedder(manifest, embedder)
-    folder = questions_folder(collection, home)
-    n_rows, given = _read_rows(path)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with building(folder, questions_name(collection), LOCK):
-        records = dict(read_records(folder))
-        edited = {}
-        for id, rows in given.items():
-            before = records[id].questions if id in records else ()
-            if set(rows.values()) != set(before):
-                unread = {question.text for question in before if not question.label}
-                edited[id] = tuple(
-                    WrittenQuestion(one.text, one.label or ("" if one.text in unread else COMPLETE), one.reason)
-                    for one in rows.values()
-                )
-        if missing := [id for id in edited if id not in passages]:
-            raise DataError([f"{path.name}: the collection {collection!r} has no passage {id!r}" for id in missing])
-        records |= {id: PassageRecord(id, passages[id].text_digest(), IMPORTED, rows) for id, rows in edited.items()}
-        index = publish_questions(
-            collection, [records[id] for id in sorted(records)], embedder=embedder, home=home, progress=progress
-        )
-    return ImportReport(n_rows, len(edited), index.count)
-
-
-def _read_rows(path: Path) -> tuple[int, Mapping[str, dict[str, WrittenQuestion]]]:
-    """Return the number of rows in a file, and the distinct questions of each passage by their text."""
-    given: defaultdict[str, dict[str, WrittenQuestion]] = defaultdict(dict)
-    problems: list[str] = []
-    n_rows = 0
-    for row in file_rows(path, path.name, problems):
-        n_rows += 1
-        # pandas writes NaN, which does not equal itself, for a missing text.
-        values = {name: one for name in COLUMNS if (one := row.values.get(name)) is not None and one == one}
-        try:
-            read = _ROW.validate_python(values)
-        except ValidationError as error:
-            problems.append(f"{row.place}: {first_problem(error)}")
-            continue
-        text = " ".join(read.question.split())
-        given[read.passage][text] = WrittenQuestion(text, read.label, read.reason)
-    if problems or not n_rows:
-        raise DataError(problems or f"{path.name}: found no rows; expected at least one")
-    return n_rows, given
 
 
 def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:

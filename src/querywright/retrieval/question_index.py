@@ -399,5 +399,5 @@ def question_cells(ids: Sequence[str], vectors: Vectors) -> tuple[Vectors, list[
     lengths = np.linalg.norm(means, axis=1)
     means = means[lengths > 0] / lengths[lengths > 0, None]
     used, cell_of = np.unique(np.argmax(rows @ means.T, axis=1), return_inverse=True)
-    members = [np.flatnonzero(cell_of == cell) for cell in range(len(used))]
+    members = [np.flatnonzero(cell_of == cell).tolist() for cell in range(len(used))]
     return means[used].astype(np.float32), [([ids[row] for row in rows_of], vectors[rows_of]) for rows_of in members]
