@@ -76,6 +76,8 @@ def answers(body: dict[str, Any]) -> str:
     topic = (re.search(r"passage: (?:\[1\] )?(\w+)", text) or [0, "it"])[1]
     if vague := re.search(r"Which one is number (\d+)", text):
         return json.dumps({"thought": "t", "queries": [[*CLI["TOPICS"]][int(vague[1]) % len(CLI["TOPICS"])]]})
+    if "new_question" in text:
+        return json.dumps({"new_question": f"Why does one read about {topic}?"})
     if "already_asked" in text or "- questions" in text:
         count = text.partition("already_asked:")[2].count("\n- ")
         return json.dumps({"questions": [f"What does {topic} help with, case {count + n}?" for n in range(1, 4)]})

@@ -184,7 +184,7 @@ def rephrase_command(
     """Rephrase questions of the index.
 
     The passage to find is the one that the question was written for. A wording that is already in the index is dropped.
-    Use another LM than the one that wrote the index.
+    Use a different LM from the one that wrote the index.
 
     Example: querywright testset rephrase textbooks --out rephrased.jsonl
 
@@ -210,8 +210,8 @@ def out_of_distribution_command(
 ) -> None:
     """Write one question per passage that none of its stored questions asks.
 
-    A question is kept if the judge finds the whole answer in its passage. Use other LMs than the ones that wrote and
-    judged the index.
+    A question is kept if the judge finds the whole answer in its passage. Use different LMs from the ones that wrote
+    and judged the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 

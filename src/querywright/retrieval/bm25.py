@@ -28,6 +28,7 @@ from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.models.store import open_store
 from querywright.models.usage import loading
+from querywright.retrieval.checks import all_of
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import open_index
 from querywright.retrieval.collection import (
@@ -38,7 +39,6 @@ from querywright.retrieval.collection import (
     hold_published,
     load_passages,
 )
-from querywright.retrieval.filters import all_of
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms

@@ -81,7 +81,7 @@ class CallableRetriever(Shared):
             k: Maximum number of hits per query, 1 or more.
 
         Raises:
-            InputError: ``k`` is below 1, or the function returned something else than passages.
+            InputError: ``k`` is below 1, or the function returned something other than passages.
         """
         check_queries(queries, k)
         return [self._hits(query, k) for query in queries]

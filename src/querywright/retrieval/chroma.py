@@ -31,6 +31,7 @@ from querywright.models.embedder import (
 from querywright.models.store import open_store
 from querywright.retrieval.addresses import embeds_itself, is_address, open_collection
 from querywright.retrieval.callable import is_collection
+from querywright.retrieval.checks import all_of
 from querywright.retrieval.chroma_index import check_process, chroma_errors, ids_passing, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
@@ -43,7 +44,6 @@ from querywright.retrieval.collection import (
     load_passages,
     picked,
 )
-from querywright.retrieval.filters import all_of
 from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes, read_into
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.shared import Shared
@@ -55,8 +55,8 @@ LOOKED_AT = 8
 
 _logger = logging.getLogger(__name__)
 SAME_MODEL = 0.3
-"""Vectors of a text count as made by the same model if their cosine is at least this. One of them may have been made
-from the text with a file name in front. The cosine of vectors from two models is near 0."""
+"""Two vectors of a text count as made by one model if their cosine is at least this value. One of them may have been
+made from the text with a file name in front. The cosine of vectors from two models is near 0."""
 REACH = "check that its server is running and that the collection still exists"
 NAMED = (
     "pass the embedder that made the vectors (embedder=), or a retriever that opens the collection with its embedding "

@@ -204,7 +204,7 @@ def publish_questions(
     """Replace a collection's question records, and rebuild the index of its questions.
 
     Raises:
-        CollectionError: None of the questions is kept.
+        CollectionError: No question is kept.
     """
     folder, records = questions_folder(collection, home), list(records)
     kept = [question for record in records for question in record.passages()]

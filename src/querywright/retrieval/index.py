@@ -168,7 +168,7 @@ def build_collection(
 
 
 def _copies(passages: Iterable[Passage]) -> list[str]:
-    """Return a warning with the number of texts that several passages have; empty if there are none."""
+    """Return a warning that counts the texts with several ids; empty if there are none."""
     first, copies = dict[bytes, str](), dict[bytes, str]()
     for passage in passages:
         text = reading("", passage.text)

@@ -382,8 +382,8 @@ def question_cells(ids: Sequence[str], vectors: Vectors) -> tuple[Vectors, list[
     There are up to as many prototypes as the square root of the number of questions.
 
     Source: QuIM-RAG (arXiv:2501.02702) assigns questions to prototypes and searches the cell of the query's prototype.
-    Where we differ: the nearest prototype is the one with the largest cosine similarity; a printed formula takes the
-    smallest.
+    Where we differ: the nearest prototype is the one with the largest cosine similarity; a formula in the paper takes
+    the smallest.
 
     Args:
         ids: Distinct ids of the questions, at least one.
