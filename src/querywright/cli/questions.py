@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SHOWN = 10
 """Maximum number of ids to print."""
 
-questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and count them.")
-testset_app = opt.make_app("testset", "Write labeled questions for a collection, or to test an index of questions.")
+questions_app = opt.make_app("questions", "Build an index of questions for a collection.")
+testset_app = opt.make_app("testset", "Write labeled questions for a collection, or for testing an index of questions.")
 
 
 @questions_app.command(name="build")
