@@ -35,7 +35,7 @@ REVIVAL = 0.1
 FEWEST_JUDGED = 50
 HELD_OUT = 0.2
 ANSWERED = 0.5
-"""Values from here on count as an answer."""
+"""Values of this or more count as an answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -281,7 +281,7 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _ray(workers: int) -> Iterator[Any]:
-    """Yield Ray, connected or started; a Ray that was started here ends with the block."""
+    """Connect to Ray or start it, and stop it at the end of the block if it was started here."""
     address = os.environ.get(ADDRESS, "")
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

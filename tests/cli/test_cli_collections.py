@@ -33,7 +33,7 @@ def snapshot(folder):
 def test_a_filter_that_removes_evidence_is_reported_in_json_too(ok, shelf, questions):
     options = ["--collection", f"{shelf}#tiny", "--reader", "none", "--where", '{"sweet": false}', "--json"]
     notes = ok("evaluate", "plain", "--data", questions, *options).data["notes"]
-    assert any("passes 5 of 6 passages" in note and "removes all labelled passages of" in note for note in notes)
+    assert any("passes 5 of 6 passages" in note and "removes all labeled passages of" in note for note in notes)
 
 
 def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, server, tmp_path):

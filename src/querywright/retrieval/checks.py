@@ -118,14 +118,14 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
         DataError: The labels were made for another collection.
     """
     passed = check_filter(retriever)
-    labelled = [question for question in questions if question.evidence]
-    if not labelled or retriever is None:
+    labeled = [question for question in questions if question.evidence]
+    if not labeled or retriever is None:
         return
     if callable(getattr(retriever, "passages", None)):
         where = getattr(retriever, "where", None)
         tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, passed, tell)
     else:
-        _tell_ids(labelled, searched_by(retriever), tell)  # without a cache, because ids may change
+        _tell_ids(labeled, searched_by(retriever), tell)  # without a cache, because ids may change
 
 
 def tell_passages(
@@ -170,8 +170,8 @@ def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell:
     lost = sum(bool(one.evidence) and held.keys().isdisjoint(one.evidence) for one in questions)
     if lost:
         tell(
-            f"warning: for {lost} of {len(questions)} questions, no labelled passage is in the collection, so every "
-            "search scores 0 on them: index these passages, search the collection that was labelled, or correct the ids"
+            f"warning: for {lost} of {len(questions)} questions, no labeled passage is in the collection, so every "
+            "search scores 0 on them: index these passages, search the collection that was labeled, or correct the ids"
         )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
@@ -186,7 +186,7 @@ def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell
     if none or some:
         tell(
             f"warning: the filter (--where, where=) passes {sum(held.values())} of {len(held)} passages. Of "
-            f"{len(questions)} questions, it removes all labelled passages of {none}, on which every search scores 0, "
+            f"{len(questions)} questions, it removes all labeled passages of {none}, on which every search scores 0, "
             f"and some of {some}: change the filter, or leave these questions out"
         )
 
@@ -214,26 +214,26 @@ def _tell_copies(
         _, id, copy = copies[0]
         passages, asked = (len({one[place] for one in copies}) for place in (1, 0))
         tell(
-            f"warning: the collection also has the texts of labelled passages under other ids, such as {id!r} and "
-            f"{copy!r} (labelled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds "
+            f"warning: the collection also has the texts of labeled passages under other ids, such as {id!r} and "
+            f"{copy!r} (labeled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds "
             "only the copy counts as a miss: index each text once, or label the copies"
         )
 
 
-def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
+def _tell_ids(labeled: Sequence[Question], retriever: Any, tell: Tell) -> None:
     """Warn about a retriever whose passages have ids that the labels do not use."""
-    asked = [question.question for question in labelled[:PROBED]]
+    asked = [question.question for question in labeled[:PROBED]]
     found: list[Passage] | None = None
     with suppress(Exception):  # the run reports what fails, question by question
         found = [hit.passage for hits in retriever.search(asked, PROBE_DEPTH) for hit in hits]
     if found is None:
         return
-    named = dict.fromkeys(id for question in labelled for id in question.evidence)
+    named = dict.fromkeys(id for question in labeled for id in question.evidence)
     made = sum(passage.id.startswith(MADE_ID) for passage in found)
     remedy = f"return the ids that the labels use, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
     if not found:
         tell(
-            f"warning: the retriever found nothing for the first {len(asked)} labelled questions, so their scores are "
+            f"warning: the retriever found nothing for the first {len(asked)} labeled questions, so their scores are "
             "0: check that its index is not empty, and check its filter"
         )
     elif not any(passage.id in named for passage in found):
@@ -248,11 +248,11 @@ def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
         hint = "" if key is None else f"; the labels use the metadata key {key!r}, so return its value as the id"
         tell(
             f"warning: no label names any of the {len(found)} passages that the retriever found for the first "
-            f"{len(asked)} labelled questions: it returns ids such as {found[0].id!r}, but the labels use ids such as "
+            f"{len(asked)} labeled questions: it returns ids such as {found[0].id!r}, but the labels use ids such as "
             f"{next(iter(named))!r}. If these are different ids, every score from labels is 0: {remedy}{hint}"
         )
     elif made:
         tell(
             f"warning: {made} of the {len(found)} passages that the retriever found for the first {len(asked)} "
-            f"labelled questions have no id, so no label can name them: {remedy}"
+            f"labeled questions have no id, so no label can name them: {remedy}"
         )

@@ -348,7 +348,7 @@ def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
 
 
 def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answers, k: int) -> bool:
-    """Return whether less similar questions cannot change the first ``k`` passages that ``walk`` returned."""
+    """Return whether the first ``k`` passages are final, so that less similar questions cannot change them."""
     wanted = min(k, answers.reachable)
     return len(found) >= wanted > 0 and found[wanted - 1].score > ranked[-1][1]
 
