@@ -256,7 +256,9 @@ class QuestionIndex(CollectionPassages):
         found: dict[str, Match] = {}
         for cell in np.argsort(-(prototypes @ row), kind="stable"):
             ids, vectors = cells[cell]
-            for match in walk(zip(ids, (vectors @ row).tolist(), strict=True), answers):
+            similarities = vectors @ row
+            order = np.argsort(-similarities, kind="stable")  # ``walk`` is faster on a sorted list
+            for match in walk(((ids[place], float(similarities[place])) for place in order), answers):
                 found.setdefault(match.passage, match)
             if len(found) >= min(k, answers.reachable):
                 break
