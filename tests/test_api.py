@@ -138,7 +138,7 @@ def test_evidence_that_is_of_another_collection_is_told_by_every_command(lm):
             warnings.simplefilter("always")
             call()
         said = " ".join(str(one.message) for one in told)
-        assert "no labelled passage of 9 of 9 questions is in the collection" in said
+        assert "for 9 of 9 questions, no labeled passage is in the collection" in said
         assert "['p-elsewhere']" in said
 
 

@@ -32,7 +32,7 @@ from querywright.optimize.search.spec import (
 from querywright.programs import technique_class
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knob
-from querywright.retrieval.engines import ENGINES
+from querywright.retrieval.engines import ENGINES, VECTOR
 
 _LONGEST = 120
 """Maximum number of characters of a value in a message."""
@@ -151,8 +151,8 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
             continue
         if technique.ENGINE is not None and engine != technique.ENGINE:
             rule = f"{technique.ENGINE}, the only engine that {name} can search with"
-        elif technique.ENGINE is None and technique.NEEDS_VECTORS and engine != "dense":
-            rule = f"dense, because {name} makes its own vectors"
+        elif technique.NEEDS_VECTORS and engine not in VECTOR:
+            rule = f"dense or questions, because {name} searches with vectors"
         else:
             continue
         yield f"techniques.{name}.engines: must be {rule}, but got {engine!r}"
@@ -171,7 +171,7 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
-    lexical = [engine for engine in engines if engine in ENGINES and engine not in {"dense", "questions"}]
+    lexical = [engine for engine in engines if engine in ENGINES and engine not in VECTOR]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
             f"techniques.{name}.knobs.gate: needs cosine similarities, which {', '.join(lexical)} does not return; "

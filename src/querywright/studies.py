@@ -48,10 +48,9 @@ from querywright.optimize.study.storage import open_storage
 from querywright.programs import RAG, Technique, register_technique, technique_class
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
-from querywright.retrieval.checks import tell_passages, tell_searched
+from querywright.retrieval.checks import check_passes, tell_passages, tell_searched
 from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
-from querywright.retrieval.filters import check_passes
 from querywright.workspace import Tell, Workspace
 
 Techniques: TypeAlias = "str | type[Technique] | Any | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"

@@ -33,7 +33,7 @@ def snapshot(folder):
 def test_a_filter_that_removes_evidence_is_reported_in_json_too(ok, shelf, questions):
     options = ["--collection", f"{shelf}#tiny", "--reader", "none", "--where", '{"sweet": false}', "--json"]
     notes = ok("evaluate", "plain", "--data", questions, *options).data["notes"]
-    assert any("passes 5 of 6 passages" in note and "removes all labelled passages of" in note for note in notes)
+    assert any("passes 5 of 6 passages" in note and "removes all labeled passages of" in note for note in notes)
 
 
 def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, server, tmp_path):
@@ -59,7 +59,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     assert "metadata sweet: 6 passages, such as False, True" in shown.out
     assert snapshot(shelf) == before
     for given, said in (
-        (["--collection", place, "--engine", "bm25"], "searched by its vectors (the engine dense), but got bm25"),
+        (["--collection", place, "--engine", "bm25"], "supports only the engine dense, but got bm25"),
         (["--collection", place, "--where", "sweet"], '--where takes a JSON object, such as \'{"topic": "heart"}\''),
         (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma refused the search"),
         (["--collection", place, "--retriever", "shelf:open"], "both name what is searched"),

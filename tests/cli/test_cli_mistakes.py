@@ -185,7 +185,10 @@ def test_a_collection_that_is_elsewhere(wrong, ok, passages, questions, home, tm
     evaluate = ("evaluate", "plain", "--data", questions, "--reader", "none")
     told = wrong(*evaluate, "--collection", "mine")
     says(
-        told, str(tmp_path / "deep" / "er" / ".querywright"), f"there is one in '{tmp_path / '.querywright'}'", "--home"
+        told,
+        str(tmp_path / "deep" / "er" / ".querywright"),
+        f"the workspace '{tmp_path / '.querywright'}' has one",
+        "--home",
     )
     says(wrong(*evaluate, "--collection", "other"), "querywright index other SOURCE")
     ok(*evaluate, "--collection", "mine", "--home", tmp_path / ".querywright", "--metric", "recall")

@@ -47,7 +47,7 @@ def test_make_program(retriever):
     for arguments, message in (({"reader": "long"}, "unknown reader 'long'"), ({"top_k": 3}, "unknown knob 'top_k'")):
         with pytest.raises(TechniqueError, match=message):
             make_program("plain", retriever, **arguments)
-    with pytest.raises(InputError, match="int is no retriever"):
+    with pytest.raises(InputError, match="int is not a retriever"):
         make_program("plain", 5)
 
 

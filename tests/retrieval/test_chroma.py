@@ -107,13 +107,13 @@ def test_another_embedder_and_a_missing_collection_are_told(books, opened_in, ha
     def load():
         raise AssertionError("the model was loaded")
 
-    with pytest.raises(CollectionError, match=r"embedder 'hashed', but the one given is 'other'"):
+    with pytest.raises(CollectionError, match=r"embedder 'hashed', but got 'other'"):
         opened_in(books, embedder=Embedder("other", load, dimension=16))
-    with pytest.raises(CollectionError, match=r"vectors of 16 numbers, the embedder 'hashed' makes 8"):
+    with pytest.raises(CollectionError, match=r"have 16 dimensions, but the embedder 'hashed' makes vectors with 8"):
         opened_in(books, embedder=hashed(8))
     with pytest.raises(CollectionError, match=r"no collection 'bookz' in .* \(known: .*books.*\); build it"):
         ChromaRetriever("bookz", embedder=hashed(), home=books)
-    with pytest.raises(CollectionError, match="embedder 'hashed', which cannot be had by its name alone; give it"):
+    with pytest.raises(CollectionError, match="embedder 'hashed', which cannot be loaded by its name; pass"):
         ChromaRetriever("books", home=books)
     monkeypatch.setattr("querywright.retrieval.chroma.embedder_of", lambda id, store: hashed())
     again = ChromaRetriever("books", home=books)
