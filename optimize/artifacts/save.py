@@ -28,7 +28,7 @@ N_GOLDEN = 3
 _SHOWN = ("technique", "reader", "lm", "collection", "seed", "trials", "sizes")
 """Of what differs, that whose values say something to people; the rest are digests and lists."""
 
-_OF_A_RUN = ("threads", "max_failures", "deadline")
+_OF_A_RUN = ("threads", "max_failures")
 """Settings that say how patiently a compilation asks, and not what."""
 
 

@@ -266,7 +266,6 @@ class SearchSpec(StrictModel):
         threads: Questions, and calls of a remote LM, under way at a time in each worker. None: 4, and up to what its
             server takes.
         max_failures: Share of a trial's questions that may fail.
-        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -284,7 +283,6 @@ class SearchSpec(StrictModel):
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
     threads: int | None = Field(default=None, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
-    deadline: float | None = Field(default=None, gt=0)
 
     @field_validator("techniques")
     @classmethod

@@ -137,7 +137,7 @@ class StudySpec(SearchSpec):
 
 
 _FREE = frozenset(
-    {"budget", "threads", "storage", "max_failures", "max_unreadable", "deadline", "timeout", "api_key_env", "trials"}
+    {"budget", "threads", "storage", "max_failures", "max_unreadable", "timeout", "api_key_env", "trials"}
 )
 """What changes nothing in what a trial finds; trials are looked at by themselves."""
 

@@ -94,7 +94,6 @@ def compare(
     writer_lm: LM | Path | None = None,
     references: bool = True,
     threads: int | None = None,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
     out: str | Path | None = None,
@@ -135,7 +134,6 @@ def compare(
         references: Whether closed book and oracle evidence are evaluated too. Default True.
         threads: Questions under way at a time, 1 or more, and calls of an LM that was named. Default: 4, or as many
             as the server of a remote LM takes.
-        deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: A folder in which ``save`` kept a comparison, or will: the arms that it holds come first, and a comparison
@@ -169,8 +167,7 @@ def compare(
         if out is not None:
             check_settings(out, earlier, {**experiment.settings, "baseline": experiment.baseline(baseline)})
         return experiment.compare(
-            baseline, references=references, threads=threads, deadline=deadline, max_failures=max_failures,
-            progress=update,
+            baseline, references=references, threads=threads, max_failures=max_failures, progress=update,
         )  # fmt: skip
 
 

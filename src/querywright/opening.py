@@ -129,7 +129,6 @@ class Experiment:
         *,
         references: bool = False,
         threads: int | None = None,
-        deadline: float | None = None,
         max_failures: float = 0.05,
         progress: Any = None,
     ) -> Comparison:
@@ -142,7 +141,7 @@ class Experiment:
         self._write_guidelines(run)
         found = compare_programs(
             self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
-            references=references, metrics=self.metrics, deadline=deadline, **run,
+            references=references, metrics=self.metrics, **run,
         )  # fmt: skip
         return replace(
             found, source=self.source, facts=self._facts(found), hints=tuple(self.hints),

@@ -32,7 +32,6 @@ class Options:
     run: opt.RunOptions = field(default_factory=opt.RunOptions)
     arms: opt.ArmOptions = field(default_factory=opt.ArmOptions)
     judging: opt.Judging = field(default_factory=opt.Judging)
-    deadline: opt.Deadline = None
     output: opt.Results = field(default_factory=opt.Results)
 
     def open(self) -> Workspace:
@@ -52,7 +51,7 @@ class Options:
                 named, self.data.source, lm=workspace, reading=self.data.given, **arms.given(lm), engine=arms.engine,
                 reader=arms.reader, max_passages=arms.max_passages, metrics=arms.metric, judge=judging.judge,
                 judge_lm=judging.open(workspace, lm), guidelines=judging.guidelines, threads=self.run.threads,
-                max_failures=self.run.max_failures, deadline=self.deadline, progress=update, tell=note, **more,
+                max_failures=self.run.max_failures, progress=update, tell=note, **more,
             )  # fmt: skip
 
     def show(self, found: Comparison, workspace: Workspace) -> None:

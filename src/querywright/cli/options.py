@@ -54,13 +54,6 @@ OutFile = Annotated[Path, Parameter(name="--out", metavar="FILE")]
 Integer = Annotated[int, Parameter(metavar="N")]
 Whole = Annotated[int, Parameter(metavar="N", validator=Number(gte=0))]
 Count = Annotated[int, Parameter(metavar="N", validator=Number(gte=1))]
-Deadline = Annotated[
-    float | None,
-    Parameter(
-        metavar="SECONDS", group="Run", validator=Number(gt=0),
-        help="Seconds that a question may take, without waiting for its turn at the LM. Default: no limit.",
-    ),
-]  # fmt: skip
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
 Digest = Annotated[str, Parameter(metavar="SHA256")]
 Columns = Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)]
@@ -131,7 +124,7 @@ def typed(command: str, *arguments: str, **options: Any) -> str:
 
 _OF_A_RUN = {
     "home", "as_json", "log", "verbose", "threads", "max_failures", "max_calls", "timeout", "max_unreadable",
-    "deadline", "api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base",
+    "api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base",
     "judge_api_key_env",
 }  # fmt: skip
 """Options that say where and how patiently a run asks, and not what; addresses may hold a password."""
