@@ -27,6 +27,7 @@ from querywright.programs.rag import RAG, check_takes_writer, use_writer
 from querywright.programs.rag_fusion import QuestionToRelatedQueries, RAGFusion
 from querywright.programs.readers import (
     READERS,
+    AutoReader,
     GroundedReader,
     MultipleChoiceReader,
     Reader,
@@ -140,6 +141,7 @@ __all__ = [
     "RAG",
     "READERS",
     "TECHNIQUES",
+    "AutoReader",
     "ClosedBook",
     "ContrastiveHypotheses",
     "CorpusSteeredExpansion",

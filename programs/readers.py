@@ -213,6 +213,23 @@ class ShortAnswerReader(Reader):
     SIGNATURE = AnswerShortly
 
 
+class AutoReader(ShortAnswerReader):
+    """Chooses between the options of a question that has options, and answers other questions in a few words.
+
+    The prompts are those of ``multiple_choice`` and ``short_answer``.
+    """
+
+    NAME = "auto"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choose = MultipleChoiceReader()
+
+    def answer(self, asked: ReaderInput) -> dspy.Prediction:
+        """Ask the LM and return the prediction of ``forward``."""
+        return self.choose.answer(asked) if asked.options else super().answer(asked)
+
+
 class ReasoningReader(Reader):
     """Thinks in a few sentences, then answers: with the text of one option, or in a few words where there are none.
 
@@ -286,7 +303,14 @@ class LongAnswerReader(GroundedReader):
 
 READERS: dict[str, type[Reader]] = {
     reader.NAME: reader
-    for reader in (MultipleChoiceReader, ShortAnswerReader, ReasoningReader, GroundedReader, LongAnswerReader)
+    for reader in (
+        AutoReader,
+        MultipleChoiceReader,
+        ShortAnswerReader,
+        ReasoningReader,
+        GroundedReader,
+        LongAnswerReader,
+    )
 }
 
 
@@ -306,9 +330,15 @@ def _answer(fields: Mapping[str, Any]) -> str:
 
 
 def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
-    """The reader of that name; ``auto`` chooses between options where every question has them."""
+    """Return the name of the reader for these questions; None for ``none``.
+
+    ``auto`` stays ``auto`` if some of the questions have options and others have none. If all have options, it becomes
+    ``multiple_choice``; if none has options, ``short_answer``.
+    """
     if reader == "none":
         return None
     if reader != "auto":
         return reader
-    return "multiple_choice" if all(question.options for question in questions) else "short_answer"
+    if all(question.options for question in questions):
+        return "multiple_choice"
+    return "auto" if any(question.options for question in questions) else "short_answer"

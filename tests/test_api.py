@@ -15,7 +15,7 @@ import pytest
 import querywright as qw
 from querywright.errors import InputError, QuerywrightError
 
-pytestmark = pytest.mark.filterwarnings("ignore:the baseline has decision_useful 100", "ignore:.*too few to show")
+pytestmark = pytest.mark.filterwarnings("ignore:the baseline has .* 100", "ignore:.*too few to show")
 TINY = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))
 PASSAGES = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TINY["TOPICS"].items()]
 QUESTIONS = TINY["question_rows"](4)
@@ -155,6 +155,29 @@ def test_one_program_is_evaluated_by_name_as_a_technique_and_as_saved(lm, server
     )
     assert named.rows[0].passages[0] == "p-juice"
     assert named.mean("accuracy").n == 1
+
+
+def test_questions_with_and_without_options_are_read_each_in_its_way(lm, server):
+    """The reader is chosen for each question: in an evaluation, a compilation, and the artifact."""
+
+    def reply(body):
+        filled = json.loads(TINY["fill_in"](body))
+        if filled.get("answer") is not None and "one of" not in json.dumps(body["messages"][0]):
+            filled["answer"] = "bread"  # what a reader that is shown no options says
+        return json.dumps(filled)
+
+    server.reply = reply
+    qw.ChromaRetriever.build("shop", PASSAGES)
+    bare = [{**one, "options": [], "answer": "bread"} for one in QUESTIONS[1::2]]
+    mixed = [one for pair in zip(QUESTIONS[::2], bare, strict=True) for one in pair]
+    found = qw.evaluate("plain", mixed, retriever="shop", lm=lm)
+    assert found.mean("accuracy").value == 1.0
+    tuned = qw.compile("plain", mixed, retriever="shop", lm=lm, trials=1, objective="accuracy")
+    assert tuned.save("artifacts/both").reader == "auto"
+    assert next(one for one in tuned.test if one.name == "baseline").mean("accuracy").value == 1.0
+    loaded = qw.load("artifacts/both", lm=lm)
+    assert loaded(mixed[0]["question"], mixed[0]["options"]).answer == mixed[0]["answer"]
+    assert loaded(mixed[1]["question"]).answer == "bread"
 
 
 def test_splits_that_are_given_are_kept(lm):

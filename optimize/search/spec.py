@@ -269,7 +269,7 @@ class SearchSpec(StrictModel):
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    reader: Annotated[str, one_of("reader", ("auto", *READERS, "none"))] = "auto"
+    reader: Annotated[str, one_of("reader", (*READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
     techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
     retrievers: dict[_Name, str] = Field(default_factory=dict)

@@ -31,7 +31,6 @@ from querywright.opening import (
     Metrics,
     Scoring,
     of_grounded,
-    of_mixed,
     open_experiment,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
@@ -414,8 +413,6 @@ def compile(
             settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
         aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
         check_judges(aims, judges, asks=judge_lm is not None)
-        for line in of_mixed(asked, reader):
-            tell(line)
         if isinstance(reader_check, int):
             reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
         (program,), (arm,) = experiment.programs.values(), experiment.arms.values()

@@ -265,6 +265,6 @@ def check_knob(text: str) -> None:
 
 def check_reader(reader: str | None) -> None:
     """Raise if there is no such reader."""
-    known = ["auto", *READERS, "none"]
+    known = [*READERS, "none"]
     if reader is not None and reader not in known:
         raise InputError(unknown("reader", reader, known))

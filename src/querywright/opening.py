@@ -329,7 +329,6 @@ def open_experiment(
     notes = experiment.notes
     notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
     notes += [line for name in readers for line in of_grounded(name)]
-    notes += of_mixed(asked, reader) if None in own else []
     grounded = any(READERS[name].GROUNDED for name in readers)
     if grounded and "accuracy" in metrics and not all(question.options for question in asked):
         notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
@@ -386,17 +385,6 @@ def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Ca
             f"the rewriter {rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, and not of "
             f"{', '.join(strange)}: measure it there before you rely on it (querywright compare)"
         )
-
-
-def of_mixed(questions: Sequence[Question], reader: str | None) -> list[str]:
-    """Return a line if ``auto`` reads short answers although some of the questions have options."""
-    bare = [question.id for question in questions if not question.options]
-    if reader != "auto" or not bare or len(bare) == len(questions):
-        return []
-    return [
-        f"{len(bare)} of {len(questions)} questions have no options, such as {bare[0]!r}: so every answer is a "
-        "short one, also where there are options; leave them out, or name another reader"
-    ]
 
 
 def of_grounded(reader: str | None) -> list[str]:
