@@ -10,6 +10,7 @@ from querywright.errors import TechniqueError, unknown
 from querywright.programs.base import Finding, Technique
 from querywright.programs.contrastive import ContrastiveHypotheses, QuestionToContrastingHypotheses
 from querywright.programs.corpus_steered import CorpusSteeredExpansion, PassagesToExpansion
+from querywright.programs.custom import CustomProgram, technique_from
 from querywright.programs.decomposition import Decomposition, QuestionToSubQuestions, SubQuestionToAnswer
 from querywright.programs.ensemble import Ensemble
 from querywright.programs.filter import Filter, PassageToRelevance
@@ -145,6 +146,7 @@ __all__ = [
     "ClosedBook",
     "ContrastiveHypotheses",
     "CorpusSteeredExpansion",
+    "CustomProgram",
     "Decomposition",
     "Ensemble",
     "Filter",
@@ -194,5 +196,6 @@ __all__ = [
     "parallel",
     "register_technique",
     "technique_class",
+    "technique_from",
     "use_writer",
 ]

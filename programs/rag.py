@@ -106,8 +106,8 @@ class RAG(Threaded):
         told = question_context().listener
         if told is not None:
             told.found(found.queries, found.passages)
-        read = dspy.Prediction(answer=None, support=None, fallbacks=[])
-        if self.reader is not None:
+        read = dspy.Prediction(answer=found.get("answer"), support=None, fallbacks=[])
+        if self.reader is not None and read.answer is None:
             # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
             with heard_by(None if told is None else told.ear):
                 read = self.reader(**given, passages=found.passages, findings=found.findings)

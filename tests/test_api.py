@@ -198,7 +198,7 @@ def test_splits_that_are_given_are_kept(lm):
         (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts, .* a DataFrame"),
         (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a row of a list of dicts"),
         (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "an LM must be a dspy.LM or a name such as .* got 3"),
-        (lambda: qw.compile(qw.HCQR, QUESTIONS, retriever="shop"), "compile takes the name of a technique.* got"),
+        (lambda: qw.compile(3, QUESTIONS, retriever="shop"), "a technique is its name, such as hcqr.* got 3"),
         (
             lambda: qw.compile("hcqr", QUESTIONS, retriever="shop", rounds=3),
             "takes the settings objective.* trials.* but got rounds",

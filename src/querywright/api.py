@@ -45,8 +45,8 @@ from querywright.optimize.results import CompileResult, CompileSettings, by_judg
 from querywright.optimize.search.compile import compile_program
 from querywright.optimize.search.core import further_questions
 from querywright.optimize.tables import pool_notes
-from querywright.programs import technique_class
 from querywright.progress import shown
+from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
 
 LM: TypeAlias = str | dspy.LM
@@ -103,7 +103,9 @@ def compare(
 
     Args:
         arms: Names of techniques (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE,...``), folders of artifacts, what
-            ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``; or these by name.
+            ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``, and custom programs:
+            any ``dspy.Module`` or function that takes ``question`` and returns passages, an answer, or a prediction
+            with both; ``module:NAME`` and ``file.py:NAME`` name techniques and programs in your code. Or these by name.
             If empty: closed book, plain and, if the questions have options, hcqr.
         questions: What is asked, as ``read_questions`` takes it.
         lm: The LM, or its name; or an open ``Workspace``, with its LM and its limit of calls. Default ``embedded``.
@@ -316,7 +318,7 @@ class Compilation(CompileResult):
 
 
 def compile(
-    technique: str,
+    technique: Any,
     questions: Any,
     *,
     retriever: Any,
@@ -345,7 +347,7 @@ def compile(
     """Tune a technique's prompts and knobs on dev, and compare the winner with the baseline on test once.
 
     Args:
-        technique: A name in ``TECHNIQUES``.
+        technique: A name in ``TECHNIQUES``; or a technique's class, or a custom program as ``compare`` takes it.
         questions: As ``read_questions`` takes it; split by a hash of seed and id. Or ``Splits``, or a mapping of
             ``train``, ``dev`` (or ``validation``) and ``test``, such as a ``DatasetDict``.
         retriever: What is searched: a collection's name, one of ``chromadb``, or a retriever.
@@ -388,12 +390,7 @@ def compile(
     except TypeError:
         known = ", ".join(CompileSettings.__dataclass_fields__)
         raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from None
-    if not isinstance(technique, str):
-        raise InputError(
-            f"compile takes the name of a technique, such as hcqr, but got a {type(technique).__name__}; for a custom "
-            "class, call querywright.programs.register_technique(CLASS) first and give its NAME"
-        )
-    technique_class(technique)
+    technique = technique_named(technique).NAME
     judges, parts = resolve_judges(judge), read_parts(questions)
     with shown(progress, "opening retriever and models") as update:
         place = open_workspace(lm, home, settings.threads)

@@ -1,14 +1,18 @@
 """The grammar of arms: what a command line, a script or the API may name to be run, and the checks of each name.
 
 An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (``writer=LM`` may be among the knobs, ``none``
-for the LM that reads), the folder of an artifact, a loaded program, a technique, or a technique with its reader.
+for the LM that reads), the folder of an artifact, a loaded program, a technique, a technique with its reader, or a
+custom program: a ``dspy.Module`` or a function that returns passages or an answer. NAME may also be the place of a
+technique's class or of a custom program in the user's code, ``module:NAME`` or ``path/file.py:NAME``. Only the places
+that the user names in a call or on the command line are imported, never a place that a file names.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,11 +20,22 @@ import dspy
 
 from querywright.errors import InputError, unknown
 from querywright.optimize.artifacts.files import Artifact, read_artifact
-from querywright.programs import RAG, READERS, TECHNIQUES, Technique, check_takes_writer, technique_class
+from querywright.programs import (
+    RAG,
+    READERS,
+    TECHNIQUES,
+    CustomProgram,
+    Technique,
+    check_takes_writer,
+    register_technique,
+    technique_class,
+    technique_from,
+)
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knobs
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import Reranker
+from querywright.technique_names import code_at, name_at, names_code, split_code, technique_named
 
 Arms: TypeAlias = "Iterable[Any] | Mapping[str, Any]"
 """Arms as a user gives them: a sequence, or a mapping by name."""
@@ -99,6 +114,8 @@ class Arm:
         if isinstance(given, RAG):
             reader = None if given.reader is None else given.reader.NAME
             return cls(technique=type(given.technique), reader=reader, program=given)
+        if isinstance(given, str) and names_code(given):
+            return cls._of_code(given, defaults)
         if isinstance(given, os.PathLike) or (isinstance(given, str) and is_folder(given)):
             artifact = read_artifact(Path(given))
             technique, reader = technique_class(artifact.manifest.technique), artifact.manifest.reader
@@ -108,14 +125,34 @@ class Arm:
             )
         if isinstance(given, str):
             return cls.parse(given, defaults)
-        raise InputError(
-            "an arm is the name of a technique, the folder of an artifact, what load, make_program or compile gives, "
-            f"or a technique such as HCQR(retriever), but got {given!r:.80}"
-        )
+        if not callable(given):
+            raise InputError(
+                "an arm is the name of a technique, the folder of an artifact, what load, make_program or compile "
+                "gives, a technique such as HCQR(retriever), or a dspy.Module or function of your own that returns "
+                f"passages or an answer, but got {given!r:.80}"
+            )
+        technique = technique_from(given)
+        if not issubclass(technique, CustomProgram):
+            return cls.parse(register_technique(technique), defaults)
+        return cls(technique=technique, program=technique(**_budget(defaults)))
+
+    @classmethod
+    def _of_code(cls, text: str, defaults: ArmDefaults) -> Arm:
+        """Return the arm of a technique's class or of a program in the user's code."""
+        code, rest = split_code(text)
+        found = code_at(code)
+        if isinstance(found, type) and issubclass(found, Technique):
+            return replace(cls.parse(register_technique(found) + rest, defaults), text=text)
+        if rest:
+            raise InputError(f"only a technique takes an engine and knobs, but {code} is a program; give {code}")
+        if isinstance(found, Technique | RAG):
+            return replace(cls.of(found, defaults), text=text)
+        technique = technique_from(found, name_at(code))
+        return cls(technique=technique, text=text, program=technique(**_budget(defaults)))
 
     @classmethod
     def parse(cls, text: str, defaults: ArmDefaults) -> Arm:
-        """Return the arm of ``NAME[@ENGINE][:KNOB=VALUE,...]``; its own values take precedence over the defaults.
+        """Return the arm of ``NAME[@ENGINE][:KNOB=VALUE,...]``, whose own values take precedence over the defaults.
 
         Raises:
             InputError: A name in it is unknown, or does not fit the technique.
@@ -155,7 +192,9 @@ class Arm:
 
 
 def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] | None = None) -> dict[str, Arm]:
-    """Return arms by name: the text of a technique, the folder of an artifact, a program's technique with a number.
+    """Return arms by name: the text of a technique or program, the folder of an artifact, or the class of a program.
+
+    Programs of one class are told apart by the knobs that differ from their defaults, else by a number.
 
     Args:
         arms: What a user gave.
@@ -166,28 +205,62 @@ def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] 
         InputError: An arm cannot be used, or two have one name.
     """
     earlier = earlier or {}
+    arms = arms if isinstance(arms, Mapping) else _listed(arms)
+    given = [*arms.values()] if isinstance(arms, Mapping) else arms
+    if strange := [text for text in earlier.values() if names_code(text) and text not in given]:
+        raise InputError(
+            f"the comparison in this folder has the program {strange[0]!r}, which is imported only if you name it; "
+            "name it again, or give another folder"
+        )
     found = {name: Arm.of(text, defaults) for name, text in earlier.items()}
     if isinstance(arms, Mapping):
         return {**found, **{str(name): Arm.of(one, defaults) for name, one in arms.items()}}
-    if isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program"):
-        arms = [arms]
-    for one in arms:
-        arm = Arm.of(one, defaults)
-        if arm.text in earlier.values():
-            continue
-        name, number = arm.text or arm.technique.NAME, 2
+    new = [arm for arm in (Arm.of(one, defaults) for one in arms) if arm.text not in earlier.values() or not arm.text]
+    classes = Counter(arm.technique for arm in new if arm.text is None)
+    for arm in new:
+        name = arm.text or _class_name(arm.technique)
         if arm.artifact is not None and os.path.basename(name) not in found:
             name = os.path.basename(name)
-        while arm.program is not None and name in found:
-            name, number = f"{arm.technique.NAME} {number}", number + 1
+        if arm.text is None and (classes[arm.technique] > 1 or name in found):
+            name, number = _with_knobs(arm, name), 2
+            while name in found:
+                name, number = f"{_with_knobs(arm, _class_name(arm.technique))} ({number})", number + 1
         if name in found or (arm.text is not None and any(arm.text == other.text for other in found.values())):
             raise InputError(f"the arm {name!r} is named twice; name it once, or give the two names of their own")
         found[name] = arm
     return found
 
 
+def _listed(arms: Any) -> list[Any]:
+    """Return several arms, or one, as a list."""
+    single = isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program")
+    return [arms] if single or (callable(arms) and not isinstance(arms, Iterable)) else list(arms)
+
+
+def _class_name(technique: type[Technique]) -> str:
+    """Return the name of a technique; the name of the class for a subclass with an inherited ``NAME``."""
+    is_own = "NAME" in vars(technique) or TECHNIQUES.get(technique.NAME) is technique
+    return technique.NAME if is_own else technique.__name__
+
+
+def _with_knobs(arm: Arm, name: str) -> str:
+    """Return the name of a program in memory, with the knobs that differ from their defaults."""
+    technique = arm.program.technique if isinstance(arm.program, RAG) else arm.program
+    values = {} if technique is None else dict(technique.knobs)
+    own = [f"{knob.name}={values[knob.name]}" for knob in arm.technique.KNOBS
+           if values.get(knob.name, knob.default) != knob.default]  # fmt: skip
+    return name + (f":{','.join(own)}" if own else "")
+
+
+def _budget(defaults: ArmDefaults) -> dict[str, Any]:
+    """Return the number of passages that a program may show the reader, if it is given."""
+    return {name: value for name, value in defaults.values.items() if name == MAX_PASSAGES.name}
+
+
 def is_folder(name: str) -> bool:
-    """Whether an arm is the folder of an artifact, not a technique."""
+    """Return whether an arm is the folder of an artifact, not a technique."""
+    if names_code(name):
+        return False
     return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
 
 
@@ -197,8 +270,8 @@ def spelled(name: str) -> str:
 
 
 def check_arm(name: str) -> None:
-    """Raise if a technique, an engine or a knob in an arm is unknown; a folder is read when it is opened."""
-    if not is_folder(name):
+    """Raise if a technique, an engine or a knob in an arm is unknown; folders and programs are opened later."""
+    if not names_code(name) and not is_folder(name):
         Arm.parse(name, ArmDefaults())
 
 
@@ -224,7 +297,7 @@ def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
 
 def engine_for(technique: str, named: str | None) -> str | None:
     """Return the engine that a technique searches with: its own, else the named one; None without either."""
-    own = technique_class(technique).ENGINE
+    own = technique_named(technique).ENGINE
     named = None if named is None else check_engine(named)
     if own is not None and named not in (None, own):
         raise InputError(f"{technique} searches with the engine {own}, not with {named}; leave the engine out")
@@ -247,7 +320,7 @@ def pairs(values: Iterable[str], option: str) -> dict[str, str]:
 
 def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
     """Return values of knobs in the types of a technique; unless strict, without the knobs that it does not have."""
-    knobs = Knobs(technique_class(technique).KNOBS)
+    knobs = Knobs(technique_named(technique).KNOBS)
     return {
         name: knobs.knob(name).parse(value) if isinstance(value, str) else value
         for name, value in given.items()

@@ -63,7 +63,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
         (["--collection", place, "--where", "sweet"], '--where takes a JSON object, such as \'{"topic": "heart"}\''),
         (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma refused the search"),
         (["--collection", place, "--retriever", "shelf:open"], "both name what is searched"),
-        (["--retriever", "shelf:open"], "the retriever 'shelf:open' is no MODULE:FUNCTION"),
+        (["--retriever", "shelf:open"], "the retriever 'shelf:open' is not a MODULE:FUNCTION"),
         (["--collection", f"{shelf}#small"], "unknown collection 'small'"),
     ):
         assert said in wrong("ask", *asked, *given)

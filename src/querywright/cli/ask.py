@@ -105,9 +105,9 @@ def _technique(
     from querywright.arms import ArmDefaults
     from querywright.opening import open_experiment
     from querywright.optimize.dspy_context import asking
-    from querywright.programs import technique_class
+    from querywright.technique_names import technique_named
 
-    engine, compares = search.engine_of(technique), technique_class(technique).NEEDS_OPTIONS
+    engine, compares = search.engine_of(technique), technique_named(technique).NEEDS_OPTIONS
     if not question.options and (compares or reader == "multiple_choice"):
         what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")

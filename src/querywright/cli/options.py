@@ -71,7 +71,7 @@ Log = Annotated[
     ),
 ]  # fmt: skip
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("arms:check_arm")]
-Technique = Annotated[str, checked("programs:technique_class")]
+Technique = Annotated[str, checked("technique_names:check_technique")]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
 Reader = Annotated[
     Name, checked("arms:check_reader"),
