@@ -123,7 +123,7 @@ class Failures:
         if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
             raise TooManyFailuresError(
                 f"{total.unreadable} of {total.answers} answers of the LM in {self.name!r} could not be read, also "
-                f"when asked for again; {share:.0%} may (--max-unreadable, or max_unreadable of Limits). The last one: "
+                f"when asked for again; {share:.0%} may (max_unreadable=). The last one: "
                 f"{said}. Nothing was decided from them: name an LM that answers in the form asked for",
                 Counter(unreadable=total.unreadable),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -65,7 +66,7 @@ def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
     ]
     if other:
         raise ArtifactError(
-            f"{Path(path).resolve().name!r} holds a program that was compiled from something else "
+            f"the folder {os.fspath(path)!r} holds a program that was compiled from something else "
             f"({'; '.join(told) if known else 'it does not say from what'}); give another folder, or replace it: "
             "replace=..."
         )

@@ -46,7 +46,7 @@ Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
 DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 LACKING = {
-    "support": "a reader that names its support such as grounded (--reader)",
+    "support": "a reader that names its support such as grounded (reader=)",
     "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
 }
 """What a metric needs, in words, where its name alone does not tell."""

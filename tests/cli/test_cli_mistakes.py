@@ -85,7 +85,18 @@ def test_sizes(wrong, questions, collection, server):
         says(wrong(*command, f"--sizes={sizes}"), "--sizes takes three whole numbers", "20,40,80")
     says(wrong(*command, "--sizes", "0,2,2"), "1 or more")
     says(wrong(*command, "--limit", "1"), "split is empty")
-    says(wrong(*command, "--sizes", "9,1,1"), "of these 18 questions at most ", "give smaller --sizes, or more")
+    says(
+        wrong(*command, "--sizes", "9,1,1"),
+        "of these 18 questions at most ",
+        "give smaller --sizes, more questions, or another --seed",
+    )
+
+
+def test_a_folder_of_documents_is_no_file_of_questions(wrong, collection, server):
+    Path("pages").mkdir()
+    (Path("pages") / "a.md").write_text("# A")
+    told = wrong("evaluate", "plain", "--data", "pages", "--collection", collection, *server.lm)
+    says(told, "pages: no file of questions in this folder", "found ['a.md']")
 
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):

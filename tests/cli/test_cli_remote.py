@@ -169,6 +169,10 @@ def test_a_refused_key_ends_with_3_at_once_and_is_not_printed(cli, collection, q
 
 def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(cli, collection, questions, server):
     server.reply = lambda body: "As an AI, I cannot."
+    asked = cli("ask", FEET, "--technique", "hyde", "--collection", collection, *OPTIONS, *server.lm)
+    assert (asked.status, asked.out) == (3, "")
+    assert "answers of the LM in 'ask' could not be read" in " ".join(asked.err.split())
+    server.requests.clear()
     command = ("compare", "plain", "hcqr", "--data", questions, "--out", "made", "--collection", collection)
     done = cli(*command, *server.lm)
     assert (done.status, done.out) == (3, ""), done.err

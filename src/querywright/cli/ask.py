@@ -54,6 +54,8 @@ def ask(
         prompts: Show the prompt and the answer of each LM call as they were.
     """
     from querywright.models.transcript import Transcript
+    from querywright.models.usage import metered
+    from querywright.optimize.failures import Failures
     from querywright.programs.base import checked_options
 
     options = list(option)
@@ -76,8 +78,10 @@ def ask(
         raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
         program = _technique(technique, Question("asked", question, tuple(options)), reader, search, lm, output.home)
-    with Transcript() as transcript:
+    with Transcript() as transcript, metered() as meter:
         found = program(question, options or None, **before)
+    if meter.total.unreadable == meter.total.answers:
+        Failures("ask", 1, 0.0).check_read(meter)
     asked = transcript.exchanges if prompts else ()
     data = _as_data(found) | ({"prompts": [one.to_json() for one in asked]} if prompts else {})
     emit(output.as_json, data, lambda: _show(found, trace, asked))
