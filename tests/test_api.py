@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import warnings
 from pathlib import Path
 
 import datasets
@@ -54,17 +53,6 @@ def test_what_people_have_is_read_alike(lm):
         made = qw.evaluate("plain", kind("questions", QUESTIONS), retriever=index, lm=lm)
         found.append((index.fingerprint, [(row.id, row.passages, row.answer, row.scores) for row in made.rows]))
     assert found == [found[0]] * 4
-
-
-def test_columns_are_called_as_those_who_have_them_call_them(caplog):
-    rows = [{"key": one["id"], "body": one["text"], "topic": one["id"][2:], "year": 7} for one in PASSAGES]
-    index = qw.ChromaRetriever.build("named", rows, columns={"id": "key", "text": "body"})
-    assert {one.id: one.text for one in index.passages()} == {one["id"]: one["text"] for one in PASSAGES}
-    assert "left out the columns ['topic', 'year']" in caplog.text
-    assert "metadata=topic,year" in caplog.text
-    named = {"id": "key", "text": "body", "metadata": "topic,year"}
-    index = qw.ChromaRetriever.build("named", pandas.DataFrame(rows), columns=named)
-    assert {one.id: dict(one.metadata) for one in index.passages()}["p-feet"] == {"topic": "feet", "year": 7}
 
 
 def test_the_whole_way(lm, server):
@@ -127,19 +115,6 @@ def test_arms_join_a_comparison_that_was_saved(lm, server):
     compared([qw.PlainRetrieval(index)], "memory")
     with pytest.raises(InputError, match=r"programs that were in memory \(plain\), and no arm can join them"):
         compared(["plain"], "memory")
-
-
-def test_evidence_that_is_of_another_collection_is_told_by_every_command(lm):
-    qw.ChromaRetriever.build("shop", PASSAGES)
-    other = [{**one, "evidence": {"p-elsewhere": "ENTAILED"}} for one in QUESTIONS[:9]]
-    for call in (lambda: qw.evaluate("plain", other, retriever="shop", lm=lm, metrics="recall@1"),
-                 lambda: qw.compile("plain", other, retriever="shop", lm=lm, trials=1, reader=None)):  # fmt: skip
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            call()
-        said = " ".join(str(one.message) for one in told)
-        assert "no labelled passage of 9 of 9 questions is in the collection" in said
-        assert "['p-elsewhere']" in said
 
 
 def test_one_program_is_evaluated_by_name_as_a_technique_and_as_saved(lm, server, monkeypatch):

@@ -185,21 +185,6 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     assert (wrong.status, "max_unreadable must be a share from 0 to less than 1" in wrong.err) == (2, True)
 
 
-def test_a_timeout_is_that_of_an_attempt_of_every_lm_of_a_command(cli, collection, server, monkeypatch):
-    monkeypatch.setattr("querywright.models.circuit_breaker.sleep", lambda seconds: None)
-    server.delay = 1.0
-    done = cli(
-        "ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, "--timeout", "0.2", *server.lm,
-        "--writer-lm", "openai/writes", "--writer-api-base", server.address, "--writer-api-key-env", "SCRIPTED_KEY",
-    )  # fmt: skip
-    said = " ".join(done.err.split())
-    assert (done.status, "no complete answer within 0.2 seconds; if the server is slow" in said) == (
-        3,
-        True,
-    )
-    assert {sent["model"] for sent in server.requests} == {"writes"}
-
-
 def test_an_artifact_s_own_lm_elsewhere_is_asked_where_it_is_named_or_at_a_named_address(cli, artifact, server):
     asked = len(server.requests)
     for extra in ((), ("--api-key-env", "SCRIPTED_KEY"), ("--timeout", "5"), ("--max-calls", "9")):

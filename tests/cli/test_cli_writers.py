@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -165,24 +164,6 @@ def test_a_writer_behind_an_address_of_its_own_is_asked_there_with_its_own_key(
     assert (wrong.status, "name it with --writer-lm" in wrong.err) == (2, True)
 
 
-class Crowd:
-    """Answers once as many calls are under way as are wanted, or a call has waited for long, and remembers the most."""
-
-    def __init__(self, server: Any, wanted: int) -> None:
-        self.wanted, self.under_way, self.most = wanted, 0, 0
-        self._changed, self._fill_in = threading.Condition(), server.reply
-        server.reply = self.reply
-
-    def reply(self, body: dict[str, Any]) -> str:
-        with self._changed:
-            self.under_way += 1
-            self.most = max(self.most, self.under_way)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self.most >= self.wanted, timeout=10)
-            self.under_way -= 1
-        return str(self._fill_in(body))
-
-
 @pytest.fixture
 def three(server: Any) -> Iterator[tuple[list[Any], list[str]]]:
     """The servers of the LM, a writer and a judge, and the options that name them."""
@@ -194,16 +175,6 @@ def three(server: Any) -> Iterator[tuple[list[Any], list[str]]]:
     yield servers, options
     for one in servers[1:]:
         one.close()
-
-
-def test_threads_hold_for_the_servers_of_writer_and_judge_too(
-    ok: Any, more_questions: Path, collection: str, three: Any
-) -> None:
-    servers, options = three
-    crowds = [Crowd(one, 12) for one in servers]
-    command = ("evaluate", "query2doc", "--data", more_questions, "--collection", collection, "--limit", "24")
-    ok(*command, "--threads", "12", *options)
-    assert [one.most for one in crowds] == [12] * 3
 
 
 def test_a_limit_of_tokens_holds_for_every_remote_lm(ok: Any, questions: Path, collection: str, three: Any) -> None:
