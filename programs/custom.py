@@ -100,7 +100,7 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
 
 
 def _inputs(program: Any, name: str) -> tuple[str, ...]:
-    """Return the inputs that a program takes; a module with ``**kwargs`` takes those of its signatures."""
+    """Return the inputs that a program takes; a module with ``**kwargs`` takes the inputs of its signatures."""
     if not callable(program):
         raise TechniqueError(f"{name} makes {program!r:.80}, which is neither a dspy.Module nor a function")
     is_module = isinstance(program, dspy.Module)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SOON = 0.002
-"""Seconds without a result after which another thread is started: one by one, so that questions begin in turn."""
+"""Seconds without a result after which one more thread starts, so that questions begin in order."""
 
 _NAME = "querywright-pool"
 
@@ -29,9 +29,9 @@ def bounded_map(
     threads: int,
     on_done: Callable[[int, R | Exception], None] | None = None,
 ) -> list[R | Exception]:
-    """Apply ``work`` to every item as ``bounded_each`` does; one result or exception an item, in their order.
+    """Apply ``work`` to every item as ``bounded_each`` does, and return one result or exception per item, in order.
 
-    ``on_done`` is called with position and result as each item ends; when it raises, nothing further is started.
+    ``on_done`` is called with position and result when an item ends. If it raises an error, no further item starts.
     """
     results: dict[int, R | Exception] = {}
     with closing(bounded_each(work, items, threads=threads)) as done:
@@ -45,17 +45,17 @@ def bounded_map(
 def bounded_each(
     work: Callable[[T], R], items: Sequence[T], *, threads: int
 ) -> Generator[tuple[int, R | Exception], None, None]:
-    """Apply ``work`` to every item in at most ``threads`` threads at a time; position and result of each as it ends.
+    """Apply ``work`` to every item in up to ``threads`` threads, and yield position and result of each as it ends.
 
-    An exception is a result like any other; an interrupt goes up. Close the generator (``contextlib.closing``), so
-    that nothing further is started when what is done with a result fails. Threads are daemons, so work that hangs
-    holds up the end of the process for some seconds at most, and each runs in a copy of the caller's context.
+    An exception is a result; an interrupt is raised. Close the generator (``contextlib.closing``), so that no further
+    item starts after an error of the caller. The threads are daemons, so hanging work delays the end of the process by
+    a few seconds at most. Each thread runs in a copy of the caller's context.
 
     Args:
-        work: Called once an item.
-        items: In order.
-        threads: 1 or more. One is started, and another whenever nothing has ended for a moment, so that work whose
-            answers are known, where threads would only wait for Python's lock, is done by few.
+        work: Called once per item.
+        items: The items, in the order in which they begin.
+        threads: Largest number of threads, 1 or more. One thread starts first, and another whenever no item has ended
+            for a moment: if all answers are cached, few threads do the work, and they do not wait for Python's lock.
 
     Raises:
         InputError: ``threads`` is less than 1.
@@ -105,12 +105,12 @@ def bounded_each(
 
 
 def let_work_end(seconds: float) -> None:
-    """Wait at most so long for work of any pool that is under way: what an LM answers there is paid for, and kept."""
+    """Wait up to this many seconds for running work of all pools, because its LM answers are paid for and cached."""
     deadline = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread.name == _NAME:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-# A thread that is inside a library's own code when Python ends takes the process down with it.
+# A thread inside a library's native code when Python ends would crash the process.
 atexit.register(let_work_end, 5)

@@ -68,8 +68,7 @@ def technique_named(given: Any) -> type[Technique]:
         name = None
     if isinstance(given, Technique | RAG) or not callable(given):
         raise TechniqueError(
-            "a technique is its name, such as hcqr, its class, or a dspy.Module or function of your own, but got "
-            f"{given!r:.80}"
+            f"a technique is its name, such as hcqr, its class, or a dspy.Module or function, but got {given!r:.80}"
         )
     technique = technique_from(given, name)
     register_technique(technique)

@@ -119,7 +119,7 @@ def test_compile_keeps_what_helps_and_says_what_it_is_worth(ok, cli, write, serv
     data = write("many.jsonl", cases(32, 5))
     flat = " ".join(ok("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", *server.lm).out.split())
     assert re.search(r"chosen on dev: [36] demonstrations", flat)
-    assert "the demonstrations bring the judge nearer to people: difference in kappa" in flat
+    assert "with the demonstrations, the judge agrees better with people: difference in kappa" in flat
     assert KEY not in Path("judges/tuned/judge.json").read_text()
     again = cli("judge", "calibrate", "judges/tuned", "--data", data, "--json", *server.lm)
     assert again.data["figures"]["kappa"]["value"] == 1

@@ -118,7 +118,7 @@ def test_an_artifact_brings_what_it_was_compiled_with(wrong, artifact, server):
     for option, value in (("--technique", "plain"), ("--reader", "short_answer"), ("--knob", "max_passages=1"),
                           ("--embedder", "other"), ("--engine", "bm25")):  # fmt: skip
         text = wrong("ask", QUESTION, "--artifact", artifact, *OPTIONS, option, value, *server.lm)
-        says(text, "an artifact brings its own", f"leave out {option}")
+        says(text, "an artifact has its own", f"leave out {option}")
 
 
 def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong, questions, collection, server):
@@ -128,13 +128,13 @@ def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong,
     compile_to = ("compile", "hcqr", "--data", questions, "--collection", collection, *server.lm, "--out")
     says(wrong(*compile_to, "file"), "'file' is a file", "--out")
     says(wrong(*compile_to, "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
-    says(wrong(*compile_to, "full"), "'full' exists and is no artifact", "--out")
+    says(wrong(*compile_to, "full"), "'full' has other files", "--out")
     says(wrong("demo", "--out", "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
     evaluate = ("evaluate", "--data", questions, "--collection", collection, *server.lm, "--rows")
     says(wrong(*evaluate, "absent/rows.jsonl"), "there is no folder 'absent'", "--rows")
     says(wrong(*evaluate, "full"), "'full' is a folder", "--rows")
     for place in ("file", "file/home"):
-        says(wrong(*evaluate[:-1], "--home", place), f"{place!r} cannot be made", "--home")
+        says(wrong(*evaluate[:-1], "--home", place), f"{place!r} cannot be created", "--home")
     assert (Path("full") / "notes.txt").read_text() == "mine"
     assert not Path("new").exists()
 

@@ -41,16 +41,16 @@ def index(
     data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Put passages into a collection; the same passages again cost nothing.
+    """Put passages into a collection. Unchanged passages are not embedded again.
 
     Example: querywright index textbooks corpus.jsonl --column text=contents
 
     Args:
         collection: Name of the collection.
-        chunk_size: Words of a passage at most, where documents are split. Default: 150.
-        chunk_overlap: Words at most that a passage repeats of the one before. Default: 20.
+        chunk_size: Largest number of words of a passage, if documents are split. Default: 150.
+        chunk_overlap: Largest number of words that a passage repeats from the passage before. Default: 20.
         prune: Remove passages that are not in the source.
-        workers: Processes of Ray that embed, which need the extra ray. Default: only this process.
+        workers: Number of Ray processes that embed; needs the extra ray. Default: only this process.
     """
     from querywright.retrieval.collection import collection_folder
     from querywright.retrieval.index import read_into
@@ -62,7 +62,10 @@ def index(
     documents = None
     is_read = names_documents(source)
     if (data != opt.RowOptions()) if is_read else sizes:
-        raise InputError("--chunk-size and --chunk-overlap are of documents, --column, --limit and --split of rows")
+        raise InputError(
+            "--chunk-size and --chunk-overlap are for documents, and --column, --limit, and --split are for rows; "
+            "leave out the options that do not fit the source"
+        )
     if not is_read:
         found = read_passages(passages, **data.given)
     else:
@@ -76,23 +79,23 @@ def index(
     state = "built" if report.rebuilt else "unchanged"
     emit(output.as_json, asdict(report) | read, lambda: say(
         f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
-        f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
+        f"{report.removed} removed; {report.embedded} embedded, {report.cached} cached; "
         f"{report.seconds:.1f} s"
     ))  # fmt: skip
     if documents is not None:
-        note(f"{documents.files} files, {documents.unchanged} of them as they were and not read again")
+        note(f"{documents.files} files, {documents.unchanged} of them unchanged")
     for line in report.notes:
         note(f"warning: {line}")
     if report.stayed:
-        note(f"{report.stayed} passages of earlier sources stay; --prune removes them")
+        note(f"{report.stayed} passages from earlier sources stay; --prune removes them")
 
 
 def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:
-    """Put their vectors into the store."""
+    """Embed passages in Ray, so that their vectors are cached."""
     from querywright.models.store import open_store
     from querywright.optimize.question_ray import embed_in_ray
 
-    # Ray tells on standard output that a process died.
+    # Ray prints on standard output if a process dies.
     with progress("embedding") as update, contextlib.redirect_stdout(sys.stderr):
         embed_in_ray(
             passages, embedder, open_store(output.folder), workers=workers,
@@ -103,10 +106,10 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
 def build(
     collection: str, passages: Iterable[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
 ) -> Any:
-    """Build a collection, with progress; gives what ``build_collection`` reports."""
+    """Build a collection, show progress, and return the report of ``build_collection``."""
     from querywright.retrieval.index import build_collection
 
-    with progress("comparing with what is there") as update:
+    with progress("comparing with the collection") as update:
         return build_collection(
             collection, passages, embedder=output.embedder(embedder), home=output.folder, prune=prune,
             progress=lambda done, total: update("embedding", done, total),
