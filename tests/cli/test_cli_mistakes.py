@@ -154,9 +154,7 @@ def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, serve
         (["rrr:n_querys=3"], "'n_querys' (did you mean n_queries?)"),
         (["plain", "--metric", "recal@5"], "'recal@5' (did you mean recall@K?)"),
         (["plain", "--engine=bm52"], "'bm52' (did you mean bm25?)"),
-        (["plain", "--knob", "max_pasages=3"], "'max_pasages' (did you mean max_passages?)"),
         (["plain", "--reader", "gruonded"], "'gruonded' (did you mean grounded?)"),
-        (["plain", "--judge", "usefullness"], "'usefullness' (did you mean usefulness?)"),
     ],
 )
 def test_a_misspelled_name(wrong, questions, given, meant):
