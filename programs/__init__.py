@@ -122,8 +122,8 @@ def make_program(
     Args:
         technique: A name in ``TECHNIQUES``.
         retriever: What is searched; not needed for ``closed_book``.
-        reader: ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer``, or None
-            for a program that only retrieves.
+        reader: ``auto`` (chosen for each question), ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``,
+            ``long_answer``, or None for a program that only retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
         writer_lm: The LM that the technique asks, and the reader does not. Default None: that of the DSPy settings.
         knobs: Values of the technique's knobs that differ from their defaults.
