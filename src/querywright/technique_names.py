@@ -62,7 +62,7 @@ def technique_named(given: Any) -> type[Technique]:
     if isinstance(given, str):
         place, rest = split_code(given)
         if rest:
-            raise InputError(f"a technique in your own code is FILE.py:NAME or MODULE:NAME, but got {given!r}")
+            raise InputError(f"a technique in your code is FILE.py:NAME or MODULE:NAME, but got {given!r}")
         given, name = code_at(place), name_at(place)
     else:
         name = None
