@@ -210,7 +210,6 @@ def compare(
     references: bool = True,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -230,7 +229,6 @@ def compare(
             them the diagnosis tells where answers are lost. Default True.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
         threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         progress: Called after each question with the arm, and how much of all of them is done.
 
@@ -256,7 +254,7 @@ def compare(
     late = judging and any(one.assessors or not one.evidence for one in asked)
     first = {name: one for name, one in beside.programs.items() if not late or name not in beside.oracle.values()}
     whole = len(asked) * (len(arms) + len(beside.programs))
-    given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
+    given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads}
     given["max_failures"] = max_failures
     rows: dict[str, list[Row]] = {name: [] for name in arms}
     stands(progress, partial(standing, rows, len(asked), metrics))

@@ -49,9 +49,8 @@ class Row:
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
         seconds: From question to answer, waits for a turn at the LM included; the loading of models is left out.
-        cost: LM calls and tokens of the program for this question, also when it failed; of a question that ran
-            into its deadline, those until then.
-        failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric`` or ``bug``; None when it
+        cost: LM calls and tokens of the program for this question, also when it failed.
+        failure: ``lm``, ``parse``, ``prompt_too_long``, ``judge``, ``metric`` or ``bug``; None when it
             went well.
         message: What the failure said.
         unjudged: Passages without a label.
@@ -283,7 +282,7 @@ class _Attempt:
     place: int
     meter: Ledger = field(default_factory=Ledger)
     transcript: Transcript = field(default_factory=Transcript)
-    seconds: float | None = None
+    seconds: float = 0.0
 
 
 def evaluate(
@@ -317,7 +316,6 @@ def evaluate_all(
     lm: dspy.LM,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     failures: Mapping[str, Failures] | None = None,
     progress: Progress | None = None,
@@ -338,8 +336,6 @@ def evaluate_all(
         metrics: DSPy metrics by name; one that reads an answer is left out of a program without a reader.
             Default accuracy and decision_useful.
         threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, its waits for a turn at the LM not counted; a longer one is a
-            failure. Default None, any number: a silent LM is ended by its own time-out.
         max_failures: Share of a program's questions that may fail, 0 to 1; at least one may unless it is 0.
             Default 0.05.
         failures: Counts of failed questions by arm, in place of ``max_failures``. Default None.
@@ -375,14 +371,13 @@ def evaluate_all(
 
     def ended(position: int, result: Row | Exception) -> None:
         one = queue[position]
-        seconds = (deadline or 0.0) if one.seconds is None else one.seconds
         row = result if isinstance(result, Row) else Row(
-            id=questions[one.place].id, scores=dict.fromkeys(chosen[one.arm], math.nan), seconds=seconds,
+            id=questions[one.place].id, scores=dict.fromkeys(chosen[one.arm], math.nan), seconds=one.seconds,
             cost=one.meter.total, failure=failure_kind(result), message=str(result)[:500],
             exchanges=one.transcript.exchanges,
         )  # fmt: skip
         rows[one.arm][one.place] = row
-        busy[one.arm] += seconds
+        busy[one.arm] += one.seconds
         met(one.arm, row)
 
     def out(run: Failures, error: TooManyFailuresError) -> None:
@@ -394,7 +389,7 @@ def evaluate_all(
     with asking(lm):  # the threads work in copies of this context
         map_runs(
             ask, queue, [runs[one.arm] for one in queue], id_of=lambda one: questions[one.place].id, threads=threads,
-            deadline=deadline, progress=progress, on_done=ended, on_out=on_out and out,
+            progress=progress, on_done=ended, on_out=on_out and out,
         )  # fmt: skip
     share = (time.monotonic() - began) / (sum(busy[name] for name in rows) or 1.0)
     return {

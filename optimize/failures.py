@@ -13,7 +13,7 @@ from querywright.errors import InputError, PromptTooLongError, QuerywrightError
 from querywright.metrics.judge import JudgeFailedError
 from querywright.models.circuit_breaker import Limits
 from querywright.models.usage import Ledger, UnreadableAnswer, metered
-from querywright.pool import DeadlineError, bounded_map
+from querywright.pool import bounded_map
 
 if TYPE_CHECKING:
     from querywright.optimize.evaluate import Progress
@@ -95,12 +95,11 @@ class Failures:
         *,
         id_of: Callable[[T], str],
         threads: int,
-        deadline: float | None = None,
         progress: Progress | None = None,
     ) -> list[R | Exception]:
         """Apply ``work`` to every item as ``map_runs`` does, all of them items of this run."""
         runs = [self] * len(items)
-        return map_runs(work, items, runs, id_of=id_of, threads=threads, deadline=deadline, progress=progress)
+        return map_runs(work, items, runs, id_of=id_of, threads=threads, progress=progress)
 
     def ended(self, item_id: str, result: object, *, last: bool) -> None:
         """Count the result of an item, an error or not, the last one of a call of ``map_runs`` or not.
@@ -124,7 +123,7 @@ class Failures:
         if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
             raise TooManyFailuresError(
                 f"{total.unreadable} of {total.answers} answers of the LM in {self.name!r} could not be read, also "
-                f"when asked for again; {share:.0%} may (--max-unreadable, or max_unreadable of Limits). The last one: "
+                f"when asked for again; {share:.0%} may (max_unreadable=). The last one: "
                 f"{said}. Nothing was decided from them: name an LM that answers in the form asked for",
                 Counter(unreadable=total.unreadable),
             )
@@ -137,7 +136,6 @@ def map_runs(
     *,
     id_of: Callable[[T], str],
     threads: int,
-    deadline: float | None = None,
     progress: Progress | None = None,
     on_done: Callable[[int, R | Exception], object] = lambda *_: None,
     on_out: Callable[[Failures, TooManyFailuresError], object] | None = None,
@@ -150,7 +148,6 @@ def map_runs(
         runs: The run of each item, which counts its failures and the LM answers that could not be read.
         id_of: Names an item in a message.
         threads: Items under way at a time, 1 or more.
-        deadline: Seconds that one item may take. Default None, any number.
         progress: Called after each item with the name of its run.
         on_done: Called with position and result of each item that was counted.
         on_out: Called with a run that has too many failures, and the error; its other items are left out, and the
@@ -182,7 +179,7 @@ def map_runs(
         if progress is not None:
             progress(run.name, len(items) - left.total(), len(items))
 
-    return bounded_map(ask, range(len(items)), threads=threads, deadline=deadline, on_done=ended)
+    return bounded_map(ask, range(len(items)), threads=threads, on_done=ended)
 
 
 def failure_kind(error: Exception) -> str | None:
@@ -194,7 +191,7 @@ def failure_kind(error: Exception) -> str | None:
     if isinstance(error, QuerywrightError):
         return None
     kinds = (
-        (DeadlineError, "deadline"), (JudgeFailedError, "judge"), (MetricError, "metric"),
+        (JudgeFailedError, "judge"), (MetricError, "metric"),
         (AdapterParseError, "parse"), (LMError, "lm"),
     )  # fmt: skip
     return next((kind for of, kind in kinds if isinstance(error, of)), "bug")

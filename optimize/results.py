@@ -47,7 +47,6 @@ class CompileSettings:
         seed: Of the order of training questions and of the sampler. Default 0.
         threads: Questions under way at a time. Default None: 4, and as many as the server of an LM elsewhere takes.
         max_failures: Share of the questions of an arm that may fail. Default 0.05.
-        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
     objective: str | tuple[str, ...] = "decision_useful"
@@ -59,7 +58,6 @@ class CompileSettings:
     seed: int = 0
     threads: int | None = None
     max_failures: float = 0.05
-    deadline: float | None = None
 
     @property
     def objectives(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from querywright.errors import TechniqueError, unknown
 from querywright.programs.base import Finding, Technique
 from querywright.programs.contrastive import ContrastiveHypotheses, QuestionToContrastingHypotheses
 from querywright.programs.corpus_steered import CorpusSteeredExpansion, PassagesToExpansion
+from querywright.programs.custom import CustomProgram, technique_from
 from querywright.programs.decomposition import Decomposition, QuestionToSubQuestions, SubQuestionToAnswer
 from querywright.programs.ensemble import Ensemble
 from querywright.programs.filter import Filter, PassageToRelevance
@@ -27,6 +28,7 @@ from querywright.programs.rag import RAG, check_takes_writer, use_writer
 from querywright.programs.rag_fusion import QuestionToRelatedQueries, RAGFusion
 from querywright.programs.readers import (
     READERS,
+    AutoReader,
     GroundedReader,
     MultipleChoiceReader,
     Reader,
@@ -121,8 +123,8 @@ def make_program(
     Args:
         technique: A name in ``TECHNIQUES``.
         retriever: The retriever; not needed for ``closed_book``.
-        reader: ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer``, or None
-            for a program that only retrieves.
+        reader: ``auto`` (chosen for each question), ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``,
+            ``long_answer``, or None for a program that only retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
         writer_lm: The LM that the technique calls and the reader does not. Default None: the LM of the DSPy settings.
         knobs: Values of the technique's knobs that differ from their defaults.
@@ -141,9 +143,11 @@ __all__ = [
     "RAG",
     "READERS",
     "TECHNIQUES",
+    "AutoReader",
     "ClosedBook",
     "ContrastiveHypotheses",
     "CorpusSteeredExpansion",
+    "CustomProgram",
     "Decomposition",
     "Ensemble",
     "Filter",
@@ -194,5 +198,6 @@ __all__ = [
     "parallel",
     "register_technique",
     "technique_class",
+    "technique_from",
     "use_writer",
 ]

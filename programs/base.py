@@ -375,8 +375,10 @@ class Technique(Threaded):
         given = {"question": question, "options": choices} | ({"history": turns} if turns else {})
         with recording(self, choices) as steps, self._asking_writer():
             found = self._gated(forward, given) if self._is_gated else self._found(forward, given)
+        answer = found.get("answer")  # of a custom program
         return dspy.Prediction(
             passages=list(found.passages),
+            **({} if answer is None else {"answer": answer}),
             queries=list(found.get("queries") or ()),
             fallbacks=list(found.get("fallbacks") or ()),
             findings=list(found.get("findings") or ()),

@@ -84,8 +84,9 @@ class Knob:
         """
         text = text.strip()
         value: Value = {"true": True, "false": False}.get(text.lower(), text)
-        with contextlib.suppress(ValueError):
-            value = float(text)
+        for kind in (float, int):  # so that a message shows 500 for 500
+            with contextlib.suppress(ValueError):
+                value = kind(text)
         return self.check(value)
 
     @property

@@ -106,9 +106,9 @@ class RAG(Threaded):
         told = question_context().listener
         if told is not None:
             told.found(found.queries, found.passages)
-        read = dspy.Prediction(answer=None, support=None, fallbacks=[])
-        if self.reader is not None:
-            # The reader gets the passages and the sub-answers meant for it, and no other text of the technique's LM.
+        read = dspy.Prediction(answer=found.get("answer"), support=None, fallbacks=[])
+        if self.reader is not None and read.answer is None:
+            # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
             with heard_by(None if told is None else told.ear):
                 read = self.reader(**given, passages=found.passages, findings=found.findings)
         return dspy.Prediction(

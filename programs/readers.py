@@ -1,7 +1,7 @@
 """Readers: answer a question from passages.
 
-A reader gets the question, its options, and the passages. It never gets a query, a hypothesis, or other text that was
-written to find the passages.
+A reader gets the question, its options, and the passages. It never gets a query, a hypothesis, or any other text that
+was written to find the passages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Options = Sequence[str] | None
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
 _NO_OBJECT = ("The answer is no JSON object", "The answer is nested", "The answer holds more than one JSON object")
-"""How the adapter's message begins for an answer without readable fields."""
+"""The adapter's messages for an answer without readable fields."""
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 
 
@@ -110,7 +110,7 @@ class Reader(Threaded):
     NAME: ClassVar[str]
     SIGNATURE: ClassVar[type[dspy.Signature]]
     GROUNDED: ClassVar[bool] = False
-    """Whether it answers in full sentences from passages alone, names the passages it uses, and may decline."""
+    """Whether it answers in full sentences from the passages alone, names its sources, and may decline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,24 +126,24 @@ class Reader(Threaded):
     ) -> dspy.Prediction:
         """Answer a question.
 
-        If the second answer of the LM also has another form than requested, its text is returned unchanged, because
-        metrics can read letters and sentences. If it breaks off, the readable part is returned.
+        If an answer does not have the requested form, also after a second request, the LM's text is the answer:
+        metrics can read letters and sentences. If an answer is truncated, its readable part is the answer.
 
         Args:
             question: The question.
             options: Option texts, or None.
             passages: Best first; empty for a closed-book answer.
-            findings: Sub-questions of a technique with their answers, in their order. Default none.
+            findings: Sub-questions with answers that a technique has read, in their order. Default none.
             history: The conversation before the question, see ``turns_of``. Default none.
 
         Returns:
-            A prediction with ``answer`` (text; empty if the LM wrote no answer), ``support`` (ids of the passages that
-            support the answer; None from a reader that does not name them), ``fallbacks`` (``["reader"]`` if the answer
-            did not have the requested form, else empty) and ``reasoning`` (text; None from a reader that does not
-            reason).
+            A prediction with ``answer`` (text; empty if the LM gave no answer), ``support`` (ids of the passages that
+            the answer is based on; None if the reader does not report them), ``fallbacks`` (``["reader"]`` if the
+            answer does not have the requested form, else empty), and ``reasoning`` (text; None if the reader does not
+            think).
 
         Raises:
-            TechniqueError: The question is blank, or its options do not suit the reader.
+            TechniqueError: The question is blank, or its options do not fit the reader.
             DataError: The history has another form.
         """
         return self.answer(
@@ -162,7 +162,7 @@ class Reader(Threaded):
         return self.predict.signature
 
     def _ask(self, signature: Any, asked: ReaderInput) -> tuple[Mapping[str, Any], list[str]]:
-        """Return the fields of the LM's answer, or its readable part if it has another form; and the fallbacks."""
+        """Return the fields of the LM's answer, or its readable part, and the fallbacks."""
         shown = {
             "passages": show_passages(asked.passages),
             "sub_answers": [f"{finding.question} {finding.answer}" for finding in asked.findings],
@@ -178,7 +178,7 @@ class Reader(Threaded):
         except AdapterParseError as error:
             if str(error).startswith("The LM returned an empty"):
                 return {}, ["reader"]
-            # The fields of an object that has another form or breaks off, else the whole text as the answer.
+            # The fields of an object with another form, or of a truncated object; else the whole text.
             fields: Any = error.parsed_result
             if fields is None or str(error).startswith(_NO_OBJECT):
                 fields = {"answer": _HEADER.sub("", strip_thinking(str(error.lm_response)))}
@@ -188,14 +188,14 @@ class Reader(Threaded):
 class MultipleChoiceReader(Reader):
     """Answers with the text of one option.
 
-    The options are the allowed values of the LM's answer. An answer that is not an option is returned unchanged.
+    The LM gets the options as the allowed values of its answer. Another answer is returned unchanged.
     """
 
     NAME = "multiple_choice"
     SIGNATURE = ChooseOption
 
     def _signature(self, asked: ReaderInput) -> Any:
-        """Return the signature whose answer is one of the question's options."""
+        """Return the signature whose answer is an option of the question."""
         if not asked.options:
             raise TechniqueError(
                 f"the multiple-choice reader needs options, but the question has none: {asked.question[:80]!r}; "
@@ -205,17 +205,34 @@ class MultipleChoiceReader(Reader):
 
 
 class ShortAnswerReader(Reader):
-    """Answers in a few words; the options of a question are not shown."""
+    """Answers in a few words. Options of a question are not shown."""
 
     NAME = "short_answer"
     SIGNATURE = AnswerShortly
 
 
-class ReasoningReader(Reader):
-    """Thinks in a few sentences, then answers: with the text of one option, or in a few words without options.
+class AutoReader(ShortAnswerReader):
+    """Chooses between the options of a question that has options, and answers other questions in a few words.
 
-    Without passages (``closed_book``) this is a chain of thought from the LM's memory. The thoughts are in
-    ``reasoning``; if they break off before the answer, the answer is empty.
+    The prompts are those of ``multiple_choice`` and ``short_answer``.
+    """
+
+    NAME = "auto"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choose = MultipleChoiceReader()
+
+    def answer(self, asked: ReaderInput) -> dspy.Prediction:
+        """Ask the LM and return the prediction of ``forward``."""
+        return self.choose.answer(asked) if asked.options else super().answer(asked)
+
+
+class ReasoningReader(Reader):
+    """Thinks in a few sentences, then answers with the text of one option, or in a few words without options.
+
+    Without passages (``closed_book``), it is a chain of thought from the LM's knowledge. The thoughts are in
+    ``reasoning``. If they are truncated before the answer, the answer is empty.
 
     Source: chain of thought, Wei et al. 2022, arXiv 2201.11903, without demonstrations.
     """
@@ -224,7 +241,7 @@ class ReasoningReader(Reader):
     SIGNATURE = ReasonThenAnswer
 
     def _signature(self, asked: ReaderInput) -> Any:
-        """Return the signature; if the question has options, its answer is one of them."""
+        """Return the signature whose answer is an option of the question, if the question has options."""
         signature: Any = self.predict.signature
         if not asked.options:
             return signature
@@ -234,14 +251,14 @@ class ReasoningReader(Reader):
 class GroundedReader(Reader):
     """Answers in a full sentence from the passages alone and names them, or declines.
 
-    The LM answers, names passages, and says whether the passages contain the answer. If it says no, or declines with a
-    set phrase, the answer is the sentinel ``DECLINED`` without support; a small LM hardly ever writes that it cannot
-    answer, but it can choose between yes and no. Without passages the answer is ``DECLINED`` without an LM call.
+    The LM answers, names passages, and says whether the passages hold the answer. If it says no, or declines with a
+    set phrase, the answer is the sentinel ``DECLINED`` without support: a small LM rarely writes that it cannot answer,
+    but it can choose between yes and no. Without passages, the reader declines without an LM call.
 
-    ``support`` holds the ids of whole passages in the order in which the LM named them. Numbers of passages that were
-    not shown are dropped; the rest is the LM's claim and is not checked. Without names, it is empty. Numbers in square
-    brackets inside a passage are shown in parentheses, so that they are not mistaken for numbers of passages. The
-    options of a question are shown; the answer is a sentence that names an option.
+    ``support`` has the ids of passages in the order in which the LM named them. Numbers of passages that were not shown
+    are dropped; the other numbers are not verified. It is empty if the LM named no passage. Numbers in square brackets
+    inside a passage are shown in parentheses, so that they do not look like numbers of passages. Options are shown if
+    the question has them, and the answer is a sentence that names an option.
     """
 
     NAME = "grounded"
@@ -249,7 +266,7 @@ class GroundedReader(Reader):
     GROUNDED = True
 
     def answer(self, asked: ReaderInput) -> dspy.Prediction:
-        """Ask the LM, unless there is no passage, and return the prediction of ``forward``."""
+        """Ask the LM if there are passages, and return the prediction of ``forward``."""
         passages = asked.passages
         if not passages:
             return dspy.Prediction(answer=DECLINED, support=[], fallbacks=[])
@@ -272,9 +289,9 @@ class GroundedReader(Reader):
 
 
 class LongAnswerReader(GroundedReader):
-    """Answers like ``grounded``, but in several sentences, for guidelines with several points (``judged_guideline``).
+    """Answers like ``grounded``, but in a few sentences, for guidelines with several points (``judged_guideline``).
 
-    Source: QB-RAG, arXiv 2407.18044, which reads answers in this way; its prompt is not published.
+    Source: QB-RAG, arXiv 2407.18044, whose readers answer at length; its prompt is not published.
     """
 
     NAME = "long_answer"
@@ -283,15 +300,22 @@ class LongAnswerReader(GroundedReader):
 
 READERS: dict[str, type[Reader]] = {
     reader.NAME: reader
-    for reader in (MultipleChoiceReader, ShortAnswerReader, ReasoningReader, GroundedReader, LongAnswerReader)
+    for reader in (
+        AutoReader,
+        MultipleChoiceReader,
+        ShortAnswerReader,
+        ReasoningReader,
+        GroundedReader,
+        LongAnswerReader,
+    )
 }
 
 
 def make_reader(name: str) -> Reader:
-    """Return the reader with a name.
+    """Return a reader by name.
 
     Raises:
-        TechniqueError: There is no such reader.
+        TechniqueError: There is no reader of this name.
     """
     if name not in READERS:
         raise TechniqueError(unknown("reader", name, READERS))
@@ -303,9 +327,15 @@ def _answer(fields: Mapping[str, Any]) -> str:
 
 
 def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
-    """The reader of that name; ``auto`` chooses between options where every question has them."""
+    """Return the name of the reader for these questions; None for ``none``.
+
+    ``auto`` stays ``auto`` if some of the questions have options and others have none. If all have options, it becomes
+    ``multiple_choice``; if none has options, ``short_answer``.
+    """
     if reader == "none":
         return None
     if reader != "auto":
         return reader
-    return "multiple_choice" if all(question.options for question in questions) else "short_answer"
+    if all(question.options for question in questions):
+        return "multiple_choice"
+    return "auto" if any(question.options for question in questions) else "short_answer"

@@ -222,14 +222,13 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
             return None
         raise ArtifactError(
             "the program was compiled on a retriever of your own, which the artifact cannot hold; give retriever=... "
-            f"(--collection, --retriever; technique {manifest.technique})"
+            f"(technique {manifest.technique})"
         )
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
         raise CollectionError(
             f"the program was compiled over a collection that is not here: {no_collection(manifest.collection, home)}. "
-            'Or search passages of your own: querywright index mine passages.jsonl, then load(path, retriever="mine"), '
-            "or --collection mine"
+            "Or search passages of your own: querywright index mine passages.jsonl, and give that: retriever=..."
         )
     if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is looked for
         raise CollectionError(

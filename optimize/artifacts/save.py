@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +30,7 @@ N_GOLDEN = 3
 _SHOWN = ("technique", "reader", "lm", "collection", "seed", "trials", "sizes")
 """Of what differs, that whose values say something to people; the rest are digests and lists."""
 
-_OF_A_RUN = ("threads", "max_failures", "deadline")
+_OF_A_RUN = ("threads", "max_failures")
 """Settings that say how patiently a compilation asks, and not what."""
 
 
@@ -66,7 +67,7 @@ def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
     ]
     if other:
         raise ArtifactError(
-            f"{Path(path).resolve().name!r} holds a program that was compiled from something else "
+            f"the folder {os.fspath(path)!r} holds a program that was compiled from something else "
             f"({'; '.join(told) if known else 'it does not say from what'}); give another folder, or replace it: "
             "replace=..."
         )

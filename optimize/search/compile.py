@@ -172,7 +172,7 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
     given = {
         "name": "compile",
         "reader": reader or "none",
-        **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures", "deadline")},
+        **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures")},
         "objectives": list(settings.objectives),
         "techniques": {technique: {"knobs": dict(knobs)}},
         "prompts": prompts,

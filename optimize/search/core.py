@@ -268,7 +268,7 @@ class Search:
     @property
     def _given(self) -> dict[str, Any]:
         own = {"metrics": self.metrics, "progress": self.progress, "max_failures": self.spec.max_failures}
-        return {"lm": self.lm, "threads": self.threads, "deadline": self.spec.deadline, **own}
+        return {"lm": self.lm, "threads": self.threads, **own}
 
     def spent_since(self, before: Cost) -> Cost:
         """Return the cost since ``total`` was ``before``."""

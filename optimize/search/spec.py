@@ -268,11 +268,10 @@ class SearchSpec(StrictModel):
         threads: Questions that each worker evaluates at a time, and calls of a remote LM. Default None: 4, or up to the
             limit of the LM's server.
         max_failures: Share of a trial's questions that may fail, 0 to 1. Default 0.05.
-        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    reader: Annotated[str, one_of("reader", ("auto", *READERS, "none"))] = "auto"
+    reader: Annotated[str, one_of("reader", (*READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
     techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
     retrievers: dict[_Name, str] = Field(default_factory=dict)
@@ -286,7 +285,6 @@ class SearchSpec(StrictModel):
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
     threads: int | None = Field(default=None, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
-    deadline: float | None = Field(default=None, gt=0)
 
     @field_validator("techniques")
     @classmethod

@@ -139,7 +139,7 @@ class StudySpec(SearchSpec):
 
 
 _FREE = frozenset(
-    {"budget", "threads", "storage", "max_failures", "max_unreadable", "deadline", "timeout", "api_key_env", "trials"}
+    {"budget", "threads", "storage", "max_failures", "max_unreadable", "timeout", "api_key_env", "trials"}
 )
 """Keys that do not change the result of a trial; ``trials`` is checked separately."""
 

@@ -28,7 +28,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriters import rewriter_of
 from querywright.models.store import open_store
-from querywright.opening import of_mixed, open_reranker, tell_unlearnt
+from querywright.opening import open_reranker, tell_unlearnt
 from querywright.optimize.artifacts.files import ArtifactManifest, copy_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -220,8 +220,6 @@ def open_search(
 
     if objects.retrievers:
         tell_searched([one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), tell)
-    for line in of_mixed([one for part in data.splits for one in part], spec.reader):
-        tell(line)
     kinds = [technique_class(name) for name in spec.techniques]
     writers: dict[str, dspy.LM | None] = {}
     for one in spec.writers:

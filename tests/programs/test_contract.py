@@ -243,8 +243,8 @@ def test_as_many_items_as_asked_for_are_searched_the_first_of_those_written(name
 
 def reader_prompts(program, lm):
     """The prompts that the reader sent, and the others."""
-    mark = program.reader.predict.signature.instructions
-    prompts = [(asked.system.startswith(mark), asked.text) for asked in lm.engine.asked]
+    marks = tuple(one.signature.instructions for _, one in program.reader.named_predictors())
+    prompts = [(asked.system.startswith(marks), asked.text) for asked in lm.engine.asked]
     return [text for reads, text in prompts if reads], [text for reads, text in prompts if not reads]
 
 

@@ -162,7 +162,7 @@ def test_a_collection_is_what_every_entrance_takes(tmp_path, embedder):
     with pytest.raises(InputError, match=r'filter {"topic": "none"} passes 0 of 3 .* metadata key \'topic\''):
         qw.evaluate("plain", rows, where={"topic": "none"}, **options)
     assert (table.count(), table.metadata) == (3, None)
-    with pytest.raises(InputError, match="a filter is for a collection, its name or its place, but got"):
+    with pytest.raises(InputError, match="where= filters a collection, but the retriever is"):
         qw.evaluate("plain", rows, **options | {"retriever": as_retriever(table)}, where={"a": 1})
 
 

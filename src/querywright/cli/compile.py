@@ -40,7 +40,6 @@ def compile_command(
     max_passages: opt.Count | None = None,
     reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
-    deadline: opt.Deadline = None,
     search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
     lm: opt.LMOptions = opt.LMOptions(),
@@ -85,7 +84,7 @@ def compile_command(
         judge=judging.judge, judge_lm=judging.open(workspace, lm),
         settings=CompileSettings(
             objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
-            deadline=deadline, teleprompter=teleprompter, arguments=arguments,
+            teleprompter=teleprompter, arguments=arguments,
         ),
     )  # fmt: skip
 

@@ -44,16 +44,17 @@ def index(
     data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Put passages into a collection; the same passages again cost nothing.
+    """Put passages into a collection. Unchanged passages are not embedded again.
 
     Example: querywright index textbooks corpus.jsonl --column text=contents
 
     Args:
         collection: Name of the collection.
-        chunk_size: Words of a passage at most, if documents are split. Default: 150.
-        chunk_overlap: Words at most that a passage repeats of the previous one if a paragraph is split. Default: 20.
+        chunk_size: Largest number of words of a passage, if documents are split. Default: 150.
+        chunk_overlap: Largest number of words that a passage repeats of the previous one if a paragraph is split.
+            Default: 20.
         prune: Remove passages that are not in the source.
-        workers: Processes of Ray that embed, which need the extra ray. Default: only this process.
+        workers: Number of Ray processes that embed; needs the extra ray. Default: only this process.
     """
     from querywright.retrieval.collection import collection_folder
 
@@ -64,7 +65,10 @@ def index(
     documents = None
     is_read = names_documents(source)
     if (data != opt.RowOptions()) if is_read else sizes:
-        raise InputError("--chunk-size and --chunk-overlap are of documents, --column, --limit and --split of rows")
+        raise InputError(
+            "--chunk-size and --chunk-overlap are for documents, and --column, --limit, and --split are for rows; "
+            "leave out the options that do not fit the source"
+        )
     if not is_read:
         found = read_passages(passages, **data.given)
     else:
@@ -80,7 +84,7 @@ def index(
     state = "built" if report.rebuilt else "unchanged"
     emit(output.as_json, asdict(report) | read, lambda: say(
         f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
-        f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
+        f"{report.removed} removed; {report.embedded} embedded, {report.cached} cached; "
         f"{report.seconds:.1f} s"
     ))  # fmt: skip
     if documents is not None:
@@ -88,7 +92,7 @@ def index(
     for line in report.notes:
         note(f"warning: {line}")
     if report.stayed:
-        note(f"{report.stayed} passages of earlier sources stay; --prune removes them")
+        note(f"{report.stayed} passages from earlier sources stay; --prune removes them")
 
 
 def _note_files(files: Sequence[DocumentFile]) -> None:
@@ -116,10 +120,10 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
 def build(
     collection: str, passages: Iterable[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
 ) -> Any:
-    """Build a collection, show the progress, and return the report of ``build_collection``."""
+    """Build a collection, show progress, and return the report of ``build_collection``."""
     from querywright.retrieval.index import build_collection
 
-    with progress("comparing with what is there") as update:
+    with progress("comparing with the collection") as update:
         return build_collection(
             collection, passages, embedder=output.embedder(embedder), home=output.folder, prune=prune,
             progress=lambda done, total: update("embedding", done, total),

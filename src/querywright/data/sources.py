@@ -68,7 +68,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         yield from dataset_rows(*dataset, kind=kind, split=split)
         return
     if is_path and sample is None and source != "" and os.path.isdir(path):
-        if holds_files(path):
+        if holds_files(path) or not any(format_of(one.name)[0] or one.suffix == ".arrow" for one in path.rglob("*")):
             yield from folder_rows(path, name, kind=kind, split=split, problems=problems)
         else:
             yield from dataset_rows(str(path), None, kind=kind, split=split)

@@ -145,6 +145,6 @@ def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:
         asked, can = (",".join(map(str, numbers)) for numbers in (sizes, most))
         raise DataError(
             f"of these {sum(most)} questions at most {can} fall to train,dev,test by their ids, but got {asked}; "
-            "use smaller sizes=..., or more questions"
+            "give smaller sizes=..., more questions, or another seed=..."
         )
     return Splits(*(part[:size] for part, size in zip(splits, sizes, strict=True)))

@@ -109,7 +109,7 @@ def test_an_artifact_keeps_the_filter_that_it_was_made_with(engine, tmp_path, wr
     assert found(verify=True) == {"p2", "p4"}
     assert found(where={"topic": "odd"}) == {"p1", "p3", "p5"}
     assert len(found(where={})) == 5
-    with pytest.raises(InputError, match="a filter is for a collection"):
+    with pytest.raises(InputError, match="where= filters a collection"):
         found(where={"n": 1}, retriever=lambda query, k: [])
     manifest = write(tmp_path / "bare")
     assert b"where" not in manifest.to_bytes()  # so that digests of before stay what they are
