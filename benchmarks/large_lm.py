@@ -11,6 +11,7 @@ LM in another role. Writers and selectors never saw a judge's prompt, and writer
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import itertools
 import json
@@ -30,8 +31,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.contexts import asking
-from querywright.optimize.question_build import build_questions
-from querywright.optimize.question_stats import question_stats
+from querywright.optimize.question_build import build_questions, question_stats
 from querywright.optimize.significance import ALPHA
 from querywright.optimize.testsets import make_testset
 from querywright.programs import make_program
@@ -40,9 +40,10 @@ from querywright.programs.rewrite_retrieve_select import QuestionToSearches, Rew
 from querywright.programs.steps import Predict
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import passage_line
+from querywright.retrieval.generated_questions import published_questions
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_files import export_questions
 
 RECORDING = "recording:artifacts/recordings/large-lm.jsonl.gz"
 DEV, TEST, MORE = 40, 100, 60
@@ -158,7 +159,7 @@ def questions(data: Path, lm: str, threads: int) -> None:
         answering = resolve_lm(lm, store=open_store())
         given: dict[str, Any] = {"lm": answering, "embedder": embedder}
         report = build_questions(name, writer=QuestionWriter(QUESTIONS, QUESTIONS), threads=threads, **given)
-        stats = question_stats(name, embedder=embedder)
+        stats = question_stats(name)
         print(f"\n{name}: {report.passages} passages, { ({k: v for k, v in stats.items() if k != 'bare'}) }")
         sets = {"MedQuAD's own questions": read_questions(asked[:TEST])}
         if source == next(iter(SOURCES)):
@@ -356,7 +357,8 @@ def question_program(data: Path, lm: str, threads: int) -> None:
     )  # fmt: skip
     print(f"\n{name}: {tuned.verdict}: {tuned.sentence}")
     tuned.save(Path("artifacts") / name, replace=True)
-    export_questions(name, Path("artifacts") / f"{name}.parquet")
+    written = b"".join(map(passage_line, published_questions(name, None).values()))
+    Path("artifacts", f"{name}-questions.jsonl.gz").write_bytes(gzip.compress(written, mtime=0))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,9 @@ CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 TRANSCRIBED = 20_000
 """Number of questions times programs up to which prompts are kept in memory, some kilobytes per call."""
 
+SECOND = f"{PLAIN}:query_with_options=true"
+"""The second baseline, wherever questions have options."""
+
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 """The files that ``Comparison.save`` writes."""
 
@@ -70,6 +73,9 @@ class Comparison(Results):
         hints: Warnings about the questions and names, which were reported before the first question.
         facts: What was compared and how, by name, for the report.
         source: Name of the questions' file; empty without a file.
+        second: Name of the second baseline: the program that searches the question and its options, without an LM;
+            empty without one.
+        options: Whether the search of each program uses the options, by name; empty if no question has options.
         slices: Results by slice, if columns were named.
         settings: What the comparison is made of, as plain data: settings, baseline, texts of the programs, and a digest
             of the questions.
@@ -89,6 +95,8 @@ class Comparison(Results):
     facts: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     slices: tuple[SliceResult, ...] = ()
+    second: str = ""
+    options: Mapping[str, bool] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -128,6 +136,8 @@ class Comparison(Results):
         """Return everything but single questions as a JSON object."""
         return {
             "baseline": self.baseline,
+            **({"second_baseline": self.second} if self.second else {}),
+            **({"sees_options": dict(self.options)} if self.options else {}),
             "labelled_by": self.labelled_by,
             "arms": [one.to_json() for one in self.arms],
             "references": [one.to_json() for one in self.references],
@@ -206,7 +216,6 @@ def compare(
     references: bool = True,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     slices: Sequence[str] = (),
     progress: Progress | None = None,
@@ -227,7 +236,6 @@ def compare(
             diagnosis needs them to tell where answers are lost. Default True.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
         threads: Number of questions that run at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, as in ``evaluate``. Default None.
         max_failures: Share of a program's questions that may fail, 0 to 1. Default 0.05.
         slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
             rightly without passages, which takes a closed_book program or reference. Default none.
@@ -258,7 +266,7 @@ def compare(
     late = judging and any(one.assessors or not one.evidence for one in asked)
     first = {name: one for name, one in beside.programs.items() if not late or name not in beside.oracle.values()}
     whole = len(asked) * (len(arms) + len(beside.programs))
-    given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads, "deadline": deadline}
+    given: dict[str, Any] = {"lm": lm, "metrics": metrics, "threads": threads}
     given["max_failures"] = max_failures
     rows: dict[str, list[Row]] = {name: [] for name in arms}
     stands(progress, partial(standing, rows, len(asked), metrics))
@@ -294,18 +302,29 @@ def compare(
     closed_rows = None if without_passages is None else found[without_passages]
     sliced = slice_results(rivals, asked, slices, baseline=baseline, closed_book=closed_rows, metric=right)
     shown = {key for one in found.values() for row in one.rows for key in row.passages} | labelled
+    options = {name: one.technique.uses_options for name, one in arms.items()}
+    options = options if any(question.options for question in questions) else {}
+    second = next((name for name in options if name != baseline and searches_options(arms[name])), "")
+    tests = against(rivals, baseline)
+    if second:
+        tests += against([one for one in rivals if one.name != baseline], second, prefix=f"against {second}, ")
     return Comparison(
         rivals,
         baseline,
-        tuple(against(rivals, baseline)),
+        tuple(tests),
         tuple(found[name] for name in beside.programs),
         tuple(questions),
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
-        (*unequal_budgets(arms), *judge_notes(metrics, lm), *getattr(getattr(lm, "engine", None), "notes", ())),
+        (
+            *unequal_budgets(arms), *unequal_inputs(options, baseline, second), *judge_notes(metrics, lm),
+            *getattr(getattr(lm, "engine", None), "notes", ()),
+        ),
+        second=second,
+        options=options,
         slices=sliced,
-    )
+    )  # fmt: skip
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:
@@ -345,6 +364,21 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
     return (f"UNEQUAL BUDGETS, passages shown at most: {listed}",) if len(set(shown.values())) > 1 else ()
+
+
+def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> tuple[str, ...]:
+    """A line that names the arms that use the options, if no baseline does."""
+    using = [name for name, uses in options.items() if uses and name != baseline]
+    if not using or second or options[baseline]:
+        return ()
+    return (
+        f"the search uses the options in {', '.join(using)}, not in the baseline; add the second baseline {SECOND}",
+    )
+
+
+def searches_options(program: RAG) -> bool:
+    """Whether a program is the second baseline: plain retrieval of the question and its options."""
+    return program.technique.NAME == PLAIN and bool(program.technique.knobs["query_with_options"])
 
 
 @dataclass(frozen=True, slots=True)

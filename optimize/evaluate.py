@@ -51,9 +51,8 @@ class Row:
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
         seconds: Seconds from question to answer. Waits for a turn at the LM count; loading a model does not.
-        cost: LM calls and tokens of the program for this question, also if it failed. After a deadline, those until
-            then.
-        failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric``, or ``bug``; None without a
+        cost: LM calls and tokens of the program for this question, also if it failed.
+        failure: ``lm``, ``parse``, ``prompt_too_long``, ``judge``, ``metric``, or ``bug``; None without a
             failure.
         message: Message of the failure.
         unjudged: Number of passages without a label.
@@ -285,7 +284,7 @@ class _Attempt:
     place: int
     meter: Ledger = field(default_factory=Ledger)
     transcript: Transcript = field(default_factory=Transcript)
-    seconds: float | None = None
+    seconds: float = 0.0
 
 
 def evaluate(
@@ -319,7 +318,6 @@ def evaluate_all(
     lm: dspy.LM,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     failures: Mapping[str, Failures] | None = None,
     progress: Progress | None = None,
@@ -340,8 +338,6 @@ def evaluate_all(
         metrics: DSPy metrics by name; metrics of answers are left out for a program without a reader. Default accuracy
             and decision_useful.
         threads: Number of questions that run at a time, 1 or more. Default 4.
-        deadline: Seconds that a question may take, without its waits for a turn at the LM; a slower question fails.
-            Default None: no limit, and the LM's time-out ends a call without an answer.
         max_failures: Share of a program's questions that may fail, 0 to 1; at least one may fail unless it is 0.
             Default 0.05.
         failures: Counts of failed questions by program, instead of ``max_failures``. Default None.
@@ -378,14 +374,13 @@ def evaluate_all(
 
     def ended(position: int, result: Row | Exception) -> None:
         one = queue[position]
-        seconds = (deadline or 0.0) if one.seconds is None else one.seconds
         row = result if isinstance(result, Row) else Row(
-            id=questions[one.place].id, scores=dict.fromkeys(chosen[one.arm], math.nan), seconds=seconds,
+            id=questions[one.place].id, scores=dict.fromkeys(chosen[one.arm], math.nan), seconds=one.seconds,
             cost=one.meter.total, failure=failure_kind(result), message=str(result)[:500],
             exchanges=one.transcript.exchanges,
         )  # fmt: skip
         rows[one.arm][one.place] = row
-        busy[one.arm] += seconds
+        busy[one.arm] += one.seconds
         met(one.arm, row)
 
     def out(run: Failures, error: TooManyFailuresError) -> None:
@@ -397,7 +392,7 @@ def evaluate_all(
     with asking(lm):  # the threads use copies of this context
         map_runs(
             ask, queue, [runs[one.arm] for one in queue], id_of=lambda one: questions[one.place].id, threads=threads,
-            deadline=deadline, progress=progress, on_done=ended, on_out=on_out and out,
+            progress=progress, on_done=ended, on_out=on_out and out,
         )  # fmt: skip
     share = (time.monotonic() - began) / (sum(busy[name] for name in rows) or 1.0)
     return {

@@ -13,7 +13,7 @@ from querywright.errors import InputError, PromptTooLongError, QuerywrightError
 from querywright.metrics.judge import JudgeFailedError
 from querywright.models.circuit_breaker import Limits
 from querywright.models.usage import Ledger, UnreadableAnswer, metered
-from querywright.pool import DeadlineError, bounded_map
+from querywright.pool import bounded_map
 
 if TYPE_CHECKING:
     from querywright.optimize.evaluate import Progress
@@ -96,12 +96,11 @@ class Failures:
         *,
         id_of: Callable[[T], str],
         threads: int,
-        deadline: float | None = None,
         progress: Progress | None = None,
     ) -> list[R | Exception]:
         """Apply ``work`` to each item of this run, as ``map_runs`` does."""
         runs = [self] * len(items)
-        return map_runs(work, items, runs, id_of=id_of, threads=threads, deadline=deadline, progress=progress)
+        return map_runs(work, items, runs, id_of=id_of, threads=threads, progress=progress)
 
     def ended(self, item_id: str, result: object, *, last: bool) -> None:
         """Count the result or the error of an item.
@@ -141,7 +140,6 @@ def map_runs(
     *,
     id_of: Callable[[T], str],
     threads: int,
-    deadline: float | None = None,
     progress: Progress | None = None,
     on_done: Callable[[int, R | Exception], object] = lambda *_: None,
     on_out: Callable[[Failures, TooManyFailuresError], object] | None = None,
@@ -154,7 +152,6 @@ def map_runs(
         runs: The run of each item, which counts its failures and unreadable answers of the LM.
         id_of: Returns the name of an item for messages.
         threads: Number of items that run at a time, 1 or more.
-        deadline: Seconds that one item may take. Default None: no limit.
         progress: Called after each item with the name of its run.
         on_done: Called with the position and the result of each item that was counted.
         on_out: Called with a run that has too many failures, and the error; its other items are skipped, and the other
@@ -187,7 +184,7 @@ def map_runs(
         if progress is not None:
             progress(run.name, len(items) - left.total(), len(items))
 
-    return bounded_map(ask, range(len(items)), threads=threads, deadline=deadline, on_done=ended)
+    return bounded_map(ask, range(len(items)), threads=threads, on_done=ended)
 
 
 def failure_kind(error: Exception) -> str | None:
@@ -199,7 +196,7 @@ def failure_kind(error: Exception) -> str | None:
     if isinstance(error, QuerywrightError):
         return None
     kinds = (
-        (DeadlineError, "deadline"), (JudgeFailedError, "judge"), (MetricError, "metric"),
+        (JudgeFailedError, "judge"), (MetricError, "metric"),
         (AdapterParseError, "parse"), (LMError, "lm"),
     )  # fmt: skip
     return next((kind for of, kind in kinds if isinstance(error, of)), "bug")

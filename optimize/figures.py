@@ -196,7 +196,7 @@ def differences(compared: Comparison) -> list[Figure]:
     numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
     figures = []
     for place, metric in enumerate(metrics_of(compared)):
-        held = [one for one in compared.comparisons if one.metric == metric]
+        held = [one for one in compared.comparisons if one.metric == metric and one.other == compared.baseline]
         if not held:
             continue
         p = [p_value(one.test.p_two_sided, ALPHA) if one.test.n else "no question scored for both" for one in held]

@@ -94,7 +94,7 @@ def judged_metrics(
             elif guidelines is not None:
                 at_work[kind] = GuidelineMetric(own.judge, guidelines, lm=lm, threads=threads)
             else:
-                raise InputError(f"{name} compares answers with guidelines; give them (--guidelines FILE)")
+                raise InputError(f"{name} compares answers with guidelines; give them (guidelines=...)")
             at_work[kind].calibration = own.calibration
         found[name] = at_work[kind].of(name)
     return found

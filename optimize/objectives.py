@@ -1,4 +1,4 @@
-"""What a study optimises: measures of quality, which are means over questions, and costs a question."""
+"""Objectives of a search: metrics of quality, which are means over questions, and costs per question."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import dspy
+from dspy.lm15 import Message, Request
+
 from querywright.data.splits import Splits
 from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import METRICS, RANKED, metric_named, needs
 from querywright.metrics.judges import JUDGED
+from querywright.models.lm import engine_of
+from querywright.models.response_parsing import text_response
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.judge_files import SavedJudge
@@ -27,20 +32,21 @@ COSTS: Mapping[str, Callable[[Cost], float]] = {
     "lm_calls": lambda cost: float(cost.asked),
     "tokens": lambda cost: float(cost.asked_tokens),
     "seconds": lambda cost: cost.seconds + cost.saved_seconds,
+    "dollars": lambda cost: cost.dollars + cost.saved_dollars,
 }
-"""Costs a question, as if nothing had been stored: what was made and what was saved."""
+"""Costs per question, as if no answer had been cached."""
 
 MEANS = {"both": ("decision_useful", "accuracy")}
-"""The metrics whose means an objective is the mean of, where its name is not that of a metric."""
+"""The metrics of an objective that is the mean of several metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One thing that is optimised: a measure of quality, to be large, or a cost a question, to be small.
+    """An objective: a measure of quality, which is maximized, or a cost per question, which is minimized.
 
     Args:
-        name: How it is called in a study's file.
-        metrics: The metrics whose mean it is, question by question; none for a cost.
+        name: The name of the objective in a study's file.
+        metrics: The metrics whose mean it is, question by question; empty for a cost.
     """
 
     name: str
@@ -48,27 +54,27 @@ class Objective:
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
-        """Which way is better."""
+        """Whether the objective is maximized or minimized."""
         return "maximize" if self.metrics else "minimize"
 
     @property
     def sign(self) -> int:
-        """1 where more is better, else -1."""
+        """1 if more is better, else -1."""
         return 1 if self.metrics else -1
 
     @property
     def reads(self) -> bool:
-        """Whether it takes a reader, as far as is known; a metric of the user's own may."""
+        """Whether the objective needs a reader; a custom metric counts as if it did."""
         return any("reader" in needs(metric) or ":" in metric for metric in self.metrics)
 
     def value(self, evaluation: Evaluation) -> float:
-        """Its value; NaN where nothing could be scored."""
+        """Return the value of the objective; NaN if no question has a score."""
         if self.metrics:
             return sum(evaluation.average(metric) for metric in self.metrics) / len(self.metrics)
         return COSTS[self.name](evaluation.cost) / len(evaluation.rows) if evaluation.rows else math.nan
 
     def scores(self, evaluation: Evaluation) -> dict[str, float]:
-        """Its value of each question that every metric could score, by the question's id."""
+        """Return the value of each question that every metric scored, by the id of the question."""
         found = {
             row.id: sum(row.scores.get(metric, math.nan) for metric in self.metrics) / len(self.metrics)
             for row in evaluation.rows
@@ -77,14 +83,14 @@ class Objective:
 
 
 def objective_named(name: str) -> Objective:
-    """The objective of that name.
+    """Return the objective of that name.
 
-    ``decision_useful``, ``accuracy``, ``both`` (their mean) and every metric that ``metric_named`` knows, such as
-    ``recall@5``, ``judged_useful`` or ``module:function``, are to be large; ``lm_calls``, ``tokens`` and ``seconds``
-    are a question's, cold, and to be small.
+    ``decision_useful``, ``accuracy``, ``both`` (their mean), and every metric that ``metric_named`` knows, such as
+    ``recall@5``, ``judged_useful`` or ``module:function``, are maximized. The costs ``lm_calls``, ``tokens``,
+    ``seconds``, and ``dollars`` are per question, as if no answer had been cached, and are minimized.
 
     Raises:
-        InputError: There is none.
+        InputError: The name is unknown.
     """
     if name in COSTS:
         return Objective(name)
@@ -101,15 +107,20 @@ def objective_named(name: str) -> Objective:
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
-    """The objectives of these names, in their order; it raises what ``objective_named`` raises."""
+    """Return the objectives of these names, in this order; errors as in ``objective_named``."""
     return tuple(map(objective_named, names))
 
 
 def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | None) -> None:
-    """Refuse objectives that the questions or the reader, None for none, cannot carry, before anything is spent.
+    """Raise if the questions or the reader do not suit the objectives.
+
+    Args:
+        objectives: Names of objectives.
+        splits: The questions.
+        reader: The name of the reader; None if no reader runs.
 
     Raises:
-        InputError: A split is empty, or an objective lacks what it needs; all that is lacking at once.
+        InputError: A split is empty, or an objective needs something that is missing; all problems at once.
     """
     parts = splits._asdict().items()
     problems = [f"the {name} split is empty; give more questions or other sizes" for name, part in parts if not part]
@@ -122,20 +133,42 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
         raise InputError("\n".join(problems))
 
 
-def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: bool) -> None:
-    """Refuse judges, or an LM of theirs, that no metric asks, which a user would take for those that decide.
+def check_price(objectives: Sequence[str], lm: dspy.LM) -> None:
+    """Raise if ``dollars`` is an objective and the price of the LM is not known.
+
+    Args:
+        objectives: Names of objectives.
+        lm: The LM.
 
     Raises:
-        InputError: A judge, or their LM, is given and no metric is its.
+        InputError: The price is not known.
+    """
+    price = getattr(engine_of(lm).inner, "price", None)
+    request = Request(model=lm.model.partition("/")[2], messages=(Message.user("-"),))
+    known = price is not None and price(request, text_response("-", "stop", lm.model, 1, 1)) is not None
+    if "dollars" in objectives and not known:
+        raise InputError(f"the objective dollars needs an LM whose price is known, but got {lm.model}; use tokens")
+
+
+def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: bool) -> None:
+    """Raise if a judge, or the LM of judges, is given but no metric uses it.
+
+    Args:
+        metrics: Names of metrics.
+        judges: The judges.
+        asks: Whether an LM of judges is given.
+
+    Raises:
+        InputError: A judge or the LM is not used, or a metric cannot be an objective.
     """
     if "judged_guideline" in (metrics := list(metrics)):
-        raise InputError("judged_guideline takes guidelines, which are frozen for evaluate and compare; take another")
+        raise InputError("judged_guideline needs guidelines, which only evaluate and compare take; use another metric")
     at_work = {JUDGED[name].NAME for name in metrics if name in JUDGED}
     for one in judges:
         if one.judge.NAME not in at_work:
             mine = " or ".join(one.judge.metrics())
             raise InputError(
-                f"no objective asks the judge {one.judge.NAME}; take {mine} as one, or leave the judge out"
+                f"no objective uses the judge {one.judge.NAME}; add the objective {mine}, or leave the judge out"
             )
     if asks and not at_work:
-        raise InputError("no objective asks a judge; take judged_useful as one, or leave the judge's LM out")
+        raise InputError("no objective uses a judge; add the objective judged_useful, or leave the judge's LM out")

@@ -1,7 +1,7 @@
-"""Questions for every passage of a collection: written, judged and published.
+"""Build a question index: an LM writes questions for every passage, a judge labels them, and they are published.
 
-Source: QB-RAG, arXiv:2407.18044, its offline stage. What the LMs answer is in the store: a build that was stopped is
-started again, finds its answers, and pays for nothing twice.
+Source: QB-RAG, arXiv:2407.18044, its offline stage. The answers of the LMs are cached, so a build that was stopped
+resumes when it is started again, and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-from pydantic import Field
 
 from querywright.checksummed import Checksummed
 from querywright.data.judged import Case
@@ -27,7 +26,7 @@ from querywright.home import home as working_folder
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
 from querywright.models.lm import engine_of
-from querywright.models.usage import Cost, metered
+from querywright.models.usage import metered
 from querywright.optimize.contexts import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import ENOUGH, Failures
@@ -37,10 +36,13 @@ from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
-    IMPORTED,
+    COMPLETE,
     LOCK,
+    NONE,
+    PARTIAL,
     PassageRecord,
     WrittenQuestion,
+    build_command,
     publish_questions,
     questions_folder,
     questions_name,
@@ -50,17 +52,17 @@ from querywright.retrieval.index import IndexReport
 
 MADE = "questions.json"
 RULES = 3
-"""Raised when the same answers of the LMs would make other records."""
+"""Version of the rules. It changes if the same answers of the LMs would make different records."""
 LONGEST_REASON = 300
-"""Characters of a reason that are kept."""
+"""Characters of a judge's reason that are kept."""
 
 Done = Generator[tuple[int, PassageRecord | Exception], None, None]
 Runner = Callable[[Sequence[Passage], str], Done]
-"""Makes the records of passages under a digest of settings: position and record, or failure, of each as it is done."""
+"""Makes the records of passages, given a digest of settings; yields the position and the record or failure of each."""
 
 
 class RecordMaker:
-    """Writes and judges the questions of single passages; the same answers of the LMs give the same record.
+    """Write and judge the questions of one passage at a time; the same answers of the LMs give the same record.
 
     Raises:
         ModelError: An LM was not made by ``resolve_lm``.
@@ -86,14 +88,14 @@ class RecordMaker:
             "judge": self.judge.digest(),
             "lms": lms,
         })  # fmt: skip
-        """SHA-256, as hex, of all that a record depends on beside its passage."""
+        """SHA-256 of the settings of the writer and the judge, in hexadecimal."""
 
     def __call__(self, passage: Passage) -> PassageRecord:
-        """The record of a passage; a question whose judgement cannot be read, or has no room, is left without a label.
+        """Return the record of a passage; a question whose judgment is too long or cannot be parsed has no label.
 
         Raises:
-            AdapterParseError: The first batch of questions could not be read.
-            PromptTooLongError: The passage has no room in the context of the LM that writes.
+            AdapterParseError: The first batch of questions could not be parsed.
+            PromptTooLongError: The passage does not fit in the context of the LM that writes.
             dspy.LMError: An LM failed.
         """
         with asking(self.lm):
@@ -106,7 +108,7 @@ class RecordMaker:
         )
 
     def in_threads(self, passages: Sequence[Passage], settings: str) -> Done:
-        """Make the records in threads of this process: one passage and one call at a time in each thread."""
+        """Make the records in threads of this process."""
         return bounded_each(self, passages, threads=self.threads)
 
     def _judged(self, passage: Passage, text: str) -> WrittenQuestion:
@@ -119,50 +121,42 @@ class RecordMaker:
 
 
 class QuestionsOrigin(Checksummed):
-    """How the questions of a collection were made: ``questions.json`` beside the records.
+    """The LMs that wrote and judged the questions of a collection: ``questions.json`` next to the records.
 
     Args:
-        settings: SHA-256 of how they were written and judged, as the records have it.
         lm: Name of the LM that wrote them.
         judge_lm: Name of the LM that judged them.
-        num_questions: Questions asked for a passage.
-        batch_size: Questions asked for in one call.
-        seconds: How long it took, all finished builds with these settings together.
-        cost: LM calls, tokens and dollars of these builds, as ``Cost.to_json`` gives them.
+        num_questions: Questions requested per passage.
+        batch_size: Questions requested in one call.
     """
 
-    settings: str
     lm: str
     judge_lm: str
     num_questions: int
     batch_size: int
-    seconds: float = 0.0
-    cost: dict[str, int | float] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionsReport:
-    """What a build did.
+    """The counts of a build.
 
     Args:
         collection: Name of the collection.
-        passages: Passages looked at.
-        written: Those whose questions were written now.
-        current: Those whose questions were there already.
-        replaced: Those of the written that had questions which people imported, for the passage as it was before.
-        failed: Those that failed, by kind; the next build tries them again.
+        passages: Passages that the build covered.
+        written: Passages whose questions were written now.
+        current: Passages whose questions were already up to date.
+        failed: Passages that failed, by kind of failure; the next build tries them again.
         removed: Passages that are no longer in the collection; their questions were removed.
-        made: How the questions were made, and what all builds with these settings cost.
-        index: What publishing them did.
-        seconds: How long it took.
-        cost: What was spent on LMs in this build, as ``Cost.to_json`` gives it.
+        made: The LMs that wrote and judged the questions.
+        index: The counts of the index of questions.
+        seconds: Duration of the build.
+        cost: LM calls, tokens, and dollars of the build, as ``Cost.to_json`` returns them.
     """
 
     collection: str
     passages: int
     written: int
     current: int
-    replaced: int
     failed: Mapping[str, int]
     removed: int
     made: QuestionsOrigin
@@ -171,7 +165,7 @@ class QuestionsReport:
     cost: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return {**asdict(self), "made": self.made.model_dump()}
 
 
@@ -189,27 +183,28 @@ def build_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> QuestionsReport:
-    """Write and judge questions for the passages that have none, or none that fit them and the settings.
+    """Write and judge questions for the passages whose questions are missing or out of date, and publish all questions.
 
-    Questions of passages that are no longer in the collection are removed.
+    Questions are out of date if their passage or the settings changed. Questions of passages that are no longer in the
+    collection are removed.
 
     Args:
         collection: Name of a collection that was built.
-        lm: An LM made by ``resolve_lm``, which writes.
-        embedder: Embeds the kept questions; the one that the collection was built with.
-        judge_lm: An LM made by ``resolve_lm``, which judges. Default: the one that writes.
-        writer: Writes the questions. Default ``QuestionWriter()``.
-        runner: What makes the records. Default: threads of this process.
-        threads: LM calls under way at a time, 1 or more. Default 4.
-        max_failures: Share of the passages that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
-        limit: Look only at the first passages, by id. Default all.
-        home: The working folder. Default: ``querywright.home.home()``.
-        progress: Called after each passage, and while questions are embedded.
+        lm: The LM that writes, made by ``resolve_lm``.
+        embedder: The embedder that the collection was built with.
+        judge_lm: The LM that judges, made by ``resolve_lm``. Default: ``lm``.
+        writer: The module that writes the questions. Default ``QuestionWriter()``.
+        runner: Makes the records, such as ``question_ray.in_ray`` returns. Default: threads of this process.
+        threads: LM calls that run at the same time, 1 or more. Default 4.
+        max_failures: Share of the passages that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
+        limit: Number of passages to cover, in the order of their ids. Default: all.
+        home: The workspace. Default: ``querywright.home.home()``.
+        progress: Called after each passage, and while questions are embedded. Default None.
 
     Raises:
         CollectionError: There is no such collection, it was built with another embedder, another process writes its
-            questions, or none is kept.
-        OutageError: The LM is out of reach.
+            questions, or no question is kept.
+        OutageError: The LM cannot be reached.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More passages failed than allowed.
     """
@@ -226,11 +221,8 @@ def build_questions(
         before = read_records(folder)
 
         def is_current(passage: Passage) -> bool:
-            """Whether its record stays; one that people edited does until the passage changes."""
             found = before.get(passage.id)
-            return (
-                found is not None and found.settings in {settings, IMPORTED} and found.digest == passage.text_digest()
-            )
+            return found is not None and found.settings == settings and found.digest == passage.text_digest()
 
         wanted = [one for one in map(passages.__getitem__, looked_at) if not is_current(one)]
         failures = Failures("questions", len(wanted), max_failures, what="passages")
@@ -254,45 +246,84 @@ def build_questions(
             home=home,
             progress=None if progress is None else partial(progress, "embedding"),
         )
-        seconds, cost = time.monotonic() - began, meter.total
-        made = QuestionsOrigin(
-            settings=settings,
-            lm=lm.model,
-            judge_lm=maker.judge_lm.model,
-            num_questions=maker.writer.num_questions,
-            batch_size=maker.writer.batch_size,
-        )
-        known = None
-        with suppress(CollectionError):  # only what earlier builds cost is lost
-            known = read_made(folder)
-        if known is not None and not cost.asked:
-            made = known
-        else:
-            same = known if known is not None and known.settings == settings else made
-            total = Cost.from_json(same.cost) + cost
-            changes = {"seconds": round(same.seconds + seconds, 3), "cost": total.to_json()}
-            made = made.model_copy(update=changes)
+        made = None if new else read_made(folder)
+        if made is None:
+            made = QuestionsOrigin(
+                lm=lm.model,
+                judge_lm=maker.judge_lm.model,
+                num_questions=maker.writer.num_questions,
+                batch_size=maker.writer.batch_size,
+            )
             made.write(folder / MADE)
     return QuestionsReport(
         collection=collection,
         passages=len(looked_at),
         written=len(new),
         current=len(looked_at) - len(wanted),
-        replaced=sum(id in before and before[id].settings == IMPORTED for id in new),
         failed=dict(failures.kinds),
         removed=len(removed),
         made=made,
         index=index,
-        seconds=seconds,
-        cost=cost.to_json(),
+        seconds=time.monotonic() - began,
+        cost=meter.total.to_json(),
     )
 
 
 def read_made(folder: Path) -> QuestionsOrigin | None:
-    """How the questions of a folder were made; None where nothing was built there."""
+    """Return the LMs that wrote and judged the questions in a folder; None if no build wrote them."""
     try:
         return QuestionsOrigin.read(folder / MADE)
     except ValueError as error:
         raise CollectionError(
-            f"{MADE} in {folder.name!r} is damaged ({error}); remove it, and only what the questions cost is forgotten"
+            f"{MADE} in {folder.name!r} is damaged ({error}); remove it, which loses only the names of the LMs that "
+            "wrote the questions"
         ) from error
+
+
+def question_stats(collection: str, home: Path | None = None) -> dict[str, Any]:
+    """Return counts of a collection's questions.
+
+    Args:
+        collection: Name of the collection whose passages the questions are about.
+        home: The workspace. Default: ``querywright.home.home()``.
+
+    Returns:
+        ``collection``; the number of ``passages``, of those with up-to-date questions (``recorded``), with questions
+        from before they changed (``stale``), and without questions (``unwritten``); the number of ``written``
+        questions, and the number for each of the ``labels``; ``per_passage``, the mean, smallest, and largest number of
+        complete questions of a recorded passage; ``bare``, the ids of recorded passages without a complete question,
+        which a search of the questions cannot find; ``coverage``, the share of the collection's passages with a
+        complete question; ``dropped``, the number of questions that were dropped before they were judged, by reason;
+        and ``made``, the LMs, or None if no build wrote the questions.
+
+    Raises:
+        CollectionError: The collection does not exist or has no questions.
+    """
+    home = working_folder(home)
+    _, passages = published_passages(collection_folder(collection, home), home)
+    folder = questions_folder(collection, home)
+    records = read_records(folder)
+    if not records:
+        raise CollectionError(f"the collection {collection!r} has no questions; run {build_command(collection)}")
+    made, known = read_made(folder), records.keys() & passages.keys()
+    current = [records[id] for id in sorted(known) if records[id].digest == passages[id].text_digest()]
+    labels = Counter(question.label or "unreadable" for record in current for question in record.questions)
+    dropped: Counter[str] = Counter()
+    for record in current:
+        dropped.update({**record.unfit, REPEATED: record.repeated})
+    complete = {record.passage: sum(one.label == COMPLETE for one in record.questions) for record in current}
+    counts = list(complete.values()) or [0]
+    return {
+        "collection": collection,
+        "passages": len(passages),
+        "recorded": len(current),
+        "stale": len(known) - len(current),
+        "unwritten": len(passages) - len(known),
+        "written": labels.total(),
+        "labels": {label: labels[label] for label in (COMPLETE, PARTIAL, NONE, "unreadable")},
+        "per_passage": (sum(counts) / len(counts), min(counts), max(counts)),
+        "bare": [id for id, count in complete.items() if not count],
+        "coverage": sum(count > 0 for count in counts) / len(passages),
+        "dropped": {why: count for why, count in sorted(dropped.items()) if count},
+        "made": None if made is None else made.model_dump(),
+    }

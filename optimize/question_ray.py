@@ -1,9 +1,9 @@
-"""Questions written and judged, and passages embedded, in processes of Ray; needs ``querywright[ray]``.
+"""Write questions and embed passages in processes of Ray; needs the extra ``querywright[ray]``.
 
-The processes are on this machine, unless ``RAY_ADDRESS`` names a cluster. Each makes its LMs by name once and opens the
-store of the working folder, the one that threads would use; on other machines that is the folder of the same path. What
-is sent to a process is names, of LMs, addresses and variables with keys, and passages; what comes back is a record, or
-a failure's kind and message, as soon as a passage is done. Ray's dashboard and usage reports are off.
+The processes run on this machine, unless ``RAY_ADDRESS`` names a cluster. Each process creates its LMs from their names
+and opens the store of the workspace, which other machines must have at the same path. A process receives passages and
+the names of LMs, addresses, and variables with keys. It returns records, or the kind and message of a failure. Ray's
+dashboard and usage reports are off.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
@@ -26,7 +26,7 @@ from querywright.data.types import Passage
 from querywright.errors import InputError, OutageError
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
-from querywright.models.embedder import Embedder, Progress, resolve_embedder
+from querywright.models.embedder import Progress, Vectors, resolve_embedder
 from querywright.models.keys import api_key
 from querywright.models.lm import resolve_lm
 from querywright.models.store import Store, open_store
@@ -36,21 +36,22 @@ from querywright.optimize.question_build import Done, RecordMaker, Runner
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.generated_questions import PassageRecord
 
-RecordOf = Callable[[Passage], PassageRecord]
+T = TypeVar("T")
+R = TypeVar("R")
 
 ADDRESS = "RAY_ADDRESS"
 TRIES = 3
-"""Times that a passage is made again after its process died; once more, and the run is given up."""
+"""Times that an item is repeated after its process died. After that, the run ends."""
 GGUF = "gguf:"
 EMBEDDED_AT_ONCE = 256
-"""Texts in a batch of Ray Data."""
+"""Texts in a batch."""
 REACHED_SECONDS = 5.0
 """How long a cluster may take to accept a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class LMName:
-    """What a process makes an LM of: name, address, and the environment variable with its key."""
+    """The name, the address, and the environment variable with the key of an LM."""
 
     name: str
     api_base: str | None = None
@@ -59,19 +60,19 @@ class LMName:
 
 @dataclass(frozen=True, slots=True)
 class RayBuild:
-    """What a process needs to make records.
+    """The settings with which a process makes records.
 
     Args:
-        home: The working folder.
+        home: The workspace.
         lm: The LM that writes.
-        judge_lm: The LM that judges; None for the one that writes.
-        num_questions: Questions a passage at most.
-        batch_size: Questions asked for in one call.
-        threads: LM calls under way at a time in a process, 1 or more.
-        max_calls: Calls that each of the two LMs may make at most, in all processes together. Default no limit.
-        settings: Digest of how the questions are to be written and judged.
-        budget: The name under which the processes count their calls, where there is a limit.
-        limits: How patient the LMs are asked.
+        judge_lm: The LM that judges; None for the LM that writes.
+        num_questions: Questions per passage at most.
+        batch_size: Questions requested in one call.
+        threads: LM calls that run at the same time in a process, 1 or more.
+        max_calls: Calls that each of the two LMs may make in all processes together. Default: no limit.
+        settings: Digest of the settings of the writer and the judge.
+        budget: Name under which the processes count their calls if there is a limit.
+        limits: Timeouts and retries of the LMs.
     """
 
     home: str
@@ -85,8 +86,8 @@ class RayBuild:
     budget: str = ""
     limits: Limits | None = None
 
-    def record_maker(self) -> RecordOf:
-        """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them."""
+    def record_maker(self) -> Callable[[Passage], PassageRecord]:
+        """Open the store, create the LMs of this process, and return the function that makes a record."""
         os.environ["QUERYWRIGHT_HOME"] = self.home
         store = open_store(Path(self.home))
         lm = self._lm(self.lm, store, "writer")
@@ -95,14 +96,14 @@ class RayBuild:
         maker = RecordMaker(lm, judge_lm, writer, threads=self.threads)
         if maker.settings != self.settings:
             raise InputError(
-                f"a process of Ray would write questions under the settings {maker.settings[:12]}, but "
-                f"{self.settings[:12]} are asked for: its version of querywright, or the address of an LM in its "
-                "environment, is another one. Install the same version everywhere and give addresses with --api-base"
+                f"a process of Ray would write questions with the settings {maker.settings[:12]}, not with "
+                f"{self.settings[:12]}: it has another version of querywright, or its environment has another address "
+                "of an LM; install the same version everywhere and pass addresses with --api-base"
             )
         return maker
 
     def calls(self, whose: str, store: Store) -> Budget | None:
-        """The budget of ``writer`` or ``judge``, for all processes together; None without a limit."""
+        """Return the budget of ``writer`` or ``judge`` for all processes together; None without a limit."""
         return None if self.max_calls is None else Budget(store, f"{self.budget} {whose}", calls=self.max_calls)
 
     def _lm(self, lm: LMName, store: Store, whose: str) -> dspy.LM:
@@ -112,7 +113,13 @@ class RayBuild:
 
 
 def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:
-    """Makes records in processes of Ray, the same as ``in_threads`` makes; ``ledger`` takes what they spent."""
+    """Return a runner that makes the same records as threads do, in processes of Ray.
+
+    Args:
+        build: The settings of the processes.
+        workers: Number of processes, 1 or more.
+        ledger: Receives the cost of the LM calls. Default None.
+    """
     home = Path(build.home).resolve()
     judge_lm = build.judge_lm and _located(build.judge_lm)
     located = replace(build, home=str(home), lm=_located(build.lm), judge_lm=judge_lm)
@@ -120,9 +127,7 @@ def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Ru
     def run(passages: Sequence[Passage], settings: str) -> Done:
         named = replace(located, settings=settings, budget=f"questions {secrets.token_hex(8)}")
         try:
-            yield from records_by_ray(
-                named.record_maker, passages, workers=workers, threads=named.threads, ledger=ledger
-            )
+            yield from ray_each(named.record_maker, passages, workers=workers, threads=named.threads, ledger=ledger)
         finally:
             for whose in ("writer", "judge"):
                 if (budget := named.calls(whose, open_store(home))) is not None:
@@ -131,39 +136,54 @@ def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Ru
     return run
 
 
-def records_by_ray(
-    make: Callable[[], RecordOf],
-    passages: Sequence[Passage],
+def ray_each(
+    make: Callable[[], Callable[[T], R]],
+    items: Sequence[T],
     *,
     workers: int,
     threads: int = 4,
     ledger: Ledger | None = None,
-) -> Done:
-    """Make the record of each passage in processes of Ray; gives position and record, or failure, as each is done.
+    on_gpu: bool = False,
+) -> Generator[tuple[int, R | Exception], None, None]:
+    """Apply a function to items in processes of Ray, and yield the position and the result or error of each.
 
-    Close the generator (``contextlib.closing``), so that Ray ends when what is done with a record fails. ``make`` is
-    called once in each process and is sent there as code, so it holds names of LMs and of variables with keys, and
-    neither LMs nor keys. What a process that died spent on passages that it had not done is known to nobody.
+    Ray restarts a process that dies, and repeats its items. The cost of the LM calls that such a process made for
+    unfinished items is lost. Close the generator (``contextlib.closing``), so that Ray ends even if the caller fails.
+
+    Args:
+        make: Returns the function, and is called once in each process. Ray sends it there as code, so it may hold the
+            names of LMs and of variables with keys, but neither LMs nor keys.
+        items: Any number of items.
+        workers: Number of processes, 1 or more.
+        threads: Items under way in each process, 1 or more. Default 4.
+        ledger: Receives the cost of the LM calls. Default None.
+        on_gpu: Whether each process gets a GPU if there are any. Default False.
 
     Raises:
-        InputError: Ray is not installed, or cannot be reached.
+        InputError: Ray is not installed or cannot be reached.
         OutageError: Processes died again and again.
     """
-    if not passages:
+    if not items:
         return
     book = ledger or Ledger()
     with _ray(workers) as ray:
-        worker = ray.remote(_Worker).options(max_restarts=-1, max_task_retries=TRIES, max_concurrency=threads)
-        actors = [worker.remote(make) for _ in range(workers)]
+        gpus = 1 if on_gpu and ray.cluster_resources().get("GPU") else 0
+        options = {"max_restarts": -1, "max_task_retries": TRIES, "max_concurrency": threads, "num_gpus": gpus}
+        actors = [ray.remote(_Worker).options(**options).remote(make) for _ in range(workers)]
         pool = ray.util.ActorPool([actor for _ in range(threads) for actor in actors])
         try:
             for position, made, cost in pool.map_unordered(
-                lambda actor, one: actor.outcome.remote(*one), enumerate(passages)
+                lambda actor, one: actor.outcome.remote(*one), enumerate(items)
             ):
                 book.add(cost)
                 yield position, made
         except ray.exceptions.RayError as error:
-            raise _ended("what the LMs answered is kept", error) from error
+            why = str(error).strip().splitlines()
+            said = why[0] if len(why) == 1 else f"{why[0]} ... {why[-1]}"
+            raise OutageError(
+                f"processes of Ray ended before their work was done ({type(error).__name__}: {said}); run the same "
+                "command again, which keeps the results so far"
+            ) from error
         finally:
             for actor in actors:
                 ray.kill(actor)
@@ -172,105 +192,82 @@ def records_by_ray(
 def embed_in_ray(
     passages: Sequence[Passage], embedder: str, store: Store, *, workers: int, progress: Progress | None = None
 ) -> int:
-    """Embed passages by actors of Ray Data and put their vectors into the store, where a build finds them.
+    """Embed passages in processes of Ray, put their vectors into the store, and return the number of embedded texts.
 
-    No more batches are under way than the actors take; each has a GPU where there are some. This process alone writes
-    to the store, so that other machines need none; what is there is left out, so a run that was killed goes on. Ray
-    starts an actor that dies again, with its batch.
+    Each process gets a GPU if there are any. Only this process writes to the store, so other machines need none. Texts
+    whose vectors are in the store are left out, so a run that was killed resumes.
 
     Args:
-        passages: Any number.
-        embedder: Its name, as ``resolve_embedder`` takes it.
-        store: Of the working folder.
-        workers: Actors, 1 or more.
-        progress: Called with texts done and in all. Default none.
-
-    Returns:
-        Texts that were embedded.
+        passages: Any number of passages.
+        embedder: Name of the embedder, as ``resolve_embedder`` takes it.
+        store: Store of the workspace.
+        workers: Number of processes, 1 or more.
+        progress: Called with the number of embedded texts and the number of all texts. Default None.
 
     Raises:
-        InputError: Ray is not installed, or cannot be reached.
-        OutageError: The embedder cannot be had there.
+        InputError: Ray is not installed or cannot be reached, or the processes have another embedder of this name.
+        OutageError: Processes died again and again.
     """
     kept = resolve_embedder(embedder, store=store)
     texts, done = kept.missing([one.content for one in passages]), 0
-    if not texts:
-        return 0
+    batches = [texts[start : start + EMBEDDED_AT_ONCE] for start in range(0, len(texts), EMBEDDED_AT_ONCE)]
     folder = Path(embedder).expanduser()
-    name = str(folder.resolve()) if folder.is_dir() else embedder
-    with _ray(workers) as ray:
-        data: Any = importlib.import_module("ray.data")
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        data.DataContext.get_current().enable_progress_bars = False
-        embedded = data.from_items([{"text": text} for text in texts]).map_batches(
-            _Embedding, fn_constructor_args=(name, kept.id), batch_size=EMBEDDED_AT_ONCE, concurrency=workers,
-            num_gpus=1 if ray.cluster_resources().get("GPU") else None,
-        )  # fmt: skip
-        try:
-            for batch in embedded.iter_batches(batch_size=None):
-                kept.keep(list(batch["text"]), batch["vector"])
-                done += len(batch["text"])
-                if progress is not None:
-                    progress(done, len(texts))
-        except ray.exceptions.RayError as error:
-            raise _ended("what is embedded is kept", error) from error
+    make = partial(_encoder, str(folder.resolve()) if folder.is_dir() else embedder, kept.id)
+    with closing(ray_each(make, batches, workers=workers, threads=1, on_gpu=True)) as made:
+        for position, vectors in made:
+            if isinstance(vectors, Exception):
+                raise vectors
+            kept.keep(batches[position], vectors)
+            done += len(batches[position])
+            if progress is not None:
+                progress(done, len(texts))
     return done
 
 
-class _Embedding:
-    """An embedder in a process of Ray."""
-
-    def __init__(self, name: str, identifier: str) -> None:
-        self._embedder: Embedder = resolve_embedder(name)
-        if self._embedder.id != identifier:
-            raise InputError(f"{name!r} is {self._embedder.id!r} there, but {identifier!r} is asked for")
-
-    def __call__(self, batch: Any) -> Any:
-        return {"text": batch["text"], "vector": self._embedder.encode(list(batch["text"]))}
-
-
-def _ended(kept: str, error: Exception) -> OutageError:
-    why = str(error).strip().splitlines()
-    said = why[0] if len(why) == 1 else f"{why[0]} ... {why[-1]}"
-    return OutageError(
-        f"processes of Ray ended before their passages were done ({type(error).__name__}: {said}); {kept}, the same "
-        "command goes on"
-    )
+def _encoder(name: str, identifier: str) -> Callable[[Sequence[str]], Vectors]:
+    """Return the function that embeds texts in a process of Ray."""
+    embedder = resolve_embedder(name)
+    if embedder.id != identifier:
+        raise InputError(
+            f"a process of Ray has the embedder {embedder.id!r} under the name {name!r}, but {identifier!r} is needed; "
+            "use the same files on all machines"
+        )
+    return embedder.encode
 
 
 class _Worker:
-    """What stands in a process of Ray. It is called from several threads."""
+    """A process of Ray; several threads call it."""
 
-    def __init__(self, make: Callable[[], RecordOf]) -> None:
+    def __init__(self, make: Callable[[], Callable[[Any], Any]]) -> None:
         try:
-            self._record_of = make()
-        except Exception as error:  # noqa: BLE001 - told with a passage; Ray would tell that the process ended
-            self._record_of = partial(_refuse, error)
+            self._work = make()
+        except Exception as error:  # noqa: BLE001 - reported with an item; Ray would only say that the process ended
+            self._work = partial(_refuse, error)
 
-    def outcome(self, position: int, passage: Passage) -> tuple[int, PassageRecord | Exception, Cost]:
-        """What became of a passage: an error by its kind and message, or as what stops the whole run."""
+    def outcome(self, position: int, item: Any) -> tuple[int, Any, Cost]:
+        """Return the position, result, and cost of an item; the result may be an error."""
         with metered() as meter:
             try:
-                made: PassageRecord | Exception = self._record_of(passage)
+                made = self._work(item)
             except Exception as error:  # noqa: BLE001 - the caller decides, as with threads
                 kind = failure_kind(error)
                 made = FailedElsewhereError(kind, str(error)) if kind else type(error)(str(error))
         return position, made, meter.total
 
 
-def _refuse(error: Exception, _: Passage) -> PassageRecord:
+def _refuse(error: Exception, _: Any) -> Any:
     raise error
 
 
 def _located(lm: LMName) -> LMName:
-    """With the whole path of a file, since processes stand in folders of their own."""
+    """Return the name with the absolute path of a GGUF file, since a process has another current folder."""
     if not lm.name.startswith(GGUF):
         return lm
     return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address (``host:port``, ``ray://host:port``) where nobody listens; Ray tries for a minute or more."""
+    """Refuse an address (``host:port``, ``ray://host:port``) at which nothing listens; Ray would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():
         try:
@@ -284,11 +281,11 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _ray(workers: int) -> Iterator[Any]:
-    """Ray, ready: as the caller has started it, or started here and ended with this block."""
+    """Connect to Ray or start it, and stop it at the end of the block if it was started here."""
     address = os.environ.get(ADDRESS, "")
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what goes wrong comes as an exception
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # errors arrive as exceptions
     try:
         ray: Any = importlib.import_module("ray")
         importlib.import_module("ray.util")

@@ -153,6 +153,9 @@ def score_rows(compared: Comparison) -> list[dict[str, str]]:
         row["tokens per question"] = f"{arm.tokens_a_question:.0f}"
         if number <= len(compared.arms):
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline != BASELINE else "")
+            row["arm"] += " (second baseline)" if arm.name == compared.second else ""
+        if compared.options:
+            row["options"] = ("no", "yes")[compared.options[arm.name]] if arm.name in compared.options else "-"
     return filled(rows)
 
 

@@ -50,7 +50,6 @@ class CompileSettings:
         max_failures: Share of a program's questions that may fail. Default 0.05.
         allow_copies: Whether prompts that copy training questions, answers, or passages may be tried and recommended.
             Default False: they are left out and reported.
-        deadline: Seconds that a question may take in a trial or on test, without waits for a turn at the LM.
     """
 
     objective: str | tuple[str, ...] = "decision_useful"
@@ -63,7 +62,6 @@ class CompileSettings:
     threads: int | None = None
     max_failures: float = 0.05
     allow_copies: bool = False
-    deadline: float | None = None
 
     @property
     def objectives(self) -> tuple[str, ...]:

@@ -50,14 +50,18 @@ def family(
     return comparisons
 
 
-def against(arms: Sequence[Evaluation], baseline: str) -> list[PairedComparison]:
-    """Compare every program with the baseline in every metric of the baseline; Holm-corrected within a metric."""
+def against(arms: Sequence[Evaluation], baseline: str, *, prefix: str = "") -> list[PairedComparison]:
+    """Every arm against the baseline in every metric of the baseline; Holm-corrected within a metric.
+
+    The prefix is put before the name of each family and before each sentence.
+    """
     by_name = {one.name: one for one in arms}
     return [
         comparison
         for metric in by_name[baseline].metrics
         for comparison in family(
-            metric, [(metric, name, baseline) for name in by_name if name != baseline], by_name
+            f"{prefix}{metric}", [(metric, name, baseline) for name in by_name if name != baseline], by_name,
+            prefix=prefix,
         )
     ]  # fmt: skip
 
@@ -86,7 +90,13 @@ def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]
 
 
 def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
-    """Return what comparisons show, in one sentence; empty without comparisons."""
+    """What comparisons show, in one sentence; empty without any."""
+    others = dict.fromkeys(one.other for one in comparisons)
+    return "; ".join(_sentence_of([one for one in comparisons if one.other == other]) for other in others)
+
+
+def _sentence_of(comparisons: Sequence[PairedComparison]) -> str:
+    """What comparisons with one arm show."""
     better, worse = ([one for one in comparisons if is_shown(one.test, gain=gain)] for gain in (True, False))
     said = [
         f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found))}"

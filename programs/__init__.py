@@ -1,4 +1,4 @@
-"""The techniques of query translation, each a DSPy module, and the readers that answer from what is found."""
+"""The techniques of query translation, each a DSPy module, and the readers that answer from passages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from querywright.errors import TechniqueError, unknown
 from querywright.programs.base import Finding, Technique
 from querywright.programs.contrastive import ContrastiveHypotheses, QuestionToContrastingHypotheses
 from querywright.programs.corpus_steered import CorpusSteeredExpansion, PassagesToExpansion
+from querywright.programs.custom import CustomProgram, technique_from
 from querywright.programs.decomposition import Decomposition, QuestionToSubQuestions, SubQuestionToAnswer
 from querywright.programs.ensemble import Ensemble
 from querywright.programs.filter import Filter, PassageToRelevance
@@ -27,6 +28,7 @@ from querywright.programs.rag import RAG, check_takes_writer, use_writer
 from querywright.programs.rag_fusion import QuestionToRelatedQueries, RAGFusion
 from querywright.programs.readers import (
     READERS,
+    AutoReader,
     GroundedReader,
     MultipleChoiceReader,
     Reader,
@@ -37,7 +39,7 @@ from querywright.programs.readers import (
 from querywright.programs.rerank import PassageToGrade, Rerank
 from querywright.programs.rewrite_retrieve_read import QuestionToQueries, RewriteRetrieveRead
 from querywright.programs.rewrite_retrieve_select import QuestionToSearches, RewriteRetrieveSelect
-from querywright.programs.selection import PassagesToSelection
+from querywright.programs.selection import PassagesToNeededSet, PassagesToSelection
 from querywright.programs.step_back import QuestionToStepBack, StepBackRetrieval
 from querywright.programs.steps import Predict, Record, parallel
 
@@ -67,13 +69,13 @@ TECHNIQUES: dict[str, type[Technique]] = {
         Filter,
     )
 }
-"""The only list of techniques: the command line, the README's table and the contract tests read it.
+"""The only list of techniques: the command line, the table of the README, and the contract tests read it.
 
 ``register_technique`` adds a user's technique."""
 
 
 def technique_class(name: str) -> type[Technique]:
-    """The technique of that name.
+    """Return the technique with a name.
 
     Raises:
         TechniqueError: There is no such technique.
@@ -84,15 +86,16 @@ def technique_class(name: str) -> type[Technique]:
 
 
 def register_technique(technique: Any) -> str:
-    """Make a technique known by its ``NAME``, as the built-in ones are, in this process; return the name.
+    """Register a technique under its ``NAME`` in this process, and return the name.
 
-    Commands, saved artifacts and searches name techniques. A class that was defined again replaces the earlier one.
+    Commands, saved artifacts, and studies then know the technique. A class that is defined again replaces the earlier
+    class.
 
     Args:
         technique: The class, a subclass of ``Technique``.
 
     Raises:
-        TechniqueError: It is not a subclass of ``Technique``, or its name belongs to another technique.
+        TechniqueError: The class is not a subclass of ``Technique``, or another technique has its name.
     """
     if not (isinstance(technique, type) and issubclass(technique, Technique)):
         raise TechniqueError(f"a technique is a subclass of querywright.programs.Technique, but got {technique!r:.80}")
@@ -115,15 +118,15 @@ def make_program(
     writer_lm: dspy.BaseLM | None = None,
     **knobs: Any,
 ) -> RAG:
-    """A program by names.
+    """Return the program of a technique and a reader, given by name.
 
     Args:
         technique: A name in ``TECHNIQUES``.
-        retriever: What is searched; not needed for ``closed_book``.
-        reader: ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer``, or None
-            for a program that only retrieves.
+        retriever: The retriever; not needed for ``closed_book``.
+        reader: ``auto`` (chosen for each question), ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``,
+            ``long_answer``, or None for a program that only retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
-        writer_lm: The LM that the technique asks, and the reader does not. Default None: that of the DSPy settings.
+        writer_lm: The LM that the technique calls and the reader does not. Default None: the LM of the DSPy settings.
         knobs: Values of the technique's knobs that differ from their defaults.
 
     Raises:
@@ -140,9 +143,11 @@ __all__ = [
     "RAG",
     "READERS",
     "TECHNIQUES",
+    "AutoReader",
     "ClosedBook",
     "ContrastiveHypotheses",
     "CorpusSteeredExpansion",
+    "CustomProgram",
     "Decomposition",
     "Ensemble",
     "Filter",
@@ -159,6 +164,7 @@ __all__ = [
     "PassageToGrade",
     "PassageToRelevance",
     "PassagesToExpansion",
+    "PassagesToNeededSet",
     "PassagesToNextSentence",
     "PassagesToSelection",
     "PlainRetrieval",
@@ -192,5 +198,6 @@ __all__ = [
     "parallel",
     "register_technique",
     "technique_class",
+    "technique_from",
     "use_writer",
 ]

@@ -1,12 +1,14 @@
-"""What every technique has in common: knobs, one search, fusion, a cut; and the gate and the selection around it."""
+"""The base class of techniques: knobs, search, and fusion, with the gate and the selection around them."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dspy
@@ -15,10 +17,9 @@ from dspy.utils.exceptions import LMError
 
 from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
-from querywright.models.circuit_breaker import INCURABLE
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
-from querywright.programs.selection import SELECT, SELECT_MOST, SELECT_POOL, PassagesToSelection, select
+from querywright.programs.selection import SELECT, SELECT_BY, SELECT_MOST, SELECT_POOL, SELECT_WORDS, SELECTORS, select
 from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Predict, Threaded, current_technique, record, recording
 from querywright.retrieval.callable import as_retriever
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 
 MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", low=1, high=50, search=False)
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
+
+
+def demos_knob(paper: int) -> Knob:
+    """Return the knob ``demos`` of a technique whose paper shows this many demonstrations."""
+    text = f"demonstrations of ours in the prompt; the paper shows {paper}"
+    return Knob("demos", 0, text, low=0, high=paper, search=False)
+
+
 FUSION = Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES)
 TOP_K = Knob("top_k", 5, "passages taken from each query", low=1, high=50)
 N_WRITTEN = Knob(
@@ -40,44 +49,50 @@ N_WRITTEN = Knob(
     high=8,
     search=False,
 )
-"""Lets the numbers of queries that are tried share one answer of the LM: that to the largest of them."""
+"""Lets a study try several numbers of queries with one LM answer: the answer to the largest number."""
 RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
 QUESTION_WEIGHT = Knob(
     "question_weight",
     1.0,
-    "weight of the question, where it is searched, beside 1 for each query",
+    "weight of the question in fusion if it is searched; each query has weight 1",
     low=0.25,
     high=4,
     when={"search_question": (True,)},
 )
+SEES_OPTIONS = Knob(
+    "sees_options", False, "whether the LM sees the options of the question; for a technique that does not need them"
+)
 SHARED_KNOBS = (
-    Knob("use_history", True, "whether the LM sees the conversation before the question, where there is one",
+    SEES_OPTIONS,
+    Knob("use_history", True, "whether the LM sees the conversation before the question",
          search=False),
     Knob(
         "gate",
         "off",
-        "when the question is translated: always (off), or only if the best passage scores low or leads by little",
+        "when the technique runs: always (off), or only if plain search scores low (score) or leads by little (margin)",
         choices=("off", "score", "margin"),
         search=False,
     ),
-    Knob("gate_score", 0.55, "score from which the first search counts as certain", low=0, high=1,
+    Knob("gate_score", 0.55, "score from which plain search counts as certain", low=0, high=1,
          when={"gate": ("score",)}),
     Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
          low=0, high=1, when={"gate": ("margin",)}),
     SELECT,
     SELECT_POOL,
     SELECT_MOST,
+    SELECT_BY,
+    SELECT_WORDS,
 )  # fmt: skip
-"""Knobs of every technique that asks an LM. A study searches a threshold where the gate is given: to search the gate as
-well would only find plain retrieval by another name."""
+"""Knobs of every technique that asks an LM. A study searches the threshold of a gate that is given, and not the gate:
+it would only find plain retrieval under another name."""
 
 GATE_DEPTH = 10
-"""Passages of the first search that the gate looks at."""
+"""Passages of plain search that the gate looks at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sub-question and what was read in answer to it: the only words of an LM that a reader may be shown.
+    """A sub-question and its answer: the only text of a technique's LM that a reader may see.
 
     Args:
         question: The sub-question.
@@ -89,54 +104,57 @@ class Finding:
 
 
 class Technique(Threaded):
-    """A way from a question to passages: a ``dspy.Module`` whose ``forward`` returns a prediction with ``passages``.
+    """A ``dspy.Module`` that finds passages for a question: ``forward`` returns a prediction with ``passages``.
 
     A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``LM_STAGES``, ``SEARCHES`` and ``KNOBS``, makes its predictors
-    in ``__init__`` and writes ``forward``. There it calls its predictors, ``search``, ``fuse`` (or ``retrieve``, which
-    is both) and, for calls side by side, ``parallel``.
+    in ``__init__``, and writes ``forward``, which calls its predictors, ``search``, ``fuse`` (or ``retrieve``, which
+    does both) and, for parallel calls, ``parallel``.
 
-    What all techniques share happens around ``forward``: the question and its options are checked; a gate may pass the
-    question through as it is (``gate``); the LM may select from all that was found (``select``); and the result has
-    ``passages``, ``queries``, ``fallbacks``, ``findings`` and ``steps``, the last three empty if ``forward`` leaves
-    them out. ``aforward`` and ``acall`` are the same program in a thread.
+    The base class does the rest around ``forward``: it checks the question and its options, it may pass the question
+    through unchanged (``gate``), it may let the LM select passages (``select``), and it completes the result with
+    ``passages``, ``queries``, ``fallbacks``, ``findings`` and ``steps``. ``aforward`` and ``acall`` run the same
+    program in a thread.
 
-    ``max_passages`` must be among the knobs of a technique that searches; ``pool`` (else ``top_k``, else
-    ``max_passages``), ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) are read if they are declared. A
-    technique that asks an LM has ``SHARED_KNOBS`` as well.
+    A technique that searches must declare ``max_passages``. The base class reads ``pool`` (else ``top_k``, else
+    ``max_passages``), ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) if they are declared. A technique that
+    asks an LM also has ``SHARED_KNOBS``.
 
     Args:
-        retriever: A querywright retriever, or anything that ``as_retriever`` understands. Copies share it.
-        reranker: Scores passages, for a technique that reranks (``USES_RERANKER``). Copies share it.
+        retriever: A querywright retriever, or anything that ``as_retriever`` accepts. Copies share it.
+        reranker: Scores passages for a technique that reranks (``USES_RERANKER``). Copies share it.
         knobs: Values of knobs that differ from their defaults.
 
     Raises:
-        TechniqueError: A knob is unknown or has a value that is not allowed, or the retriever cannot do what the
-            technique needs.
+        TechniqueError: A knob is unknown, a value is not allowed, or the retriever lacks something that the technique
+            needs.
     """
 
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
     PAPER: ClassVar[str]
     LM_STAGES: ClassVar[int] = 0
-    """LM calls one after another, at most, with the knobs at their defaults; calls side by side count once."""
+    """LM calls that run one after another, at most, with default knobs; parallel calls count once."""
     SEARCHES: ClassVar[str] = "1"
     KNOBS: ClassVar[tuple[Knob, ...]] = (MAX_PASSAGES,)
     NEEDS_OPTIONS: ClassVar[bool] = False
+    SHOWS_OPTIONS: ClassVar[bool] = False
+    """Whether its own prompts show the options; any other technique that asks an LM has the knob ``sees_options``."""
     NEEDS_VECTORS: ClassVar[bool] = False
-    """Whether it searches with vectors that it makes, which only a dense retriever can."""
+    """Whether it searches with vectors that it computes, which needs a dense retriever."""
     USES_RERANKER: ClassVar[bool] = False
     FUSION_RULE: ClassVar[str] = "interleave"
-    """How lists become one, for a technique without a knob for it."""
+    """The fusion rule of a technique without the knob ``fusion``."""
     ITERATIVE: ClassVar[bool] = False
-    """Whether what is searched depends on what was found."""
+    """Whether a search depends on the results of an earlier search."""
     ENGINE: ClassVar[str | None] = None
-    """The only engine that it can search with; None for a technique that searches with any."""
+    """The only engine that it can search with; None if it can use every engine."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own = {knob.name: knob for knob in cls.KNOBS}
-        shared = tuple(_own_default(own.get(knob.name), knob) for knob in SHARED_KNOBS)
-        rest = tuple(knob for knob in cls.KNOBS if knob not in shared)
+        every = [knob for knob in SHARED_KNOBS if knob is not SEES_OPTIONS or not cls.SHOWS_OPTIONS]
+        shared = tuple(_own_default(own.get(knob.name), knob) for knob in every)
+        rest = tuple(knob for knob in cls.KNOBS if knob not in shared and knob is not SEES_OPTIONS)
         _check_knobs(cls.__name__, rest)
         cls.KNOBS = (*rest, *shared) if cls.LM_STAGES else rest
         if "forward" in vars(cls):
@@ -160,13 +178,13 @@ class Technique(Threaded):
             _check_reranker(reranker)
         self.reranker = reranker
         self.writer_lm: Any = None
-        """The LM that is asked instead of that of the DSPy settings, or None; ``use_writer`` sets it."""
+        """The LM that replaces the LM of the DSPy settings, or None; ``use_writer`` sets it."""
         self.knobs = Knobs(self.KNOBS, knobs)
         self._set_up_selection()
         self._check_values()
 
     def deepcopy(self) -> Self:
-        """A copy with its own predictors and knobs; retriever, reranker and writer are shared."""
+        """Return a copy with its own predictors and knobs; it shares the retriever, the reranker, and the writer."""
         return copy.deepcopy(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -177,14 +195,14 @@ class Technique(Threaded):
         return other
 
     def __getstate__(self) -> Any:
-        if self.writer_lm is not None:  # it may hold a key, which no file may
+        if self.writer_lm is not None:  # it may hold an API key, which must not be in a file
             raise TechniqueError(
                 "a program with a writer LM cannot be pickled; set its technique.writer_lm to None first"
             )
         return super().__getstate__()
 
     def with_knobs(self, **values: Any) -> Self:
-        """A copy with other knob values; prompts are copied, the retriever is shared."""
+        """Return a copy with other knob values; it copies the prompts and shares the retriever."""
         other = copy.deepcopy(self)
         other.knobs.update(values)
         other._set_up_selection()
@@ -192,37 +210,37 @@ class Technique(Threaded):
         return other
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Find passages for a question; written by each technique.
+        """Find passages for a question. Each technique writes this method.
 
         Args:
-            question: The question as it was asked.
+            question: The question.
             options: Option texts of a multiple-choice question; None or empty if it has none.
-            history: The conversation before the question, see ``turns_of``; a technique's own ``forward`` is given it
-                as turns. The LM steps are shown it, unless ``use_history`` is off; if the question itself is searched,
-                it is searched alone. Default none.
+            history: The conversation before the question, see ``turns_of``; a technique's ``forward`` gets it as turns.
+                The LM sees it unless ``use_history`` is off; a search of the question does not contain it. Default
+                none.
 
         Returns:
             A prediction with ``passages`` (list of Passage, unique, best first, at most ``max_passages``),
             ``queries`` (list of Query), ``fallbacks`` (list of names), ``findings`` (list of Finding) and ``steps``
-            (list of Record: all that was asked and searched; for traces, never for a reader).
+            (list of Record: every LM call and search, for traces and never for a reader).
 
         Raises:
-            TechniqueError: The question is blank, its options are not two or more distinct texts, or it has
-                none and the technique compares options.
+            TechniqueError: The question is blank, its options are not two or more distinct texts, or it has no
+                options and the technique needs them.
             DataError: The history has another form.
         """
         raise NotImplementedError(f"{type(self).__name__} must write forward()")
 
-    # What a technique calls.
+    # Methods that a technique calls.
 
     @property
     def max_passages(self) -> int:
-        """Passages given to the reader at most."""
+        """The most passages that the reader gets."""
         return int(self.knobs["max_passages"])
 
     @property
     def limit(self) -> int:
-        """Passages that ``forward`` returns at most: ``max_passages``, or ``select_pool`` if the LM then selects."""
+        """The most passages that ``forward`` returns: ``max_passages``, or ``select_pool`` if the LM then selects."""
         return int(self.knobs["select_pool"]) if self.knobs.get("select", False) else self.max_passages
 
     @property
@@ -235,44 +253,64 @@ class Technique(Threaded):
         """The retriever.
 
         Raises:
-            TechniqueError: There is none.
+            TechniqueError: There is no retriever.
         """
         if self.retriever is None:
             raise TechniqueError(f"{self.NAME} searches, but was made without a retriever; give one")
         return self.retriever
 
     @property
+    def fusion_rule(self) -> str:
+        """How lists become one: the knob ``fusion``, else ``FUSION_RULE``."""
+        return str(self.knobs.get("fusion", self.FUSION_RULE))
+
+    @property
+    def uses_options(self) -> bool:
+        """Whether the options of a question reach the search: the LM sees them, or they are in the query."""
+        knobs = (SEES_OPTIONS.name, "query_with_options", SELECT.name)
+        return self.SHOWS_OPTIONS or any(self.knobs.get(name, False) for name in knobs)
+
+    @property
     def searched_knobs(self) -> list[Knob]:
-        """The knobs that a study searches, with the values that can be had with this retriever."""
+        """The knobs that a study searches, with the values that this retriever supports."""
         return [knob for knob in self.KNOBS if knob.search]
 
     def lm_of(self, predictor: dspy.Predict) -> Any:
-        """Return the LM that a predictor asks in ``forward``: the writer, else its own, else that of the settings."""
+        """Return the LM that a predictor calls in ``forward``: the writer, else its LM, else the LM of the settings."""
         return dspy.settings.lm if self.writer_lm is not None else predictor.lm or dspy.settings.lm
 
-    def written(self, knob: str = "n_queries") -> int:
-        """Texts that the prompt asks for: as many as ``n_written`` says, and never fewer than are kept.
+    def demonstrations(self, predictor: str) -> list[dspy.Example]:
+        """Return our demonstrations of a predictor, up to the knob ``demos``; an optimizer's follow them.
 
         Args:
-            knob: The knob that says how many are kept.
+            predictor: Its attribute.
+        """
+        count = self.knobs.get("demos", 0)
+        return [dspy.Example(**one) for one in _written_demos().get(predictor, ())[:count]] if count else []
+
+    def written(self, knob: str = "n_queries") -> int:
+        """Return the number of texts that the prompt asks for: ``n_written``, but not fewer than are kept.
+
+        Args:
+            knob: The knob with the number of texts that are kept.
         """
         return max(int(self.knobs[knob]), int(self.knobs.get("n_written", 0)))
 
     def write_texts(
         self, predictor: dspy.Predict, field: str, desc: str, *, question: str, knob: str = "n_queries", **inputs: Any
     ) -> list[str]:
-        """Ask for a list of texts to search with, as many as ``written`` says.
+        """Ask the LM for a list of texts to search with, up to the number that ``written`` returns.
 
         Args:
-            predictor: Is asked.
-            field: The list among its outputs.
-            desc: What the prompt says of the list; ``{}`` stands for the number of texts.
+            predictor: The predictor to call.
+            field: The output field with the list.
+            desc: The description of the list in the prompt; ``{}`` becomes the number of texts.
             question: The question; a text that only repeats it is dropped.
-            knob: The knob that says how many are kept, the first ones. Default ``n_queries``.
+            knob: The knob with the number of texts that are kept, from the first. Default ``n_queries``.
             inputs: Other inputs.
 
         Returns:
-            Each text once, on one line; none when the answer could not be read.
+            Each text once, on one line; an empty list if the answer could not be read.
         """
         count = self.written(knob)
         signature = tuned_signature(predictor, field, desc=desc.format(count), count=count, max_chars=LONGEST_QUERY)
@@ -283,43 +321,48 @@ class Technique(Threaded):
         """Search texts in one call of the retriever.
 
         Args:
-            texts: One or more.
-            k: Hits a text at most. Default: ``depth``.
+            texts: One text or more.
+            k: The most hits per text. Default: ``depth``.
 
         Returns:
-            A list of hits a text, in their order, best first.
+            For each text, in their order, a list of hits, best first.
 
         Raises:
-            InputError: The retriever gave another number of lists.
+            InputError: The retriever returned another number of lists.
             TechniqueError: There is no retriever.
         """
         retriever, asked = self.searched, list(texts)
         lists: list[list[Hit]] = retriever.search(asked, self.depth if k is None else k)
         if len(lists) != len(asked):
             raise InputError(
-                f"the retriever {retriever!r} gave {len(lists)} lists for {len(asked)} queries; search must give "
-                "one a query, in their order"
+                f"the retriever {retriever!r} gave {len(lists)} lists for {len(asked)} queries; search must return "
+                "one list per query, in their order"
             )
         record_search(asked, lists, {"queries": asked})
         return lists
 
     def fuse(self, queries: Sequence[Query], lists: Sequence[Sequence[Hit]]) -> list[Passage]:
         """Return the lists of hits as one list of unique passages, cut to ``limit``."""
-        rule = "union" if len(lists) == 1 else self.knobs.get("fusion", self.FUSION_RULE)
+        rule = "union" if len(lists) == 1 else self.fusion_rule
         weights, k = [query.weight for query in queries], self.knobs.get("rrf_k", 60)
-        return [hit.passage for hit in fuse(rule, lists, weights=weights, k=k, limit=self.limit)]
+        hits = fuse(rule, lists, weights=weights, k=k, limit=self.limit)
+        least = self.knobs.get("select_least", 0.0) if self.knobs.get("select", False) else 0.0
+        if least and rule in {"rrf", "best_score"}:
+            near = [hit for hit in hits if hit.score >= least * hits[0].score]
+            hits = hits[: max(len(near), self.max_passages)]
+        return [hit.passage for hit in hits]
 
     def retrieve(self, queries: Sequence[Query], fallbacks: Sequence[str] = ()) -> dspy.Prediction:
-        """Search queries, fuse their lists and return the result of ``forward``.
+        """Search queries, fuse their lists, and return the result of ``forward``.
 
         Args:
-            queries: In the order in which fusion sees them. Empty: nothing is searched.
-            fallbacks: Names of the steps that fell back to something plainer.
+            queries: The queries in the order for fusion. Empty: nothing is searched.
+            fallbacks: Names of the steps that used a fallback.
         """
         passages = self.fuse(queries, self.search([query.text for query in queries])) if queries else []
         return dspy.Prediction(passages=passages, queries=queries, fallbacks=fallbacks)
 
-    # What happens around forward.
+    # Steps around forward.
 
     def _answer(self, forward: Callable[..., Any], question: str, options: Any, history: History) -> dspy.Prediction:
         choices, turns = checked_options(question, options), turns_of(history)
@@ -330,10 +373,12 @@ class Technique(Threaded):
             )
         self._check_values()
         given = {"question": question, "options": choices} | ({"history": turns} if turns else {})
-        with recording(self) as steps, self._asking_writer():
+        with recording(self, choices) as steps, self._asking_writer():
             found = self._gated(forward, given) if self._is_gated else self._found(forward, given)
+        answer = found.get("answer")  # of a custom program
         return dspy.Prediction(
             passages=list(found.passages),
+            **({} if answer is None else {"answer": answer}),
             queries=list(found.get("queries") or ()),
             fallbacks=list(found.get("fallbacks") or ()),
             findings=list(found.get("findings") or ()),
@@ -341,13 +386,13 @@ class Technique(Threaded):
         )
 
     def _found(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-        """What the technique finds, or what the LM selects from a larger pool of it."""
+        """Return the passages of the technique, or the LM's selection from a larger pool of them."""
         asks: Any = self
         found = forward(asks, **given)
         return select(asks, found, **given) if self.knobs.get("select", False) else found
 
     def _gated(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-        """What plain retrieval finds if it looks certain or the LM fails, else what the technique finds."""
+        """Return the result of plain search if it looks certain or if the LM fails, else the technique's result."""
         question, rule = given["question"], self.knobs["gate"]
         (hits,) = self.search([question], max(GATE_DEPTH, self.max_passages))
         plain = [hit.passage for hit in fuse("union", [hits[: self.max_passages]])]
@@ -362,6 +407,8 @@ class Technique(Threaded):
         try:
             return self._found(forward, given)
         except LMError as error:
+            from querywright.models.circuit_breaker import INCURABLE
+
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
             if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
                 raise
@@ -369,10 +416,10 @@ class Technique(Threaded):
             return dspy.Prediction(passages=plain, queries=[Query(question)], fallbacks=["lm"])
 
     def _asking_writer(self) -> Any:
-        """Inside the ``with`` block the LM of the DSPy settings is the writer, if there is one."""
+        """Inside the ``with`` block, make the writer the LM of the DSPy settings, if there is a writer."""
         if self.writer_lm is None:
             return nullcontext()
-        # An optimizer that draws from an LM again and again draws from the writer as often.
+        # An optimizer that samples several answers of an LM samples as many of the writer.
         drawn_alike = getattr(dspy.settings.lm, "drawn_alike", None)
         return dspy.context(lm=self.writer_lm if drawn_alike is None else drawn_alike(self.writer_lm))
 
@@ -381,49 +428,68 @@ class Technique(Threaded):
         return bool(self.knobs.get("gate", "off") != "off")
 
     def _set_up_selection(self) -> None:
-        """The predictor that selects is there where it is asked, so that no optimizer tunes one that is not."""
-        wanted, there = bool(self.knobs.get("select", False)), hasattr(self, "select_passages")
-        if wanted and not there:
-            self.select_passages = Predict(PassagesToSelection)
-        elif there and not wanted:
+        """Have the predictor that selects only if it is asked, so that no optimizer tunes one that is not."""
+        wanted: Any = SELECTORS[self.knobs["select_by"]] if self.knobs.get("select", False) else None
+        there = getattr(self, "select_passages", None)
+        if wanted is not None and (there is None or [*there.signature.fields] != [*wanted.fields]):
+            self.select_passages = Predict(wanted)
+        elif wanted is None and there is not None:
             del self.select_passages
 
     def named_parameters(self) -> list[tuple[str, Any]]:
-        """Return the predictors and the knobs by name; the predictor that selects is asked last, and comes last."""
+        """Return the predictors and the knobs by name; the predictor that selects is last, as its call is."""
         return sorted(super().named_parameters(), key=lambda named: named[0] == "select_passages")
 
     def load_state(self, state: Any, **options: Any) -> None:
-        """Take what ``dump_state`` gave."""
-        for one in (self.deepcopy(), self):  # what cannot be loaded fails in the copy, and changes nothing
+        """Load the state that ``dump_state`` returned."""
+        for one in (self.deepcopy(), self):  # a state that cannot be loaded fails in the copy and changes nothing
             one.take_knobs(state["knobs"])
             dspy.Module.load_state(one, state, **options)
 
     def take_knobs(self, state: Mapping[str, Any]) -> None:
-        """Take the values of all knobs, and the predictors that go with them.
+        """Set the values of all knobs, and make the predictors that they need.
 
         Raises:
-            TechniqueError: A knob is missing or unknown, or a value is not allowed.
+            TechniqueError: A knob is unknown, or a value is not allowed.
         """
         self.knobs.load_state(state)
         self._set_up_selection()
 
     def _check_values(self) -> None:
-        """Whether the values of the knobs go with the retriever and with the predictors."""
+        """Raise if the values of the knobs do not fit the retriever or the predictors."""
         if self.knobs.get("select", False) and not hasattr(self, "select_passages"):
             raise TechniqueError(
-                f"{self.NAME} was made with select=False, and its knobs were changed since; make it with select=True, "
+                f"{self.NAME} was made with select=False, and its knobs were changed later; make it with select=True, "
                 "or use with_knobs"
             )
         if self._is_gated and self.retriever is not None and kind_of(self.retriever) != "dense":
             raise TechniqueError(
                 f"the gate={self.knobs['gate']} of {self.NAME} looks at cosine similarities, which a "
-                f"{kind_of(self.retriever)} retriever does not give; set gate=off, or give a dense retriever (one of "
-                'your own says so by an attribute kind = "dense")'
+                f"{kind_of(self.retriever)} retriever does not give; set gate=off, or give a dense retriever (a custom "
+                'retriever needs the attribute kind = "dense")'
             )
 
 
+@functools.cache
+def _written_demos() -> dict[str, list[dict[str, Any]]]:
+    """Our demonstrations by predictor."""
+    file = Path(__file__).with_name("demonstrations.json")
+    data: dict[str, list[dict[str, Any]]] = json.loads(file.read_text(encoding="utf-8"))
+    data["write_next_sentence"] = [
+        {
+            "passages": chain["passages"],
+            "question": chain["question"],
+            "sentences_so_far": chain["sentences"][:place],
+            "next_sentence": sentence,
+        }
+        for chain in data["write_next_sentence"]
+        for place, sentence in enumerate(chain["sentences"])
+    ]
+    return data
+
+
 def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]:
-    """A technique's ``forward`` with what all techniques share around it, once: not around ``super().forward()``."""
+    """Wrap a technique's ``forward`` in the shared steps, but not the ``super().forward()`` that it calls."""
 
     @functools.wraps(forward)
     def answered(
@@ -438,7 +504,7 @@ def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]
 
 
 def _own_default(own: Knob | None, shared: Knob) -> Knob:
-    """A knob of every technique, with the default that a technique has of its own for it."""
+    """Return a shared knob, with the default that a technique declares for it."""
     return own if own is not None and own.help == shared.help else shared
 
 
@@ -447,12 +513,12 @@ def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
     for knob in knobs:
         if knob.name in before:
             raise TechniqueError(
-                f"{name} has two knobs {knob.name!r}, those of every technique counted; give one another name"
+                f"{name} has two knobs {knob.name!r}, shared knobs included; give one of them another name"
             )
         missing = [other for other in knob.when if other not in before]
         if missing:
             raise TechniqueError(
-                f"the knob {knob.name!r} of {name} acts only beside {missing[0]!r}, which is not declared before it; "
+                f"the knob {knob.name!r} of {name} depends on {missing[0]!r}, which is not declared before it; "
                 f"declare {missing[0]!r} first, or {knob.name!r} without when="
             )
         before.add(knob.name)
@@ -462,22 +528,22 @@ def _check_reranker(reranker: Any) -> None:
     name, kind = getattr(reranker, "id", None), type(reranker).__name__
     if not isinstance(name, str) or not name.strip() or name.startswith(("/", "~")) or "\\" in name:
         raise TechniqueError(
-            f"a reranker needs an id that names it wherever it runs, and no path, but {kind} has {name!r}"
+            f"a reranker needs an id that is the same on every machine and is not a path, but {kind} has {name!r}"
         )
     if not callable(getattr(reranker, "score", None)):
-        raise TechniqueError(f"a reranker needs score(query, passages), which {kind} has not")
+        raise TechniqueError(f"a reranker needs score(query, passages), but {kind} does not have it")
 
 
 def search_sum(
     technique: Technique, queries: Sequence[Query], weights: Sequence[float], *, name: str
 ) -> list[list[Hit]]:
-    """Search with the weighted sum of the vectors of queries, each made of length 1; return one list of hits.
+    """Search with the weighted sum of the unit vectors of queries, and return one list of hits.
 
     Args:
-        technique: Searches, to its ``depth``.
-        queries: One or more. The original question is embedded as a query, other texts as the passages are.
+        technique: The technique that searches, to its ``depth``.
+        queries: One query or more. The original question is embedded as a query, other texts are embedded as passages.
         weights: The weight of each query, in the order of ``queries``.
-        name: What a trace calls the vector.
+        name: The name of the vector in a trace.
     """
     retriever = technique.searched
     embed_documents = getattr(retriever, "embed_documents", retriever.embed)
@@ -499,10 +565,10 @@ def record_search(
     """Record a search.
 
     Args:
-        texts: What was searched for, as a trace names it.
-        lists: The hits of each.
-        given: What went in.
-        name: What was searched. Default: passages.
+        texts: The names of the searches in a trace.
+        lists: The hits of each search.
+        given: The inputs of the search.
+        name: The kind of thing that was searched. Default: passages.
     """
     pairs = list(zip(texts, lists, strict=True))
     found = {text: [hit.passage.id for hit in hits] for text, hits in pairs}
@@ -510,10 +576,10 @@ def record_search(
 
 
 def checked_options(question: Any, options: Any) -> list[str]:
-    """The options without space around them; empty when there are none.
+    """Return the options without space around them; an empty list if there are none.
 
     Args:
-        question: The question; looked at, because it comes from outside.
+        question: The question, which is checked too.
         options: A sequence of texts, or None.
 
     Raises:
@@ -532,6 +598,6 @@ def checked_options(question: Any, options: Any) -> list[str]:
     if len(texts) == 1 or len(set(texts)) < len(texts):
         raise TechniqueError(
             f"options must be two or more distinct texts, but got {texts!r} for {question[:80]!r}; "
-            "leave them out for a question without options"
+            "leave the options out if the question has none"
         )
     return texts

@@ -2,7 +2,7 @@
 
 Kim et al. 2026, arXiv 2604.04593. One LM call writes a hypothesis for the likely answer and one for the rival; a
 passage scores the cosine with the first less ``rival_weight`` times the cosine with the second. For vectors of length
-1, this order is the order by the difference of the two vectors, so one exact search of the collection gives it.
+1, the difference of the two vectors gives the same order, so one exact search of the collection is enough.
 Where we differ: the default of ``rival_weight`` is ours; options are shown if there are any, and are not required. The
 hypotheses are hidden from the reader.
 """
@@ -35,7 +35,7 @@ class QuestionToContrastingHypotheses(dspy.Signature):
 
 
 class ContrastiveHypotheses(Technique):
-    """Searches with the vector of the likely answer less that of its rival; needs a dense retriever.
+    """Searches with the vector of the likely answer minus the vector of its rival; needs a dense retriever.
 
     If the rival cannot be read, only the likely answer is searched (fallback ``rival``); if the likely answer cannot
     be read, the question is searched (fallback ``hypotheses``).
@@ -44,6 +44,7 @@ class ContrastiveHypotheses(Technique):
     NAME = "chr"
     TITLE = "Contrastive Hypothesis Retrieval"
     PAPER = "arXiv 2604.04593"
+    SHOWS_OPTIONS = True
     LM_STAGES = 1
     SEARCHES = "1 (difference of vectors)"
     NEEDS_VECTORS = True

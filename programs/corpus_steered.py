@@ -1,10 +1,10 @@
-"""Corpus-steered expansion: look first, then write what an answer would say in the words of the collection.
+"""Corpus-steered expansion: search first, then write an answer in the words of the collection, and search again.
 
-After ThinkQE (Lei et al. 2025, arXiv 2506.09260): the question is searched, the LM reads the first passages, which may
-be wrong, and writes an expansion; question and expansion are searched together. Each further round shows passages that
-no earlier round showed. Where we differ: one round by default instead of three; a prompt for a model that need not
-think at length; on BM25 the question stands five times before the expansions, as in Query2Doc, instead of a number
-that grows with their length. The expansions are hidden from the reader.
+After ThinkQE (Lei et al. 2025, arXiv 2506.09260): the technique searches the question, the LM reads the first passages,
+which may be wrong, and writes an expansion; the technique then searches question and expansion together. Each further
+round shows passages that no earlier round showed. Where we differ: one round by default instead of three; a prompt for
+an LM that need not think at length; on BM25 the question is repeated five times before the expansions, as in Query2Doc,
+instead of a number of times that grows with their length. The expansions are hidden from the reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PassagesToExpansion(dspy.Signature):
 
 
 class CorpusSteeredExpansion(Technique):
-    """Searches the question, then question and expansion together, once a round; the last search counts.
+    """Searches the question, then question and expansion together once per round; the last search counts.
 
     If an expansion cannot be read, the rounds end (fallback ``expansion:2`` in the second).
     """
@@ -45,6 +45,7 @@ class CorpusSteeredExpansion(Technique):
     NAME = "corpus_steered"
     TITLE = "Corpus-steered expansion"
     PAPER = "after arXiv 2506.09260"
+    SHOWS_OPTIONS = True
     LM_STAGES = 1
     SEARCHES = "rounds + 1"
     ITERATIVE = True

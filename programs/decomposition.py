@@ -1,14 +1,14 @@
-"""Decomposition, least-to-most (Zhou et al., arXiv 2205.10625), as a way to search.
+"""Decomposition, least-to-most (Zhou et al., arXiv 2205.10625), for search.
 
-List simpler questions from easy to hard, search each and answer it from its passages and the answers before it;
-the question itself comes last and is answered by the reader, from the passages of all searches and, unless that is
-switched off, from the sub-answers.
+The LM lists simpler questions from easy to hard. Each is searched, and answered from its passages and the earlier
+answers. The question itself comes last: the reader answers it from the passages of all searches and, unless
+``reader_sees_answers`` is off, from the sub-answers.
 
-Where we differ: the paper solves without a search. The usual RAG form answers the last sub-question and never the
-question; here the question is searched and read as the last step, which is the paper's. An answer joins the text of
-the next search too, because "When was that person born?" alone finds nothing (``query_with_answer``); the question
-is searched in its own words, so that one list is free of what an LM wrote. Answers that nobody would read are not
-asked for. ``mode=individual`` is the form without recursion: one search and all answers side by side.
+Where we differ: the paper solves problems without a search. The usual RAG form answers the last sub-question and never
+the question; here the question is searched and read as the last step, as in the paper. An answer also joins the text of
+the next search, because "When was that person born?" alone finds nothing (``query_with_answer``). The question is
+searched unchanged, so that one list is free of LM text. Answers that no step would read are not requested.
+``mode=individual`` is the form without recursion: one search, and all answers in parallel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from querywright.programs.steps import Predict, parallel
 from querywright.retrieval.types import Hit, Query
 
 Walk = tuple[list[Query], list[list[Hit]], list[str]]
-"""Queries, their hits, and the answers to the first of them; an answer that could not be read is empty."""
+"""Queries, their hits, and the answers to the first queries; an answer that could not be read is empty."""
 
 
 class QuestionToSubQuestions(dspy.Signature):
@@ -55,8 +55,8 @@ class SubQuestionToAnswer(dspy.Signature):
 class Decomposition(Technique):
     """Searches for the answers to simpler questions, then for the question itself.
 
-    When no sub-question can be read, the question is the only query (fallback ``sub_questions``). A sub-answer
-    that cannot be read is left out (fallback ``sub_answer:2`` for the second).
+    If no sub-question can be read, the question is the only query (fallback ``sub_questions``). A sub-answer that
+    cannot be read is left out (fallback ``sub_answer:2`` for the second).
     """
 
     NAME = "decomposition"
@@ -70,24 +70,24 @@ class Decomposition(Technique):
         Knob(
             "mode",
             "recursive",
-            "whether each sub-answer feeds the next step, or all are made side by side",
+            "recursive: each sub-answer is used in the next step; individual: all are written in parallel",
             choices=("recursive", "individual"),
         ),
-        Knob("n_sub_questions", 3, "sub-questions at most; the question itself is searched besides", low=1, high=6),
+        Knob("n_sub_questions", 3, "sub-questions at most; the question itself is searched too", low=1, high=6),
         replace(
-            N_WRITTEN, help="sub-questions asked for, of which the first n_sub_questions are used; 0: as many", high=6
+            N_WRITTEN, help="sub-questions asked for; the first n_sub_questions are used; 0: n_sub_questions", high=6
         ),
-        # As HCQR: fifteen passages are left of four lists of five that overlap.
+        # As in HCQR: four overlapping lists of five contain about fifteen passages.
         Knob("top_k", 5, "passages taken from each query, and read for each sub-answer", low=1, high=50),
         FUSION,
         RRF_K,
         Knob(
             "query_with_answer",
             True,
-            "whether the last sub-answer is searched along with the next sub-question",
+            "whether the next search contains the last sub-answer",
             when={"mode": ("recursive",)},
         ),
-        Knob("reader_sees_answers", True, "whether the reader is shown the sub-answers beside the passages"),
+        Knob("reader_sees_answers", True, "whether the reader sees the sub-answers and the passages"),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
@@ -101,7 +101,7 @@ class Decomposition(Technique):
         if not subs:
             return self.retrieve([Query(question)], ["sub_questions"])
         answer = partial(self._answer_sub_question, history=history)
-        # Whether a step needs the answers of earlier ones.
+        # Whether a step needs earlier answers.
         read = self.knobs["reader_sees_answers"] or self.knobs["query_with_answer"]
         walk = self._in_turn if read and self.knobs["mode"] == "recursive" else self._side_by_side
         queries, lists, answers = walk(question, subs, answer)
@@ -111,7 +111,7 @@ class Decomposition(Technique):
         return dspy.Prediction(passages=passages, queries=queries, fallbacks=fallbacks, findings=findings)
 
     def _sub_questions(self, question: str, history: History) -> list[str]:
-        """Without those that are the question again, or what it begins with: small LMs copy, and stop where told."""
+        """Write sub-questions, without copies of the question or its beginning, which small LMs write."""
         knob = "n_sub_questions"
         desc = "up to {} simpler questions, easiest first" if self.written(knob) > 1 else "one simpler question"
         texts = self.write_texts(
@@ -141,14 +141,14 @@ class Decomposition(Technique):
         return queries, lists, parallel([partial(answer, *one) for one in zip(subs, lists, strict=False)])
 
     def _query_text(self, sub_question: str, known: Sequence[Finding]) -> str:
-        """The sub-question, with the last answer where it does not name it itself."""
+        """Return the sub-question, with the last answer unless it already contains it."""
         answer = known[-1].answer if known and self.knobs["query_with_answer"] else ""
         return sub_question if answer.casefold() in sub_question.casefold() else f"{sub_question} {answer}"
 
     def _answer_sub_question(
         self, sub_question: str, hits: Sequence[Hit], known: Sequence[Finding] = (), *, history: History = None
     ) -> str:
-        """The answer to a sub-question; empty if it could not be read."""
+        """Return the answer to a sub-question; empty if it could not be read."""
         made = self.answer_sub_question(
             passages=show_passages([hit.passage for hit in hits]),
             known=[f"{finding.question} {finding.answer}" for finding in known],
@@ -159,5 +159,5 @@ class Decomposition(Technique):
 
 
 def _pairs(subs: Sequence[str], answers: Sequence[str]) -> list[Finding]:
-    """Sub-questions with the answers that could be read."""
+    """Return the sub-questions with answers that could be read."""
     return [Finding(sub, answer) for sub, answer in zip(subs, answers, strict=False) if answer]

@@ -1,7 +1,7 @@
-"""Several programs of one technique, asked side by side, as one program that is saved like any other.
+"""Several programs of one technique, run in parallel, as one program that is saved like any other.
 
-DSPy's ``Ensemble`` makes a class inside a function, which nothing can save, and leaves the fusion of what was found to
-the caller.
+DSPy's ``Ensemble`` makes a class inside a function, which cannot be saved, and leaves the fusion of passages to the
+caller.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ MOST_MEMBERS = 20
 class Ensemble(RAG):
     """Programs that differ in their prompts.
 
-    Their lists of passages are fused by reciprocal rank fusion and cut to ``max_passages``. Each member reads what it
-    found itself; the answer is the one that most members gave, of equals the one of the first member. ``technique``
-    and ``reader`` are the first member's.
+    Reciprocal rank fusion joins their lists of passages, cut to ``max_passages``. Each member reads its own passages.
+    The answer is the one that most members give; in a tie, the first such answer. ``technique`` and ``reader``
+    belong to the first member.
 
     Args:
         members: Two or more programs of one technique with one reader.
 
     Raises:
-        TechniqueError: There are too few or too many, their techniques or readers differ, or one is an ensemble.
+        TechniqueError: There are too few or too many members, their techniques or readers differ, or one is an
+            ensemble.
     """
 
     def __init__(self, members: Sequence[RAG]) -> None:
         if not 2 <= len(members) <= MOST_MEMBERS:
             raise TechniqueError(f"an ensemble has 2 to {MOST_MEMBERS} members, but got {len(members)}")
         if any(isinstance(member, Ensemble) for member in members):
-            raise TechniqueError("an ensemble cannot be a member of another; give its members instead")
+            raise TechniqueError("an ensemble cannot be a member of another ensemble; give its members instead")
         kinds = {(type(member.technique), type(member.reader)) for member in members}
         if len(kinds) > 1:
             names = sorted({member.technique.NAME for member in members})
@@ -54,8 +55,8 @@ class Ensemble(RAG):
         self.members = list(members)
 
     def answer(self, **given: Any) -> dspy.Prediction:
-        """Ask the members side by side and put together what they found and answered."""
-        with telling(None):  # what one of several members finds and reads is not yet what all of them do
+        """Run the members in parallel, fuse their passages, and choose the answer of the majority."""
+        with telling(None):  # the passages and the answer of one member are not yet those of the ensemble
             asks: list[Any] = [partial(member.__call__, **given) for member in self.members]
             made = parallel(asks)
         lists = [[Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, 1)] for one in made]
@@ -72,7 +73,7 @@ class Ensemble(RAG):
 
 
 def _majority(answers: Sequence[Any]) -> int:
-    """Which member's answer most members gave."""
+    """Return the place of the member whose answer most members gave."""
     plain = [None if answer is None else tuple(words(str(answer))) for answer in answers]
     counts = Counter(plain)
     return max(range(len(plain)), key=lambda place: (counts[plain[place]], -place))

@@ -1,8 +1,8 @@
 """Filter: one deeper search with the question; an LM keeps or drops each passage.
 
-A baseline beside HCQR (arXiv 2603.19008), which reports that filtering one search loses to several good ones but leaves
-its pool and its rule open. Here 15 passages are judged one by one, side by side; those that are kept stay in the order
-of the search, and the first is kept if none survives (``empty_ok`` for none).
+A baseline for HCQR (arXiv 2603.19008), which reports that filtering one search loses to several good searches, but does
+not give its pool and its rule. Here 15 passages are judged one at a time, in parallel. Those that are kept stay in the
+order of the search; if none survives, the first is kept (``empty_ok`` for none).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PassageToRelevance(dspy.Signature):
 class Filter(Technique):
     """Searches with the question and drops the passages that are irrelevant to it.
 
-    A passage of which no judgement can be read is kept (fallback ``keep:3`` for the third found, and so on).
+    A passage whose judgment cannot be read is kept (fallback ``keep:3`` for the third passage, and so on).
     """
 
     NAME = "filter"
@@ -46,7 +46,7 @@ class Filter(Technique):
     KNOBS = (
         MAX_PASSAGES,
         Knob("pool", 15, "passages that are judged", low=1, high=100),
-        Knob("empty_ok", False, "whether nothing is found if no passage survives; else the first is", search=False),
+        Knob("empty_ok", False, "whether to return no passage if none survives, instead of the first", search=False),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

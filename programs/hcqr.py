@@ -1,14 +1,18 @@
 """Hypothesis-Conditioned Query Rewriting (HCQR, arXiv 2603.19008).
 
-Weigh the options, commit to a provisional guess, and search three times: for what supports the guess, for
-what tells it from its rivals, and for what verifies the clues of the question. The reader sees only what was
-found.
+Weigh the options, commit to a provisional guess, and search three times: for what supports the guess, for what
+separates it from its rivals, and for what verifies the clues of the question. The reader sees only the passages.
 
-Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query
-must name the rivals (``rewriter_sees_options``); lists are interleaved, so that a small budget does not drop
-the third query (``fusion=union`` is the paper's order); the question itself may join the queries
-(``search_question``). The paper's hypothesis reasons option by option before it is written down: ``deliberate`` asks
-for that as a field of its own, which stays with the hypothesis; it is off because small LMs lose the thread.
+Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query must name
+the rivals (``rewriter_sees_options``); lists are interleaved, so that a small budget does not drop the third query
+(``fusion=union`` is the paper's order); the question itself may join the queries (``search_question``). The paper's
+hypothesis reasons option by option before it is written down: ``deliberate`` asks for that as a separate field, which
+stays with the hypothesis; it is off because small LMs lose the thread. ``form=published`` is the paper's form in these
+three points, whatever the three knobs say; the paper shows 15 passages (``max_passages=15``).
+
+The paper needs options. For a question without options, the call that forms the hypothesis first proposes two to four
+candidate answers, and the technique continues with them as options. This form is ours, and results that use it are not
+results of the paper's HCQR.
 """
 
 from __future__ import annotations
@@ -22,13 +26,18 @@ import dspy
 
 from querywright.data.types import History
 from querywright.programs.base import FUSION, MAX_PASSAGES, QUESTION_WEIGHT, RRF_K, TOP_K, Technique
-from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import query_in
+from querywright.programs.hyperparameters import Knob, Value
+from querywright.programs.query_cleaning import LONGEST_QUERY, query_in, query_texts, written_in
 from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Predict
 from querywright.retrieval.types import Query
 
 ROLES = ("support", "distinguish", "verify")
+MOST_CANDIDATES = 4
+"""Candidate answers that the LM proposes at most if a question has no options."""
+PUBLISHED = {"deliberate": True, "rewriter_sees_options": False, "fusion": "union"}
+"""Knobs of the paper's form."""
+_OURS: dict[str, tuple[Value, ...]] = {"form": ("ours",)}
 
 
 class QuestionToHypothesis(dspy.Signature):
@@ -63,51 +72,75 @@ class HypothesisToQueries(dspy.Signature):
 class HCQR(Technique):
     """Searches for evidence that supports, distinguishes and verifies a provisional answer.
 
-    When no hypothesis can be read, the question is the only query (fallback ``hypothesis``); a query that
-    cannot be read is built from the hypothesis (fallback ``query:support`` and so on).
+    If no hypothesis can be read, the question is the only query (fallback ``hypothesis``). A query that cannot be read
+    is built from the hypothesis (fallback ``query:support`` and so on). If a question has no options and no candidate
+    answer can be read, the guess is the only candidate (fallback ``candidates``).
     """
 
     NAME = "hcqr"
     TITLE = "Hypothesis-Conditioned Query Rewriting"
     PAPER = "arXiv 2603.19008"
+    SHOWS_OPTIONS = True
     LM_STAGES = 2
     SEARCHES = "3 (+1)"
-    NEEDS_OPTIONS = True
     KNOBS = (
         replace(MAX_PASSAGES, default=15),
         Knob("n_queries", 3, "queries searched, in the order support, distinguish, verify", low=1, high=3),
         TOP_K,
-        FUSION,
-        RRF_K,
+        Knob(
+            "form",
+            "ours",
+            "published: options are weighed first, the query writer does not see them, and lists are joined by union",
+            choices=("ours", "published"),
+            search=False,
+        ),
+        replace(FUSION, when=_OURS),
+        replace(RRF_K, when={**RRF_K.when, **_OURS}),
         Knob("search_question", False, "whether the question itself is searched, before the queries"),
-        replace(QUESTION_WEIGHT, when={"fusion": ("rrf",), "search_question": (True,)}),
-        Knob("rewriter_sees_options", True, "whether the query writer sees the options"),
+        replace(QUESTION_WEIGHT, when={"fusion": ("rrf",), "search_question": (True,), **_OURS}),
+        Knob("rewriter_sees_options", True, "whether the query writer sees the options", when=_OURS),
         Knob(
             "deliberate",
             False,
             "whether the LM weighs each option in turn before it guesses; for an LM that can",
+            when=_OURS,
             search=False,
         ),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
         super().__init__(retriever, **knobs)
-        self.form_hypothesis = Predict(QuestionToHypothesis, call_fields=("weighing",))
+        self.form_hypothesis = Predict(QuestionToHypothesis, call_fields=("weighing", "candidates"))
         self.write_queries = Predict(HypothesisToQueries)
 
+    def setting(self, name: str) -> Any:
+        """Return the value of a knob; in the published form, the paper's value if the form decides it."""
+        return PUBLISHED.get(name, self.knobs[name]) if self.knobs["form"] == "published" else self.knobs[name]
+
+    @property
+    def fusion_rule(self) -> str:
+        """How lists become one."""
+        return str(self.setting("fusion"))
+
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Form a hypothesis, write queries from it and search them; a step that cannot be read falls back."""
-        options = list(options or ())
+        """Form a hypothesis, write queries from it, and search them."""
+        options, fallbacks = list(options or ()), list[str]()
         signature = tuned_signature(self.form_hypothesis, "best_guess", choices=options)
-        if self.knobs["deliberate"]:
+        if self.setting("deliberate"):
             signature = _weighing(signature, len(options))
+        if not options:
+            signature = _proposing(signature)
         made = self.form_hypothesis(signature=signature, question=question, options=options, history=history)
-        if made is None:
+        if made is None or not written_in(made, "best_guess"):
             return self.retrieve([Query(question)], ["hypothesis"])
         hypothesis = {key: made[key] for key in QuestionToHypothesis.output_fields}
-        shown = options if self.knobs["rewriter_sees_options"] else []
+        if not options:
+            proposed = query_texts(made.candidates, MOST_CANDIDATES)
+            fallbacks += [] if proposed else ["candidates"]
+            options = proposed or [hypothesis["best_guess"]]
+        shown = options if self.setting("rewriter_sees_options") else []
         written = self.write_queries(question=question, options=shown, history=history, **hypothesis)
-        queries, fallbacks = [], []
+        queries = []
         for role in ROLES[: self.knobs["n_queries"]]:
             text = query_in(written, role)
             if not text:
@@ -121,14 +154,30 @@ class HCQR(Technique):
 
 @lru_cache(maxsize=256)
 def _weighing(signature: Any, count: int) -> Any:
-    """The hypothesis with the options weighed first; ``reasoning`` stays what the query writer sees of it."""
+    """Return the signature of a hypothesis that first weighs the options; the query writer does not see the weighing.
+
+    A ``count`` of 0 is for candidates that the LM has yet to propose.
+    """
     desc = "each option in turn: what speaks for it and what against it, in one short sentence"
     asked = signature.prepend("weighing", dspy.OutputField(desc=desc), list[str])
-    return asked.with_updated_fields("weighing", count=count, max_chars=200)
+    limit = {"count": count} if count else {"most": MOST_CANDIDATES}
+    return asked.with_updated_fields("weighing", max_chars=200, **limit)
+
+
+@lru_cache(maxsize=256)
+def _proposing(signature: Any) -> Any:
+    """Return the signature of a hypothesis for a question without options: the LM proposes them first."""
+    line = (
+        "The question has no options. First propose two to four different answers that may be right; they are the "
+        "options."
+    )
+    field: Any = dspy.OutputField(desc="2 to 4 possible answers, a few words each")
+    asked = signature.with_instructions(f"{signature.instructions}\n{line}").prepend("candidates", field, list[str])
+    return asked.with_updated_fields("candidates", most=MOST_CANDIDATES, max_chars=LONGEST_QUERY)
 
 
 def _template(role: str, question: str, shown: Sequence[str], hypothesis: Mapping[str, Any]) -> str:
-    """The query that stands in for one that was not written; it names only options that the writer saw."""
+    """Return the query for a role if the LM wrote none; it names only options that the writer saw."""
     guess, features = hypothesis["best_guess"], " ".join(hypothesis["discriminating_features"])
     rivals = [option for option in shown if option != guess]
     if role == "support":

@@ -1,9 +1,9 @@
 """HyDE: write passages that would answer the question, and search with the mean of their vectors.
 
-Gao et al. 2022, arXiv 2212.10496. As in the authors' code, eight documents are sampled at temperature 0.7, embedded as
-the passages are, and the vector of the question, embedded as a query, is in the mean. Where we differ: the vectors have
-length 1 before they are averaged, because the search is by cosine (the paper's encoder was made for inner products).
-The documents are hidden from the reader.
+Gao et al. 2022, arXiv 2212.10496. As in the authors' code, eight documents are sampled at temperature 0.7 and embedded
+like the passages, and the mean includes the vector of the question, embedded as a query. Where we differ: the vectors
+have length 1 before they are averaged, because the search is by cosine (the paper's encoder was made for inner
+products). The documents are hidden from the reader.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class QuestionToHypotheticalDocument(dspy.Signature):
 class HyDE(Technique):
     """Searches with the mean vector of hypothetical documents; needs a dense retriever.
 
-    A document that cannot be read is left out (fallback ``document:3`` and so on); when none can, the question is the
-    only query.
+    A document that cannot be read is left out (fallback ``document:3`` and so on); if none can be read, the question is
+    the only query.
     """
 
     NAME = "hyde"
@@ -44,9 +44,9 @@ class HyDE(Technique):
     NEEDS_VECTORS = True
     KNOBS = (
         MAX_PASSAGES,
-        Knob("n_documents", 8, "documents sampled side by side", low=1, high=16),
-        Knob("search_question", True, "whether the question's own vector is in the mean"),
-        Knob("temperature", 0.7, "of sampling; the first of several documents may equal another at 0", low=0, high=1.5),
+        Knob("n_documents", 8, "documents sampled in parallel", low=1, high=16),
+        Knob("search_question", True, "whether the mean includes the vector of the question"),
+        Knob("temperature", 0.7, "temperature of sampling; at 0 documents may be equal", low=0, high=1.5),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
@@ -54,10 +54,10 @@ class HyDE(Technique):
         self.write_document = Predict(QuestionToHypotheticalDocument)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write documents side by side and search with the mean of their vectors."""
+        """Write documents in parallel and search with the mean of their vectors."""
         write: Any = partial(self.write_document, question=question, history=history)
         seeded = "seed" in getattr(self.lm_of(self.write_document), "supported_params", ())
-        draw = "seed" if seeded else "rollout_id"  # each another draw than its neighbours, and the same one tomorrow
+        draw = "seed" if seeded else "rollout_id"  # other samples per document, the same in the next run
         configs = [{"temperature": self.knobs["temperature"], draw: n} for n in range(self.knobs["n_documents"])]
         made = parallel([partial(write, config=config) for config in configs])
         documents = [written_in(one, "passage") for one in made]

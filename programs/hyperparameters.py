@@ -1,4 +1,4 @@
-"""A technique's numbers and choices, declared once and saved by DSPy beside the prompts."""
+"""The knobs of a technique: numbers and choices, declared once and saved by DSPy with the prompts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Knob:
     """One number or choice.
 
     Args:
-        name: How it is called everywhere: in Python, on the command line, in an artifact.
-        default: The value that the technique's paper or its decision in the project gives.
-        help: One line: what it does, with its unit.
+        name: Its name in Python, on the command line, and in artifacts.
+        default: The value in the technique's paper, or the project's choice.
+        help: One line that says what it does, with its unit.
         low: Smallest value of a number.
         high: Largest value of a number.
         choices: The values of a choice. A bool needs none.
-        when: ``{other: values}``: the knob acts only while each knob ``other``, declared before it, has one of
+        when: ``{other: values}``: the knob has an effect only if each knob ``other``, declared before it, has one of
             ``values``.
-        search: Whether a study searches it. A budget, such as how many passages the reader sees, is given
-            rather than searched: more is always at least as good to find, and costs. Default True.
+        search: Whether a study searches it without being told to. A budget, such as the number of passages that the
+            reader sees, is not: a larger budget finds at least as much, and costs more. Default True.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Knob:
         self.check(self.default)
 
     def acts(self, values: Mapping[str, Value]) -> bool:
-        """Whether the knob makes a difference beside these values of the others."""
+        """Return whether the knob has an effect, given the values of the other knobs."""
         return all(values.get(other) in allowed for other, allowed in self.when.items())
 
     @property
@@ -58,10 +58,10 @@ class Knob:
         return " | ".join(str(choice) for choice in choices) or "no value"
 
     def check(self, value: Any) -> Value:
-        """The value in the knob's type.
+        """Return the value in the knob's type.
 
         Raises:
-            TechniqueError: It has another type or is out of range.
+            TechniqueError: The value has another type or is out of range.
         """
         whole = self._is_number and isinstance(self.default, int)
         if self._is_number:
@@ -77,15 +77,16 @@ class Knob:
         raise TechniqueError(f"{self.name} must be {rule}, but got {value!r}")
 
     def parse(self, text: str) -> Value:
-        """The value that a text such as ``5``, ``rrf`` or ``true`` stands for.
+        """Return the value of a text such as ``5``, ``rrf`` or ``true``.
 
         Raises:
-            TechniqueError: It stands for none.
+            TechniqueError: The text is not a value of the knob.
         """
         text = text.strip()
         value: Value = {"true": True, "false": False}.get(text.lower(), text)
-        with contextlib.suppress(ValueError):
-            value = float(text)
+        for kind in (float, int):  # so that a message shows 500 for 500
+            with contextlib.suppress(ValueError):
+                value = kind(text)
         return self.check(value)
 
     @property
@@ -96,10 +97,10 @@ class Knob:
 class Knobs(Parameter, Mapping[str, Any]):
     """The knobs of one program and their values, read as ``knobs["top_k"]``.
 
-    A DSPy parameter: ``save``, ``load``, ``deepcopy`` and the optimizers carry it along with the prompts.
+    It is a DSPy parameter: ``save``, ``load``, ``deepcopy``, and optimizers keep it with the prompts.
 
     Args:
-        declared: The technique's knobs, in the order in which they are shown.
+        declared: The technique's knobs, in their order in tables.
         values: Values that differ from the defaults.
 
     Raises:
@@ -124,7 +125,7 @@ class Knobs(Parameter, Mapping[str, Any]):
         return "Knobs(" + ", ".join(f"{name}={value!r}" for name, value in self._values.items()) + ")"
 
     def knob(self, name: str) -> Knob:
-        """The declaration of a knob.
+        """Return the declaration of a knob.
 
         Raises:
             TechniqueError: There is no such knob.
@@ -135,7 +136,7 @@ class Knobs(Parameter, Mapping[str, Any]):
         raise TechniqueError(unknown("knob", name, self._values))
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Set values; all of them are checked before any is set.
+        """Set values, after checking all of them.
 
         Raises:
             TechniqueError: A name is unknown or a value is not allowed.
@@ -143,21 +144,19 @@ class Knobs(Parameter, Mapping[str, Any]):
         self._values.update({name: self.knob(name).check(value) for name, value in values.items()})
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Value]:
-        """The values, for DSPy's save."""
+        """Return the values, for DSPy's ``save``."""
         return dict(self._values)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take the values that ``dump_state`` gave.
+        """Load the values that ``dump_state`` returned.
+
+        A missing knob gets its default: the program was saved before the knob existed, and the default of a new knob
+        changes nothing.
 
         Raises:
-            TechniqueError: A knob is missing or unknown, or a value is not allowed.
+            TechniqueError: A knob is unknown, or a value is not allowed.
         """
-        missing = [name for name in self if name not in state]
-        if missing:
-            raise TechniqueError(
-                f"the saved knobs lack {', '.join(missing)}: another version saved them; compile again"
-            )
-        self.update(state)
+        self.update({**{knob.name: knob.default for knob in self.declared}, **state})
 
     def reset(self) -> None:
-        """Do nothing: an optimizer that resets a program's prompts keeps its numbers."""
+        """Do nothing: an optimizer that resets the prompts of a program keeps its knobs."""

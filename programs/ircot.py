@@ -1,12 +1,17 @@
 """IRCoT: retrieval interleaved with chain-of-thought (Trivedi et al., arXiv 2212.10509).
 
-Search with the question; write one sentence of reasoning from the passages so far, search with it, and go on until
-the sentence gives the answer. The reader starts afresh from the collected passages and never sees the reasoning.
+Search with the question; write one sentence of reasoning from the passages so far, search with it, and continue until
+the sentence gives the answer. The reader starts from the collected passages and never sees the reasoning.
 
-Where we differ: one predictor without the paper's fifteen demonstrations (a compiled program may have its own);
-sentences are told apart by rules, not by spaCy; the loop also ends when a sentence repeats itself or no more
-passages may be collected; questions lose no words before they are searched. 8 steps at most, as in the paper, where
-its code has 10; K is 4 of the paper's 2, 4, 6 and 8.
+Where we differ: no demonstrations by default (``demos=15`` shows fifteen of ours, as many as the paper); rules split
+sentences, not spaCy; the loop also ends if a sentence repeats an earlier one or no more passages may be collected;
+questions lose no words before they are searched. 8 steps at most, as in the paper (10 in its code); K is 4 of the
+paper's 2, 4, 6 and 8.
+
+An LM that knows the answer ends in its first sentence, after one search of 4 passages, although 15 are allowed. Two
+knobs of ours change this: ``min_steps`` asks for further facts first, and ``fill`` fills the budget with further hits
+of the same searches. For another language, subclass ``IRCoT`` and replace the patterns ``STOP``, ``CONCLUDES``, and
+``CALCULATES``.
 """
 
 from __future__ import annotations
@@ -14,27 +19,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import dspy
 
 from querywright.data.types import History, Passage
 from querywright.models.adapter import show_passages
-from querywright.programs.base import MAX_PASSAGES, Technique
+from querywright.programs.base import MAX_PASSAGES, Technique, demos_knob
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import folded, listed
+from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Predict
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 
-_STOP = re.compile(r"\banswer is\b", re.IGNORECASE)
-"""Stands in the sentence that ends the reasoning."""
-_CONCLUDES = re.compile(r"(?:thus|so|therefore|hence)\b", re.IGNORECASE)
-"""Begins a sentence that concludes rather than tells a fact; such a one is never searched."""
-_CALCULATES = re.compile(r"\d[\d.,]*\s*[-+*/x\u00d7\u00f7\u2212]\s*\d[\d.,]*\s*(?:=|equals\b)")
-"""Stands in a sentence that calculates; such a one is never searched."""
+_TOO_EARLY = "It is too early for the answer: write another fact."
 _PARAGRAPH_WORDS = 350
-"""Words of a passage that the reasoning sees; the reader sees all of it."""
+"""Words of a passage that the reasoning sees; the reader sees the whole passage."""
 _CLOSING = "\"'\u2019\u201d\u00bb)\\]\u300d\u300f\uff09"
 _SENTENCE_END = re.compile(rf"[.!?]+[{_CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f\uff61](?![{_CLOSING}])")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -44,7 +45,7 @@ _ABBREVIATED = re.compile(
     r"gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|jan|feb|aug|sept?|oct|nov|dec)$",
     re.IGNORECASE,
 )
-"""An ordinal at the beginning, an initial, or a word whose full stop seldom ends a sentence."""
+"""An ordinal at the beginning, an initial, or a word whose period seldom ends a sentence."""
 
 
 class PassagesToNextSentence(dspy.Signature):
@@ -53,7 +54,7 @@ class PassagesToNextSentence(dspy.Signature):
     When the facts are enough, write "So the answer is" and the answer.
     """
 
-    # What stays the same comes first: passages grow at their end, so a prefix cache serves the next step.
+    # Passages come first because they only grow at their end, so that a prefix cache serves the next step.
     passages: str = dspy.InputField()
     question: str = dspy.InputField()
     sentences_so_far: list[str] = dspy.InputField()
@@ -61,11 +62,20 @@ class PassagesToNextSentence(dspy.Signature):
 
 
 class IRCoT(Technique):
-    """Searches with the question, then with each sentence of the reasoning, and collects what is found.
+    """Searches with the question, then with each sentence of the reasoning, and collects the passages.
 
     A sentence that cannot be read, or is empty, ends the loop (fallback ``sentence:2`` for the second). Passages
-    are in the order in which they were collected; where the reader is given fewer, the searches take turns.
+    are in the order in which they were collected; if the reader is given fewer, the searches take turns.
     """
+
+    STOP: ClassVar[re.Pattern[str]] = re.compile(r"\banswer is\b", re.IGNORECASE)
+    """Is in the sentence that ends the reasoning."""
+    CONCLUDES: ClassVar[re.Pattern[str]] = re.compile(r"(?:thus|so|therefore|hence)\b", re.IGNORECASE)
+    """Begins a sentence that concludes and states no fact; it is never searched."""
+    CALCULATES: ClassVar[re.Pattern[str]] = re.compile(
+        r"\d[\d.,]*\s*[-+*/x\u00d7\u00f7\u2212]\s*\d[\d.,]*\s*(?:=|equals\b)"
+    )
+    """Is in a sentence that calculates; it is never searched."""
 
     NAME = "ircot"
     TITLE = "Interleaved retrieval and chain-of-thought"
@@ -75,9 +85,12 @@ class IRCoT(Technique):
     ITERATIVE = True
     KNOBS = (
         replace(MAX_PASSAGES, default=15),
-        Knob("collect", 15, "passages collected at most; the loop ends there", low=1, high=50),
+        Knob("collect", 15, "passages collected at most; the loop then ends", low=1, high=50),
         Knob("top_k", 4, "passages taken from each search", low=1, high=50),
         Knob("max_steps", 8, "sentences of reasoning at most", low=1, high=10),
+        Knob("min_steps", 1, "sentences of reasoning before it may end with an answer", low=1, high=10),
+        Knob("fill", False, "whether further hits of the same searches fill the reader's budget"),
+        demos_knob(15),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
@@ -85,7 +98,7 @@ class IRCoT(Technique):
         self.write_next_sentence = Predict(PassagesToNextSentence)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search, reason, search with the last sentence that tells a fact, and so on."""
+        """Search, reason, search with the last sentence that states a fact, and so on."""
         queries = [Query(question)]
         lists = self.search([question])
         sentences: list[str] = []
@@ -94,7 +107,9 @@ class IRCoT(Technique):
             collected = fuse("union", lists, limit=self.knobs["collect"])
             if len(collected) >= self.knobs["collect"]:
                 break
+            early = number < self.knobs["min_steps"]
             made = self.write_next_sentence(
+                signature=tuned_signature(self.write_next_sentence, line=_TOO_EARLY if early else ""),
                 passages=show_passages(_shortened(collected)),
                 question=question,
                 sentences_so_far=list(sentences),
@@ -103,38 +118,41 @@ class IRCoT(Technique):
             sentence = "" if made is None else first_sentence(made.next_sentence)
             if not sentence:
                 fallbacks.append(f"sentence:{number}")
-            if not sentence or _STOP.search(sentence) or folded(sentence) in map(folded, sentences):
+            ends = not early and self.STOP.search(sentence)
+            if not sentence or ends or folded(sentence) in map(folded, sentences):
                 break
             sentences.append(sentence)
-            text = next(filter(_tells, reversed(sentences)), question)
+            text = next(filter(self._is_fact, reversed(sentences)), question)
             if text not in [query.text for query in queries]:
                 queries.append(Query(text, "sentence"))
                 lists += self.search([text])
         hits = fuse("union", lists, limit=self.knobs["collect"])
-        if len(hits) > self.limit:  # each search has its share of a budget that is smaller than what was found
+        if len(hits) > self.limit:  # each search has its share of a budget that is smaller than the collection
             hits = fuse("interleave", lists, limit=self.limit)
+        elif len(hits) < self.limit and self.knobs["fill"]:
+            deeper = fuse("interleave", self.search([query.text for query in queries], self.limit))
+            hits = fuse("union", [hits, deeper], limit=self.limit)
         return dspy.Prediction(passages=[hit.passage for hit in hits], queries=queries, fallbacks=fallbacks)
+
+    def _is_fact(self, sentence: str) -> bool:
+        """Whether a sentence states a fact: it neither concludes nor calculates, and is not a bare number."""
+        concludes = self.CONCLUDES.match(sentence) or self.CALCULATES.search(sentence)
+        return not concludes and _LETTER.search(sentence) is not None
 
 
 def _shortened(hits: Sequence[Hit]) -> list[Passage]:
-    """The passages, each cut to the words that the reasoning sees."""
+    """Return the passages, each cut to the words that the reasoning sees."""
     return [replace(hit.passage, text=" ".join(hit.passage.text.split()[:_PARAGRAPH_WORDS])) for hit in hits]
 
 
-def _tells(sentence: str) -> bool:
-    """Whether a sentence tells a fact: it neither concludes nor calculates, and is no bare number."""
-    concludes = _CONCLUDES.match(sentence) or _CALCULATES.search(sentence)
-    return not concludes and _LETTER.search(sentence) is not None
-
-
 def first_sentence(text: str | None) -> str:
-    """The first sentence of what an LM wrote, on one line; what stands in a later line is not looked at.
+    """Return the first sentence of the first line of an LM's text.
 
-    A full stop after an initial, a title or before a small letter does not end a sentence, one within a number
-    neither; a full-width one ends it unless it closes a quotation.
+    A period after an initial or a title, before a small letter, or within a number does not end a sentence. A
+    full-width period ends it unless it closes a quotation.
 
     Args:
-        text: Any text; empty or None gives empty.
+        text: Any text; for an empty text or None, the result is empty.
     """
     line = next(iter(listed((text or "").splitlines())), "")
     for end in _SENTENCE_END.finditer(line):

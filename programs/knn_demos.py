@@ -1,7 +1,7 @@
-"""Demonstrations chosen anew for each call: those nearest to what a predictor is asked.
+"""Choose the demonstrations of each call: those nearest to its input.
 
-DSPy's ``KNNFewShot`` replaces a program's ``forward`` by a closure, which nothing can save. Here a program keeps all
-its demonstrations and the number that is shown, and both are saved as they are.
+DSPy's ``KNNFewShot`` replaces the ``forward`` of a program with a closure, which cannot be saved. Here a program keeps
+all its demonstrations and the number to show, and both are saved.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from querywright.retrieval.words import query_terms
 from querywright.shared import Shared
 
 if TYPE_CHECKING:
     from querywright.models.embedder import Vectors
 
 KEPT = 4096
-"""Vectors of texts that are kept at most."""
+"""The most vectors of texts that are kept."""
 
 
 class NearestDemos(Shared):
-    """Chooses the demonstrations of a call, and changes no predictor.
+    """Chooses the demonstrations of a call without changing the predictor.
 
-    The text that is compared is the predictor's ``question``, of the demonstration and of the call, or its first
-    input where it has none. Texts are near by the cosine of their vectors, or without an embedder by the words they
-    share (Jaccard). The nearest comes first; of equals, the one that stands first in the predictor.
+    It compares the ``question`` of each demonstration with the question of the call, or the first inputs if the
+    predictor has no question. The measure is the cosine of the vectors or, without an embedder, the share of common
+    words (Jaccard). The nearest demonstration comes first; equals keep their order.
 
     Args:
-        embed: Gives one vector a text, or None.
+        embed: Returns one vector per text, or None.
     """
 
     def __init__(self, embed: Callable[[Sequence[str]], Vectors] | None = None) -> None:
@@ -40,7 +39,7 @@ class NearestDemos(Shared):
         return NearestDemos, (self._embed,)
 
     def choose(self, predictor: Any, inputs: Mapping[str, Any], count: int) -> list[Any]:
-        """The demonstrations for a call; all where there are no more than asked for.
+        """Return the demonstrations for a call; all of them if there are no more than ``count``.
 
         Args:
             predictor: A ``dspy.Predict``.
@@ -57,6 +56,8 @@ class NearestDemos(Shared):
         return [demos[place] for place in sorted(range(len(demos)), key=lambda place: -scores[place])[:count]]
 
     def _by_words(self, asked: str, texts: Sequence[str]) -> list[float]:
+        from querywright.retrieval.words import query_terms
+
         words, others = set(query_terms(asked)), [set(query_terms(text)) for text in texts]
         return [len(words & other) / (len(words | other) or 1) for other in others]
 
@@ -67,5 +68,5 @@ class NearestDemos(Shared):
             rows = np.asarray(self._embed(missing), dtype=np.float64)  # type: ignore[misc]
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             kept.update(zip(missing, rows / np.where(lengths == 0, 1, lengths), strict=True))
-        # Rounded, so that equal texts are equally near whatever order their products were added up in.
+        # Rounded, so that equal texts are equally near in whatever order their products were added.
         return [round(float(kept[text] @ kept[asked]), 6) for text in texts]

@@ -1,9 +1,9 @@
-"""Multi-Query: the question in other words, every wording searched, what they find put together.
+"""Multi-Query: write the question in other words, search every wording, and fuse the lists.
 
-After LangChain's MultiQueryRetriever. Where we differ: the question itself is searched too
-(``search_question``), because paraphrases drift; the lists are interleaved, so that a small budget holds the best of
-each wording (``fusion=union`` and ``search_question=false`` are LangChain's order); numbers and bullets before a query
-are taken off, and a query that says what another says is dropped.
+After LangChain's MultiQueryRetriever. Where we differ: the question itself is searched too (``search_question``),
+because paraphrases drift; the lists are interleaved, so that a small budget holds the best of each wording
+(``fusion=union`` and ``search_question=false`` are LangChain's order); numbers and bullets before a query are removed,
+and a query that repeats another is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class QuestionToParaphrases(dspy.Signature):
 class MultiQuery(Technique):
     """Searches the question and paraphrases of it.
 
-    When none can be read, the question is the only query (fallback ``queries``).
+    If none can be read, the question is the only query (fallback ``queries``).
     """
 
     NAME = "multi_query"
@@ -55,7 +55,7 @@ class MultiQuery(Technique):
         self.paraphrase = Predict(QuestionToParaphrases)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write paraphrases; search them, and the question unless it is left out."""
+        """Write paraphrases, and search them and the question, unless it is left out."""
         texts = self.write_texts(
             self.paraphrase, "queries", "{} different wordings", question=question, history=history
         )

@@ -1,4 +1,4 @@
-"""Oracle evidence: the labelled passages themselves, to see what a reader makes of perfect retrieval."""
+"""Oracle evidence: return the labeled passages themselves, to measure a reader with perfect retrieval."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from querywright.programs.base import MAX_PASSAGES, Technique
 
 
 class OracleEvidence(Technique):
-    """Gives the passages that entail the answer, alone or jointly, by label; first one of each group of alternatives.
+    """Returns the passages that entail the answer, alone or jointly, by label; first one of each alternative group.
 
-    A reference, not a technique.
+    It is a reference, not a technique.
 
     Args:
         passages: The passages of the collection, by id.
-        questions: Labelled questions; others find nothing.
+        questions: Labeled questions; for other questions it returns nothing.
         knobs: Values of knobs that differ from their defaults.
     """
 
@@ -33,7 +33,7 @@ class OracleEvidence(Technique):
         super().__init__(None, **knobs)
         held = sorted(passage.digest() for passage in passages.values())
         self.fingerprint = hashlib.sha256("\n".join(held).encode()).hexdigest()
-        """Changes with the passages."""
+        """A digest of the passages."""
         self._evidence = {
             (q.question, tuple(option.strip() for option in q.options), turns_of(q.history)): tuple(
                 passages[key]
@@ -44,11 +44,11 @@ class OracleEvidence(Technique):
         }
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Return the labelled passages of a question."""
+        """Return the labeled passages of a question."""
         found = self._evidence.get((question, tuple(options or ()), turns_of(history)), ())
         return dspy.Prediction(passages=found[: self.limit], queries=[])
 
 
 def _is_spare(key: str, question: Question) -> bool:
-    """Whether an alternative to the passage is named before it."""
+    """Return whether an alternative to the passage is named before it."""
     return any(key in group[1:] for group in question.alternatives)

@@ -1,4 +1,4 @@
-"""The two baselines without rewriting: no retrieval at all, and the question as the only query."""
+"""The two baselines: no retrieval, and the question as the only query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from querywright.retrieval.types import Query
 
 
 class ClosedBook(Technique):
-    """Finds nothing: the reader answers from what it knows."""
+    """Finds nothing: the reader answers from memory."""
 
     NAME = "closed_book"
     TITLE = "Closed book"
@@ -27,7 +27,10 @@ class ClosedBook(Technique):
 
 
 class PlainRetrieval(Technique):
-    """Searches with the question as it was asked ("simple" or "naive" RAG)."""
+    """Searches with the unchanged question ("simple" or "naive" RAG).
+
+    ``query_with_options=true`` searches the question and its options: the second baseline for techniques that see them.
+    """
 
     NAME = "plain"
     TITLE = "Plain retrieval"
@@ -35,10 +38,10 @@ class PlainRetrieval(Technique):
     KNOBS = (
         MAX_PASSAGES,
         # MIRAGE's protocol (Xiong et al. 2024, arXiv 2402.13178) retrieves with the question alone.
-        Knob("query_with_options", False, "append the options to the query"),
+        Knob("query_with_options", False, "whether the query contains the options"),
     )
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the question, with its options if they are asked for."""
+        """Search the question, with its options if the knob says so."""
         added = list(options or ()) if self.knobs["query_with_options"] else []
         return self.retrieve([Query(" ".join([question, *added]))])

@@ -1,9 +1,9 @@
 """QA-RAG: two tracks, one searched with the question and one with a hypothetical answer, each reranked.
 
-Kim and Min 2024, arXiv 2402.01717. As in the authors' code, twelve passages a track and six to the reader, half of them
-from each. Where we differ: any LM writes the answer, not one that was fine-tuned for it; the two halves alternate, so
-that a smaller budget holds the best of both; a place that a passage found by both leaves free goes to the next best.
-``track=answer`` is the weaker form that QB-RAG compares itself with: the answer alone, not reranked.
+Kim and Min 2024, arXiv 2402.01717. As in the authors' code, each track takes twelve passages, and the reader gets six,
+half of them from each track. Where we differ: any LM writes the answer, not a fine-tuned one; the two halves alternate,
+so that a smaller budget holds the best of both; if both tracks find a passage, the next best passage takes the free
+place. ``track=answer`` is the weaker form that QB-RAG compares itself with: the answer alone, without reranking.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class QuestionToHypotheticalAnswer(dspy.Signature):
 
 
 class QARAG(Reranking):
-    """Searches the question and a hypothetical answer, and gives half of the passages to each.
+    """Searches the question and a hypothetical answer, and takes half of the passages from each.
 
-    When no answer can be read, the question has all of them (fallback ``answer``). The passages are reranked for the
+    If no answer can be read, the question has all passages (fallback ``answer``). The passages are reranked for the
     question; the answer is hidden from the reader.
     """
 
@@ -50,7 +50,7 @@ class QARAG(Reranking):
     KNOBS = (
         replace(MAX_PASSAGES, default=6),
         Knob("top_k", 12, "passages taken from each track", low=1, high=50),
-        Knob("track", "both", "what is searched: question and hypothetical answer, or the answer alone",
+        Knob("track", "both", "the texts that are searched: question and hypothetical answer, or the answer alone",
              choices=("both", "answer")),
         Knob("rerank", True, "whether the passages of each track are reranked", when={"track": ("both",)}),
     )  # fmt: skip
@@ -60,7 +60,7 @@ class QARAG(Reranking):
         self.answer_from_memory = Predict(QuestionToHypotheticalAnswer)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the tracks, rerank each and put them together."""
+        """Search the tracks, rerank each, and fuse them."""
         both = self.knobs["track"] == "both"
         answer = written_in(self.answer_from_memory(question=question, history=history), "answer")
         queries = [Query(question)] if both or not answer else []
@@ -69,7 +69,9 @@ class QARAG(Reranking):
         fallbacks = [] if answer else ["answer"]
         tracks = self.search([query.text for query in queries])
         if both and self.knobs["rerank"]:
-            pool = list({hit.passage.id: hit for track in tracks for hit in track}.values())  # judged once, found twice
+            pool = list(
+                {hit.passage.id: hit for track in tracks for hit in track}.values()
+            )  # a passage that both tracks found is graded once
             ranked, more = self.rerank(question, pool, history)
             scores = {hit.passage.id: hit.score for hit in ranked}
             tracks = [sorted(track, key=lambda hit: -scores[hit.passage.id]) for track in tracks]

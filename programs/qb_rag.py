@@ -1,12 +1,12 @@
-"""QB-RAG: find passages through the questions that they answer, written and judged before anyone asks.
+"""QB-RAG: find passages through the questions that they answer, which were written and judged in advance.
 
-Yang et al. 2024, arXiv 2407.18044. The query is matched with stored questions, which it is nearer to than to the
-passages, and each question leads to the passage that answers it. Where we differ: the walk over the nearest questions
-goes on until there are as many passages as the reader may see; between passages of equal score the newer one is first,
-then the one that answers more questions, then the smaller id; draws of fewer questions are nested; a mixture with the
-similarity of the passage itself (``hybrid``) reaches passages without a question; the filled matrix, which the paper
-describes and does not evaluate, can be searched (``filled``), and so can only the questions around the nearest
-prototypes (``prototypes``), as QuIM-RAG does (arXiv 2501.02702).
+Yang et al. 2024, arXiv 2407.18044. The query is matched with stored questions, which are more similar to it than
+passages are, and each question leads to the passage that answers it. Where we differ: the search continues until it has
+as many passages as the reader may see. Of passages with equal scores, the newer one comes first, then the one that
+answers more questions, then the smaller id. Smaller samples of questions are subsets of larger ones. ``hybrid`` adds
+the similarity of the passage and so finds passages without questions. ``filled`` searches the filled matrix, which the
+paper describes and does not evaluate. ``prototypes`` searches only the questions near the nearest prototypes, as
+QuIM-RAG does (arXiv 2501.02702).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MATCH = Knob("match", NEAREST, "how stored questions lead to passages", choices=
 
 
 class QBRAG(Technique):
-    """Searches the questions of a collection and gives the passages that answer the nearest of them.
+    """Search the questions of a collection, and return the passages that answer the nearest questions.
 
-    No LM is asked. The matched questions stand in the record of the search and are hidden from the reader.
+    No LM is called. The record of the search has the matched questions; the reader does not see them.
     """
 
     NAME = "qb_rag"
@@ -40,9 +40,16 @@ class QBRAG(Technique):
     KNOBS = (
         MAX_PASSAGES,
         MATCH,
-        Knob("coverage", 0, "questions per passage on average that take part; 0 is all", low=0, high=50, search=False),
-        Knob("keep_partial", False, "whether questions that their passage answers only in part take part"),
-        Knob("weight", 0.5, "share of the passage's own similarity", low=0, high=1, when={"match": (HYBRID,)}),
+        Knob(
+            "coverage",
+            0,
+            "average number of questions per passage that take part; 0 means all",
+            low=0,
+            high=50,
+            search=False,
+        ),
+        Knob("keep_partial", False, "whether partly answered questions take part"),
+        Knob("weight", 0.5, "weight of the passage's similarity", low=0, high=1, when={"match": (HYBRID,)}),
         Knob("depth", 100, "passages taken from each of the two lists", low=10, high=200, when={"match": (HYBRID,)}),
     )
 
@@ -53,13 +60,13 @@ class QBRAG(Technique):
 
     @property
     def searched_knobs(self) -> list[Knob]:
-        """The knobs that a study searches; of the ways of matching, those that can be had here."""
+        """The knobs that a study searches, with only the ways to match that the retriever supports."""
         matches = MATCHES if self.retriever is None else self.searched.matches
         return [replace(knob, choices=matches) if knob is MATCH else knob for knob in super().searched_knobs]
 
     @property
     def matching(self) -> Matching:
-        """The knobs as the index takes them."""
+        """The settings for matching, from the knobs."""
         return Matching(**{name: self.knobs[name] for name in ("match", "coverage", "keep_partial", "weight", "depth")})
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
@@ -84,6 +91,6 @@ class QBRAG(Technique):
             name = getattr(retriever, "name", "NAME")
             raise TechniqueError(
                 f"{self.NAME} searches the questions of a collection, which a {kind_of(retriever)} retriever "
-                f"({type(retriever).__name__}) does not; open them with the engine questions, and if there are none "
-                f"yet run {build_command(name)}"
+                f"({type(retriever).__name__}) does not; open it with the engine questions, and if it has no "
+                f"questions yet, run {build_command(name)}"
             )

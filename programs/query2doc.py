@@ -1,9 +1,9 @@
 """Query2Doc: write a short passage that answers the question, and search with question and passage together.
 
 Wang et al. 2023, arXiv 2303.07678. On BM25 the question is repeated five times, because the passage has many more words
-and would drown it; on other retrievers it stands once. Where we differ: a line break keeps the two apart, where the
-original puts the token [SEP] of its own encoder, which other encoders read as a word; and no demonstrations by default,
-an optimizer chooses them. The passage is hidden from the reader.
+and would outweigh it; on other retrievers it occurs once. Where we differ: a line break separates the two, instead of
+the token [SEP] of the paper's encoder, which other encoders read as a word; and no demonstrations by default.
+``demos=4`` shows four of ours; the paper shows four examples of MS MARCO. The passage is hidden from the reader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import dspy
 
 from querywright.data.types import History
-from querywright.programs.base import MAX_PASSAGES, Technique
+from querywright.programs.base import MAX_PASSAGES, Technique, demos_knob
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
 from querywright.programs.steps import Predict
@@ -35,7 +35,7 @@ class QuestionToPseudoDocument(dspy.Signature):
 class Query2Doc(Technique):
     """Searches with the question and a pseudo-document as one query.
 
-    When no passage can be read, the question is the query (fallback ``passage``).
+    If no passage can be read, the question is the query (fallback ``passage``).
     """
 
     NAME = "query2doc"
@@ -44,7 +44,8 @@ class Query2Doc(Technique):
     LM_STAGES = 1
     KNOBS = (
         MAX_PASSAGES,
-        Knob("repeats", 0, "times that the question stands before the passage; 0 is 5 on BM25, 1 elsewhere",
+        demos_knob(4),
+        Knob("repeats", 0, "times that the question is repeated before the passage; 0: 5 on BM25, else 1",
              low=0, high=10),
     )  # fmt: skip
 
@@ -53,7 +54,7 @@ class Query2Doc(Technique):
         self.write_passage = Predict(QuestionToPseudoDocument)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the question, repeated as often as the retriever needs it, together with the passage."""
+        """Search the question, repeated if the retriever needs it, together with the passage."""
         passage = written_in(self.write_passage(question=question, history=history), "passage")
         if not passage:
             return self.retrieve([Query(question)], ["passage"])

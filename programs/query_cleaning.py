@@ -1,4 +1,4 @@
-"""What an LM wrote, made fit to be searched: one clean line a query, nothing twice, at most so many."""
+"""Clean the queries in an LM's answer: one line per query, no query twice, and at most a given number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dspy
 from querywright.models.response_parsing import apostrophes, ended
 
 LONGEST_QUERY = 120
-"""Characters of a query that a model is held to where its answers are written by a grammar."""
+"""Characters of a query at most if a grammar writes the LM's answers."""
 
 _NOUN = (
     r"(?:(?:search|web|sub|simpler|step[\s-]?back|rephrased|reworded|rewritten|alternative|follow[\s-]?up|new|final|"
@@ -33,12 +33,12 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 """Marks that are never part of a query: bullets, bracketed or escaped numbers, numbers before an article or a question
-word, labels such as "Query 1:"."""
+word, and labels such as "Query 1:"."""
 _SIGN = re.compile(r"^[->\u2013\u2014]\s+")
 _NUMBER = re.compile(
     r"^(?:[-\u2013\u2014]\s+)?(?:q\s?)?(\d{1,2})(?:\s*[.:\uff0e\uff1a](?!\d)\s*|\s+[-\u2013]\s+)", re.IGNORECASE
 )
-"""Numbers and signs that may be part of a query, as ordinals are; they are cut only from the lines of a list."""
+"""Numbers and signs that may be part of a query, such as ordinals; they are removed only from the lines of a list."""
 _LEAD_IN = re.compile(
     rf"(?:{_OFFER}\b.*[:\uff1a]|{_OFFER}\b.*\b{_NOUN}[.!]?|(?:sure|certainly|of course|absolutely|okay)[!,]"
     rf"|(?=.*\b{_NOUN}\b).*\b(?:following|these|folgenden?|suivantes?|siguientes|seguenti)\b.*[:\uff1a]"
@@ -65,10 +65,10 @@ _NOTHING = frozenset({"", "none", "null", "n/a", "no query", "-"})
 
 
 def plain_line(value: Any) -> str:
-    """A text without line breaks and without quotes around the whole of it; numbers and signs stay.
+    """Return a text without line breaks and without quotes around it; numbers and signs stay.
 
     Args:
-        value: What stands in an answer's field; empty when it stands for nothing, such as ``none``.
+        value: The value of an answer's field. If it means nothing, such as ``none``, the result is empty.
     """
     text = " ".join(str(value if value is not None else "").split())
     inside = text[1:-1].strip()
@@ -85,11 +85,11 @@ def one_line(value: Any) -> str:
 def listed(written: Any) -> list[str]:
     """Return the queries of an answer, each on one line.
 
-    Lead-ins, headings, closing remarks and Markdown are left out. A number or a sign at the head of a query is left out
-    only if the lines count up or stand in one text as a list; the "2." of an ordinal is part of a query.
+    Lead-ins, headings, closing remarks, and Markdown are removed. A number or a sign at the beginning of a query is
+    removed only if the lines count up or are a list in one text; the "2." of an ordinal is part of a query.
 
     Args:
-        written: The value of an answer's field: a list of texts, or one text with a query a line or between
+        written: The value of an answer's field: a list of texts, or one text with a query on each line or between
             semicolons.
     """
     if isinstance(written, str):
@@ -98,7 +98,7 @@ def listed(written: Any) -> list[str]:
 
 
 def _lines_of(item: Any) -> list[str]:
-    """The lines of an item that is a list itself; else the item."""
+    """Return the lines of an item if it is itself a list, else the item."""
     lines = [line for line in str("" if item is None else item).splitlines() if line.strip()]
     is_list = len(lines) > 1 and all(map(_is_marked, map(str.strip, lines)))
     return lines if is_list else [" ".join(lines)]
@@ -129,7 +129,7 @@ def _without_emphasis(text: str) -> str:
 
 
 def written_in(made: dspy.Prediction | None, field: str) -> str:
-    """``plain_line`` of a field of an answer; empty where the answer could not be read."""
+    """Return ``plain_line`` of a field of an answer; empty if the answer could not be read."""
     return "" if made is None else plain_line(made.get(field))
 
 
@@ -144,7 +144,7 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
     Args:
         written: See ``listed``.
         limit: Queries at most, 0 or more.
-        besides: Texts that are searched anyway and are not repeated, whole or cut off at ``LONGEST_QUERY``.
+        besides: Other texts that are searched, which no query may repeat, whole or cut off at ``LONGEST_QUERY``.
     """
     seen = {folded(one) for text in besides for one in (text, _cut_off(text))}
     kept: list[str] = []
@@ -158,10 +158,10 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
 
 
 def _cut_off(text: str) -> str:
-    """A copy of a text where answers are written by a grammar."""
+    """Return a text as an LM with a grammar would copy it."""
     return ended(" ".join(text.split())[:LONGEST_QUERY], LONGEST_QUERY)
 
 
 def folded(text: str) -> str:
-    """The text as it is compared with others: without capitals, spaces, kinds of quotation marks and final marks."""
+    """Return the text for comparison: without case, extra spaces, kinds of quotation marks, and end marks."""
     return " ".join(apostrophes(text).split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")

@@ -1,7 +1,7 @@
-"""Rules that sort out written questions before a judge is paid to read them. They look at the text alone.
+"""Rules that drop unusable questions by their text alone, so that a judge does not have to read them.
 
-They are meant to err on the side of keeping: another language, or a question that the passage does not answer, is for
-the judge. Only ``points_at_text`` and the words that are passed over are of English.
+In doubt, a rule keeps the question. The judge decides about questions in other languages and questions that the passage
+does not answer. Only ``points_at_text`` and the lists of ignored words are specific to English.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from querywright.retrieval.words import query_terms
 
 REPEATED, COPIED, NO_WORDS, TOO_LONG = "repeated", "copied", "no_words", "too_long"
 NO_QUESTION, POINTS_AT_TEXT = "no_question", "points_at_text"
-"""Reasons to drop a question."""
+"""Reasons for dropping a question."""
 
 LONGEST = 300
-"""Characters of a question; what is longer is a passage."""
+"""Maximum number of characters of a question."""
 
 ALIKE = 0.85
-"""Share of the words of two questions, taken together, that both have when one repeats the other: the same words in
-any order, or six and one of them missing in the other, or thirteen and one of them another."""
+"""Two questions are near-repetitions if they share at least this fraction of their distinct words. Examples: the same
+words in any order; six words, one of which the other question lacks; or thirteen words, one of which differs."""
 
 _PASSED_OVER = frozenset({
     "a", "an", "the", "of", "to", "in", "on", "for", "by", "with", "at", "and",
@@ -33,7 +33,7 @@ _PASSED_OVER = frozenset({
 })  # fmt: skip
 _CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb"
 _MARKED = re.compile("[A-Za-z\u00c0-\u024f\u0400-\u052f]")
-"""A letter of Latin or Cyrillic, whose questions end in "?"; those of others may end in another mark, or in none."""
+"""A Latin or Cyrillic letter. Questions in these scripts end in "?"; questions in other scripts may not."""
 _MARKS = ("?", "\u061f", "\u1367")
 _ENDS = frozenset(".!\u3002\u06d4\u0589\u1362\u0964")
 _POINTING = frozenset({
@@ -53,16 +53,16 @@ _POINTS = re.compile(
 
 
 def unfit(text: str, passage: Passage) -> str:
-    """Why a question cannot be asked of anybody; empty when nothing speaks against it.
+    """Return the reason why a question is unusable; empty if there is none.
 
     Args:
         text: The question, on one line.
-        passage: What it was written for.
+        passage: The passage that it was written for.
 
     Returns:
-        ``no_words`` without a word that names something, ``too_long`` beyond 300 characters, ``no_question`` where it
-        has no question mark and is of Latin or Cyrillic letters, or is a sentence of the passage that is no question
-        there, such as an order, ``points_at_text`` where it speaks of "the passage".
+        ``no_words`` if it has only function words, ``too_long`` above 300 characters, ``no_question`` if it is in Latin
+        or Cyrillic letters without a question mark, or if it is a sentence of the passage that is not a question there
+        (such as a command), and ``points_at_text`` if it refers to "the passage".
     """
     letters = sum(map(str.isalpha, text))
     if not letters or set(query_terms(text)) <= _PASSED_OVER | _POINTING:
@@ -76,30 +76,30 @@ def unfit(text: str, passage: Passage) -> str:
 
 
 def example_questions(predictor: dspy.Predict, *fields: str) -> list[str]:
-    """The questions in a prompt's examples. A small model writes them down as its own; such a one is ``copied``.
+    """Return the questions in the examples of a prompt. A small model may copy them, and copies are dropped.
 
     Args:
-        predictor: Whose prompt it is.
-        fields: Where the examples have questions: a text or a list of texts. An example may lack any of them.
+        predictor: The predictor with the prompt.
+        fields: Names of fields with a question or a list of questions. An example may lack any of them.
     """
     values = [demo.get(name) or () for demo in predictor.demos for name in fields]
     return [str(text) for value in values for text in ([value] if isinstance(value, str) else value)]
 
 
 def repeats(text: str, others: Iterable[str]) -> bool:
-    """Whether a question says nearly what one of the others says."""
+    """Return whether a question nearly repeats one of the others."""
     return any(alike(text, other) for other in others)
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two questions are nearly the same: the same words but for few, and none of those a number or a negation.
+    """Return whether two questions differ in few words, none of which is a number or a negation.
 
-    The order of words, articles, forms of "be" and "do", and an "s" at a word's end make no difference. The same
-    everywhere and whatever embeds the questions, so that another embedder changes no record.
+    Word order, articles, forms of "be" and "do", and a final "s" do not count. The result does not depend on an
+    embedder, so a change of the embedder does not change records.
 
     Args:
         one: A question.
-        other: Another one.
+        other: Another question.
     """
     ours, theirs = _words(one), _words(other)
     apart = ours ^ theirs
@@ -118,14 +118,14 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _quotes(text: str, content: str) -> bool:
-    """Whether a text says, word for word, what one sentence or several of some content tell."""
+    """Return whether a text repeats one or more sentences of a content, which are not questions, word for word."""
     own, told = _sentences(text).strip(" .?:"), _sentences(content)
     return any(f"{start} {own} ." in told for start in ".?:")
 
 
 @lru_cache(maxsize=256)
 def _sentences(text: str) -> str:
-    """The words of a text, and between them ``.`` or ``?`` where a sentence ends, ``:`` where one may begin."""
+    """Return the words of a text, with ``.`` or ``?`` at the end of each sentence and ``:`` at possible starts."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     signs = [
         "." if one in _ENDS else "?" if one in _MARKS else ":" if one in {":", "\n"} else one

@@ -1,10 +1,10 @@
-"""Questions written for a passage, and questions to test with: in other words, not asked yet, or with their answers.
+"""Modules that write questions about passages, for a question index and for test sets.
 
-Source: QB-RAG, arXiv:2407.18044, its offline stage, which asks for 20 questions a passage in one call. Where we differ:
-they are asked for in batches, each time with what was asked already, so that a small model ends its list, and
-near-repetitions are dropped; there is one example where the paper has several, and questions copied from it are
-dropped. Batches are sampled where the LM takes a seed, because a small model's likeliest list is one question again and
-again. Whether the passage does answer them is for a judge.
+Source: QB-RAG, arXiv:2407.18044, its offline stage, which requests 20 questions per passage in one call. Where we
+differ: questions are requested in batches, and each request lists the earlier questions, so that a small model can
+finish its list. Near-repetitions are dropped. The prompt has one example (the paper has several), and questions copied
+from it are dropped. Batches are sampled if the LM takes a seed, because the most likely list of a small model repeats
+one question. A judge decides later whether the passage answers the questions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH_SIZE = 5
 TEMPERATURE = 0.4
 MOST_QUESTIONS = 100
 _PATIENCE = 2
-"""Batches at most, in multiples of those that are needed when each brings all that was asked for."""
+"""Maximum number of batches, as a multiple of the number that is needed if every batch is complete."""
 
 
 EXAMPLE_PASSAGE = show_passage(
@@ -51,7 +51,7 @@ EXAMPLE = dspy.Example(
         "Why does the ground get cold on clear nights?",
     ],
 )
-"""What a model of 135 million parameters needs to write questions at all, and not lists of what the passage names."""
+"""Without this example, a model of 135 million parameters lists things from the passage and writes no questions."""
 
 
 class WriteQuestions(dspy.Signature):
@@ -63,13 +63,13 @@ class WriteQuestions(dspy.Signature):
 
 
 class QuestionWriter(dspy.Module):
-    """Writes questions for a passage with the ambient LM.
+    """Write questions for a passage with the LM of the DSPy settings.
 
     Args:
-        num_questions: Questions a passage at most, 1 to 100. Default 20.
-        batch_size: Questions asked for in one call, 1 or more. Default 5.
-        temperature: Of sampling, 0 to 1.5, where the LM takes a seed; any other keeps its own, so that the same
-            questions are written again. Default 0.4.
+        num_questions: Maximum number of questions per passage, 1 to 100. Default 20.
+        batch_size: Number of questions requested in one call, 1 or more. Default 5.
+        temperature: Sampling temperature if the LM takes a seed, 0 to 1.5. An LM without seeds keeps its temperature,
+            so that the same questions are written again. Default 0.4.
 
     Raises:
         InputError: A value is out of range.
@@ -92,17 +92,17 @@ class QuestionWriter(dspy.Module):
         self.write_questions.demos = [EXAMPLE]
 
     def forward(self, passage: Passage) -> dspy.Prediction:
-        """Batch after batch, until there are enough or one brings nothing new.
+        """Request batches of questions until there are enough, or a batch has no new question.
 
         Args:
-            passage: What the questions are written for.
+            passage: The passage that the questions are about.
 
         Returns:
-            A prediction with ``questions`` (list of str, at most ``num_questions``, no two nearly the same) and
-            ``dropped`` (how many were dropped, by reason; see ``question_rules``).
+            A prediction with ``questions`` (up to ``num_questions`` texts without near-repetitions) and ``dropped``
+            (the number of dropped questions by reason; see ``question_rules``).
 
         Raises:
-            AdapterParseError: The first batch could not be read. A later one that cannot be read ends the list.
+            AdapterParseError: The first batch could not be parsed. A later batch that cannot be parsed ends the list.
         """
         kept: list[str] = []
         dropped: Counter[str] = Counter()
@@ -122,7 +122,7 @@ class QuestionWriter(dspy.Module):
         return dspy.Prediction(questions=kept[: self.num_questions], dropped=dict(dropped))
 
     def _written(self, shown: str, asked: Sequence[str], count: int, number: int) -> list[str]:
-        """One batch, whose seed makes it another draw than the others, and the same one tomorrow."""
+        """Return one batch, sampled with the batch number as its seed."""
         desc = f"{count} {'other ' if asked else ''}short questions"
         signature = tuned_signature(self.write_questions, "questions", desc=desc, count=count, max_chars=LONGEST_QUERY)
         lm = self.write_questions.lm or dspy.settings.lm
@@ -141,7 +141,7 @@ class QuestionWriter(dspy.Module):
 
 
 LONGEST_QUESTION = 200
-"""Characters of a question that a model is held to where its answers are written by a grammar."""
+"""Maximum number of characters of a question if a grammar constrains the output."""
 
 
 class Rephrase(dspy.Signature):
@@ -150,7 +150,7 @@ class Rephrase(dspy.Signature):
     """
 
     question: str = dspy.InputField()
-    # No description: a small model writes it down as its answer.
+    # The field has no description, because a small model would copy it as its answer.
     rephrased_question: str = dspy.OutputField(max_length=LONGEST_QUESTION)
 
 
@@ -189,7 +189,7 @@ class AskAcross(dspy.Signature):
     answer: str = dspy.OutputField(desc="copied from a passage", max_length=LONGEST_ANSWER)
 
 
-# Without examples a model of 135 million parameters repeats the question, or writes down the instruction.
+# Without examples, a model of 135 million parameters repeats the question or copies the instruction.
 _REPHRASED = [
     dspy.Example(
         question="How can the roots of roses be kept from freezing?",
@@ -223,16 +223,16 @@ _ASKED_ACROSS = dspy.Example(
 
 
 class OneQuestion(dspy.Module):
-    """Writes one question with the ambient LM."""
+    """Base class of modules that write one question with the LM of the DSPy settings."""
 
     def examples(self) -> list[str]:
-        """The questions in the prompts' examples."""
+        """Return the questions in the examples of the prompts."""
         names = ("question", "rephrased_question", "stored_questions", "new_question")
         return [text for one in self.predictors() for text in example_questions(one, *names)]
 
 
 class RephraseQuestion(OneQuestion):
-    """Words a question anew with the ambient LM, which sees nothing but the question."""
+    """Rephrase a question with the LM of the DSPy settings, which sees only the question."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,16 +240,16 @@ class RephraseQuestion(OneQuestion):
         self.rephrase.demos = list(_REPHRASED)
 
     def forward(self, question: str) -> dspy.Prediction:
-        """The other wording in ``question``, on one line; empty when the LM wrote none.
+        """Return the new wording as ``question``, on one line; empty if the LM wrote none.
 
         Raises:
-            AdapterParseError: The LM's answer could not be read.
+            AdapterParseError: The LM's answer could not be parsed.
         """
         return dspy.Prediction(question=one_line(self.rephrase(question=question).rephrased_question))
 
 
 class AskAnother(OneQuestion):
-    """Asks with the ambient LM what a passage answers and nobody has asked of it yet."""
+    """Write a question that a passage answers and that is not among its stored questions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,17 +257,17 @@ class AskAnother(OneQuestion):
         self.ask.demos = list(_ASKED_ELSE)
 
     def forward(self, passage: Passage, stored: Sequence[str]) -> dspy.Prediction:
-        """A question that none of the stored ones asks in ``question``, on one line; empty when the LM wrote none.
+        """Return a new question as ``question``, on one line; empty if the LM wrote none.
 
         Raises:
-            AdapterParseError: The LM's answer could not be read.
+            AdapterParseError: The LM's answer could not be parsed.
         """
         made = self.ask(passage=show_passage(passage), stored_questions=list(stored))
         return dspy.Prediction(question=one_line(made.new_question))
 
 
 class AskAndAnswer(OneQuestion):
-    """Asks with the ambient LM what one passage answers, or two together, and says the answer."""
+    """Write a question that one passage answers, or two passages together, and its answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,12 +277,12 @@ class AskAndAnswer(OneQuestion):
         self.across.demos = [_ASKED_ACROSS]
 
     def forward(self, passages: Sequence[Passage]) -> dspy.Prediction:
-        """A question to one passage or two in ``question`` and its ``answer``, each on one line.
+        """Return a ``question`` about one or two passages and its ``answer``, each on one line.
 
         Raises:
-            AdapterParseError: The LM's answer could not be read.
+            AdapterParseError: The LM's answer could not be parsed.
         """
         shown, *others = map(show_passage, passages)
         made = self.across(first_passage=shown, second_passage=others[0]) if others else self.ask(passage=shown)
-        first, mark, _ = one_line(made.question).partition("?")  # a small model goes on with more of them, or an answer
+        first, mark, _ = one_line(made.question).partition("?")  # a small model may add more questions or an answer
         return dspy.Prediction(question=first + mark, answer=one_line(made.answer))

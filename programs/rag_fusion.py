@@ -1,8 +1,8 @@
-"""RAG-Fusion: several related queries beside the question, their lists fused by reciprocal rank.
+"""RAG-Fusion: search several related queries and the question, and fuse the lists by reciprocal rank.
 
-Raudaschl 2023; Rackauckas 2024, arXiv 2402.03367. As in the author's demo the question is searched with four queries.
-Where we differ: ranks begin at 1, as in the fusion's own paper, where both public codes begin at 0; the queries ask
-from different angles, because mere rewordings find the same again; the reader does not see them.
+Raudaschl 2023; Rackauckas 2024, arXiv 2402.03367. As in the author's demo, four queries and the question are searched.
+Where we differ: ranks begin at 1, as in the fusion's paper, while both public codes begin at 0; the queries ask from
+different angles, because mere rewordings find the same passages; the reader does not see them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class QuestionToRelatedQueries(dspy.Signature):
 
 
 class RAGFusion(Technique):
-    """Searches the question and related queries and fuses what they find by reciprocal rank.
+    """Searches the question and related queries, and fuses the lists by reciprocal rank.
 
-    When no query can be read, the question is the only one (fallback ``queries``).
+    If no query can be read, the question is the only query (fallback ``queries``).
     """
 
     NAME = "rag_fusion"
@@ -55,7 +55,7 @@ class RAGFusion(Technique):
         self.write_queries = Predict(QuestionToRelatedQueries)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write related queries; search them, and the question unless it is left out."""
+        """Write related queries, and search them and the question, unless it is left out."""
         texts = self.write_texts(
             self.write_queries, "queries", "{} short search queries", question=question, history=history
         )

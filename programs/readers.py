@@ -1,7 +1,7 @@
-"""Readers: from a question and passages to an answer.
+"""Readers: answer a question from passages.
 
-A reader gets the question as it was asked, its options, and the passages; never a query, a hypothesis or
-anything else that was written to find them.
+A reader gets the question, its options, and the passages. It never gets a query, a hypothesis, or any other text that
+was written to find the passages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Options = Sequence[str] | None
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
 _NO_OBJECT = ("The answer is no JSON object", "The answer is nested", "The answer holds more than one JSON object")
-"""What the adapter says of an answer that has no fields to be read."""
+"""The adapter's messages for an answer without readable fields."""
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 
 
@@ -110,7 +110,7 @@ class Reader(Threaded):
     NAME: ClassVar[str]
     SIGNATURE: ClassVar[type[dspy.Signature]]
     GROUNDED: ClassVar[bool] = False
-    """Whether it answers in full sentences from passages alone, names those it rests on, and may decline."""
+    """Whether it answers in full sentences from the passages alone, names its sources, and may decline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,25 +126,24 @@ class Reader(Threaded):
     ) -> dspy.Prediction:
         """Answer a question.
 
-        An answer that is not in the form asked for, also when asked again, is given as the LM wrote it: what
-        it is worth is for a metric to say, which knows letters and sentences. Of one that breaks off, what
-        could be read is given.
+        If an answer does not have the requested form, also after a second request, the LM's text is the answer:
+        metrics can read letters and sentences. If an answer is truncated, its readable part is the answer.
 
         Args:
-            question: The question as it was asked.
+            question: The question.
             options: Option texts, or None.
             passages: Best first; empty for a closed-book answer.
-            findings: Sub-questions that a technique has read answers to, in their order. Default none.
+            findings: Sub-questions with answers that a technique has read, in their order. Default none.
             history: The conversation before the question, see ``turns_of``. Default none.
 
         Returns:
-            A prediction with ``answer`` (text; empty when there was nothing that could be one), ``support`` (ids of
-            the passages that the answer rests on; None from a reader that does not say), ``fallbacks`` (``["reader"]``
-            when the answer was not in the form asked for, else empty) and ``reasoning`` (text; None from a reader that
-            does not think).
+            A prediction with ``answer`` (text; empty if the LM gave no answer), ``support`` (ids of the passages that
+            the answer is based on; None if the reader does not report them), ``fallbacks`` (``["reader"]`` if the
+            answer does not have the requested form, else empty), and ``reasoning`` (text; None if the reader does not
+            think).
 
         Raises:
-            TechniqueError: The question is blank, or its options are not what the reader needs.
+            TechniqueError: The question is blank, or its options do not fit the reader.
             DataError: The history has another form.
         """
         return self.answer(
@@ -159,11 +158,11 @@ class Reader(Threaded):
         )
 
     def _signature(self, asked: ReaderInput) -> Any:
-        """The predictor's signature for one question."""
+        """Return the predictor's signature for one question."""
         return self.predict.signature
 
     def _ask(self, signature: Any, asked: ReaderInput) -> tuple[Mapping[str, Any], list[str]]:
-        """The fields of the LM's answer, or what can be had of one not in the form asked for; and the fallbacks."""
+        """Return the fields of the LM's answer, or its readable part, and the fallbacks."""
         shown = {
             "passages": show_passages(asked.passages),
             "sub_answers": [f"{finding.question} {finding.answer}" for finding in asked.findings],
@@ -179,7 +178,7 @@ class Reader(Threaded):
         except AdapterParseError as error:
             if str(error).startswith("The LM returned an empty"):
                 return {}, ["reader"]
-            # The fields of an object that had another form or broke off, else all of it as the answer.
+            # The fields of an object with another form, or of a truncated object; else the whole text.
             fields: Any = error.parsed_result
             if fields is None or str(error).startswith(_NO_OBJECT):
                 fields = {"answer": _HEADER.sub("", strip_thinking(str(error.lm_response)))}
@@ -189,15 +188,14 @@ class Reader(Threaded):
 class MultipleChoiceReader(Reader):
     """Answers with the text of one option.
 
-    The LM is given the options as the allowed values of its answer; an answer that is none of them is left as the
-    LM wrote it.
+    The LM gets the options as the allowed values of its answer. Another answer is returned unchanged.
     """
 
     NAME = "multiple_choice"
     SIGNATURE = ChooseOption
 
     def _signature(self, asked: ReaderInput) -> Any:
-        """The signature whose answer is one of the question's options."""
+        """Return the signature whose answer is an option of the question."""
         if not asked.options:
             raise TechniqueError(
                 f"the multiple-choice reader needs options, but the question has none: {asked.question[:80]!r}; "
@@ -207,26 +205,43 @@ class MultipleChoiceReader(Reader):
 
 
 class ShortAnswerReader(Reader):
-    """Answers in a few words; options, where a question has them, are not shown."""
+    """Answers in a few words. Options of a question are not shown."""
 
     NAME = "short_answer"
     SIGNATURE = AnswerShortly
 
 
+class AutoReader(ShortAnswerReader):
+    """Chooses between the options of a question that has options, and answers other questions in a few words.
+
+    The prompts are those of ``multiple_choice`` and ``short_answer``.
+    """
+
+    NAME = "auto"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choose = MultipleChoiceReader()
+
+    def answer(self, asked: ReaderInput) -> dspy.Prediction:
+        """Ask the LM and return the prediction of ``forward``."""
+        return self.choose.answer(asked) if asked.options else super().answer(asked)
+
+
 class ReasoningReader(Reader):
-    """Thinks in a few sentences, then answers: with the text of one option, or in a few words where there are none.
+    """Thinks in a few sentences, then answers with the text of one option, or in a few words without options.
 
-    The same question without passages is a chain of thought from what the LM knows (``closed_book``). What it thought
-    is in ``reasoning``; where that broke off before the answer, the answer is empty.
+    Without passages (``closed_book``), it is a chain of thought from the LM's knowledge. The thoughts are in
+    ``reasoning``. If they are truncated before the answer, the answer is empty.
 
-    Source: chain of thought, Wei et al. 2022, arXiv 2201.11903, asked for without demonstrations.
+    Source: chain of thought, Wei et al. 2022, arXiv 2201.11903, without demonstrations.
     """
 
     NAME = "reasoning"
     SIGNATURE = ReasonThenAnswer
 
     def _signature(self, asked: ReaderInput) -> Any:
-        """The signature whose answer is one of the question's options, where it has any."""
+        """Return the signature whose answer is an option of the question, if the question has options."""
         signature: Any = self.predict.signature
         if not asked.options:
             return signature
@@ -236,15 +251,14 @@ class ReasoningReader(Reader):
 class GroundedReader(Reader):
     """Answers in a full sentence from the passages alone and names them, or declines.
 
-    The LM answers, names passages, and says whether the passages hold the answer. Where it says no, or declines with
-    a set phrase, the answer is the sentinel ``DECLINED`` and rests on nothing; a small LM hardly ever writes that it
-    cannot answer, but can choose between yes and no. Without passages it is so without asking the LM, since there is
-    nothing to be grounded in.
+    The LM answers, names passages, and says whether the passages hold the answer. If it says no, or declines with a
+    set phrase, the answer is the sentinel ``DECLINED`` without support: a small LM rarely writes that it cannot answer,
+    but it can choose between yes and no. Without passages, the reader declines without an LM call.
 
-    ``support`` holds the ids of whole passages, in the order in which the LM named them; numbers of passages that
-    were not shown are dropped, and the rest is as the LM said, not as it was checked. It is empty where none was
-    named. Numbers in square brackets inside a passage are shown in round ones, so that none passes for another
-    passage's. Options, where a question has them, are shown; the answer is a sentence that names one.
+    ``support`` has the ids of passages in the order in which the LM named them. Numbers of passages that were not shown
+    are dropped; the other numbers are not verified. It is empty if the LM named no passage. Numbers in square brackets
+    inside a passage are shown in parentheses, so that they do not look like numbers of passages. Options are shown if
+    the question has them, and the answer is a sentence that names an option.
     """
 
     NAME = "grounded"
@@ -252,7 +266,7 @@ class GroundedReader(Reader):
     GROUNDED = True
 
     def answer(self, asked: ReaderInput) -> dspy.Prediction:
-        """Ask the LM, unless there is no passage, and return the prediction of ``forward``."""
+        """Ask the LM if there are passages, and return the prediction of ``forward``."""
         passages = asked.passages
         if not passages:
             return dspy.Prediction(answer=DECLINED, support=[], fallbacks=[])
@@ -275,9 +289,9 @@ class GroundedReader(Reader):
 
 
 class LongAnswerReader(GroundedReader):
-    """As ``grounded``, in a few sentences: what a guideline (``judged_guideline``) has several points of.
+    """Answers like ``grounded``, but in a few sentences, for guidelines with several points (``judged_guideline``).
 
-    Source: QB-RAG, arXiv 2407.18044, whose answers are read so; its prompt is not published.
+    Source: QB-RAG, arXiv 2407.18044, whose readers answer at length; its prompt is not published.
     """
 
     NAME = "long_answer"
@@ -286,15 +300,22 @@ class LongAnswerReader(GroundedReader):
 
 READERS: dict[str, type[Reader]] = {
     reader.NAME: reader
-    for reader in (MultipleChoiceReader, ShortAnswerReader, ReasoningReader, GroundedReader, LongAnswerReader)
+    for reader in (
+        AutoReader,
+        MultipleChoiceReader,
+        ShortAnswerReader,
+        ReasoningReader,
+        GroundedReader,
+        LongAnswerReader,
+    )
 }
 
 
 def make_reader(name: str) -> Reader:
-    """The reader of that name.
+    """Return a reader by name.
 
     Raises:
-        TechniqueError: There is no such reader.
+        TechniqueError: There is no reader of this name.
     """
     if name not in READERS:
         raise TechniqueError(unknown("reader", name, READERS))
@@ -306,9 +327,15 @@ def _answer(fields: Mapping[str, Any]) -> str:
 
 
 def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
-    """The reader of that name; ``auto`` chooses between options where every question has them."""
+    """Return the name of the reader for these questions; None for ``none``.
+
+    ``auto`` stays ``auto`` if some of the questions have options and others have none. If all have options, it becomes
+    ``multiple_choice``; if none has options, ``short_answer``.
+    """
     if reader == "none":
         return None
     if reader != "auto":
         return reader
-    return "multiple_choice" if all(question.options for question in questions) else "short_answer"
+    if all(question.options for question in questions):
+        return "multiple_choice"
+    return "auto" if any(question.options for question in questions) else "short_answer"

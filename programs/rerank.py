@@ -1,11 +1,11 @@
-"""Rerank: one deep search with the question, the passages then put in order of how well they answer it.
+"""Rerank: one deep search with the question, whose passages are then ordered by how well they answer it.
 
-A baseline beside HCQR (arXiv 2603.19008), which reports that reranking one search loses to several good ones but
-leaves its pool and its cut open. A pool of 50 suits a cross-encoder. The default pool is 20, because without a
-cross-encoder the LM is asked once a passage: it reads one at a time and all of them side by side, so that the order of
-a list says nothing to it and the grades cost the time of one call. It has few grades to give; passages of the same
-grade stay in the order of the search. With ``select`` it reads the pool as one list instead, in one call; a
-cross-encoder's order is what it then selects from.
+A baseline for HCQR (arXiv 2603.19008), which reports that reranking one search loses to several good searches, but does
+not give its pool and its budget. A pool of 50 suits a cross-encoder. The default pool is 20, because without a
+cross-encoder the LM is called once per passage: it grades passages one at a time and in parallel, so that their order
+does not matter and all grades take the time of one call. There are few grades; passages with the same grade stay in the
+order of the search. With ``select`` the LM reads the pool as one list instead, in one call; if there is a
+cross-encoder, it orders the pool first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PassageToGrade(dspy.Signature):
 
 
 class Reranking(Technique):
-    """A technique that reranks: by the cross-encoder that it is given, else by grades of the LM.
+    """A technique that reranks with a cross-encoder if it has one, else with grades of the LM.
 
     A grade that cannot be read counts as the middle one (fallback ``grade``).
     """
@@ -53,11 +53,11 @@ class Reranking(Technique):
         self.grade_passage = Predict(PassageToGrade)
 
     def rerank(self, question: str, hits: Sequence[Hit], history: History = None) -> tuple[list[Hit], list[str]]:
-        """Return the hits, best first for the question, and the fallbacks of doing so.
+        """Return the hits, best first for the question, and the fallbacks.
 
         Args:
-            question: The question as it was asked, whatever was searched.
-            hits: No passage twice. Of equals the first stays first.
+            question: The question, even if another text was searched.
+            hits: Hits without a passage twice. Hits with equal scores keep their order.
             history: The conversation before the question. Default none.
         """
         passages, fallbacks = [hit.passage for hit in hits], []
@@ -79,7 +79,7 @@ class Reranking(Technique):
 class Rerank(Reranking):
     """Searches with the question and keeps the passages that answer it best.
 
-    With a cross-encoder no LM is asked.
+    With a cross-encoder, no LM is called.
     """
 
     NAME = "rerank"

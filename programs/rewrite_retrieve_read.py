@@ -1,10 +1,10 @@
-"""Rewrite-Retrieve-Read with a frozen rewriter: think about what to look up, then search with queries of one's own.
+"""Rewrite-Retrieve-Read with a frozen rewriter: think about what to look up, then search with new queries.
 
 Ma et al. 2023, arXiv 2305.14283. The rewriter writes several queries or none: none means that the reader answers from
-what it knows. The reader is given the question as it was asked. Where we differ: no demonstrations by default, an
-optimizer chooses them; lists are interleaved, so that a small budget holds the best of each query
-(``fusion=union`` joins them one after another, as the original does); options are a list of their own beside the
-question.
+what it knows. The reader is given the question unchanged. Where we differ: no demonstrations by default (``demos=3``
+shows three of ours; the paper shows one to three training questions); lists are interleaved, so that a small budget
+holds the best of each query (``fusion=union`` joins them one after another, as the original does); options are a
+separate list next to the question.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 
 from querywright.data.types import History
-from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Technique, demos_knob
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_texts
 from querywright.programs.signatures import tuned_signature
@@ -35,15 +35,16 @@ class QuestionToQueries(dspy.Signature):
 
 
 class RewriteRetrieveRead(Technique):
-    """Searches the queries of a rewriter, or nothing where it writes none.
+    """Searches the queries of a rewriter, or nothing if it writes none.
 
-    ``rewriter`` is a predictor of its own: set its ``lm`` for another model than the reader's. An answer that cannot
-    be read is no decision to search nothing: then the question is the only query (fallback ``rewrite``).
+    ``rewriter`` is a predictor: set its ``lm`` to use another LM than the reader's. If its answer cannot be read, the
+    question is the only query (fallback ``rewrite``).
     """
 
     NAME = "rrr"
     TITLE = "Rewrite-Retrieve-Read (frozen rewriter)"
     PAPER = "arXiv 2305.14283"
+    SHOWS_OPTIONS = True
     LM_STAGES = 1
     SEARCHES = "0 to 3"
     KNOBS = (
@@ -53,7 +54,12 @@ class RewriteRetrieveRead(Technique):
         TOP_K,
         FUSION,
         RRF_K,
-        Knob("may_skip", True, "whether the rewriter may write no query; else the question is searched then"),
+        demos_knob(3),
+        Knob(
+            "may_skip",
+            True,
+            "whether the rewriter may write no query, so that nothing is searched; else the question is searched",
+        ),
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
     )
 
@@ -61,11 +67,16 @@ class RewriteRetrieveRead(Technique):
         super().__init__(retriever, **knobs)
         self.rewriter = Predict(QuestionToQueries)
 
+    @property
+    def uses_options(self) -> bool:
+        """Whether the LM sees the options of a question."""
+        return bool(self.knobs["rewriter_sees_options"] or self.knobs["select"])
+
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the rewriter's queries; nothing is searched if it wants none."""
+        """Search the rewriter's queries, or nothing if it writes none."""
         limit, may_skip = self.written(), self.knobs["may_skip"]
         shown = list(options or ()) if self.knobs["rewriter_sees_options"] else []
-        # A small model takes a number that stands beside a field for the field's value, so it stands below all.
+        # A small LM mistakes a number next to a field for the value of the field, so the number comes last.
         number = "one query" if limit == 1 else f"at most {limit} queries"
         none = ", or none if nothing has to be looked up" if may_skip else ""
         signature = tuned_signature(self.rewriter, line=f"Write {number}{none}.")

@@ -1,11 +1,20 @@
 """Rewrite-Retrieve-Select: search wide for what would settle the question, then keep the passages that do.
 
-Our own, from parts of others, at the two LM calls of HCQR (arXiv 2603.19008). The first call does the work of HCQR's
-two: it commits to a likely answer and writes queries that support it, tell it from its rivals and verify the key clue;
-beside them a sentence of the passage that would settle the question, which is searched as well (as in HyDE, arXiv
-2212.10496, and Query2Doc, arXiv 2303.07678). The lists are fused into one pool, deeper than any reader is shown. The
-second call selects from it, see ``selection``. It is made for hybrid search (``rrs@hybrid``) and a large LM: a small
-one cannot read twenty passages at once.
+Ours, from parts of others, with as many LM calls as HCQR (arXiv 2603.19008). The first call does the work of HCQR's
+two: it commits to a likely answer and writes queries that support it, separate it from its rivals, and verify the key
+clue. It also writes a sentence of the passage that would settle the question, which is searched too (as in HyDE, arXiv
+2212.10496, and Query2Doc, arXiv 2303.07678). The lists are fused into one pool, larger than what any reader sees. The
+second call selects from it (see ``querywright.programs.selection``).
+
+What came before: RankGPT (arXiv 2304.09542) lets an LM order a list of passages; SetR (arXiv 2507.06838) trains an LM
+to name what a question needs and to choose a set; OptiSet (arXiv 2601.05027) expands queries and selects a set that
+helps the generator; utility-focused annotation lets an LM label which passages help to answer. Ours is the combination,
+one planning call and one choice, and the criterion: a passage is kept if it moves the decision, and none may be.
+
+It is made for hybrid search (``rrs@hybrid``) and a large LM: a small one cannot read twenty passages at once. Most of
+its tokens are the pool. To spend fewer, lower ``select_pool``, cut passages to ``select_words`` words, or leave out
+passages with a low fused score (``select_least``); a study with ``objectives: [decision_useful, tokens]`` and lists of
+these knobs draws the front.
 """
 
 from __future__ import annotations
@@ -40,14 +49,15 @@ class QuestionToSearches(dspy.Signature):
 
 
 class RewriteRetrieveSelect(Technique):
-    """Searches several queries and a hypothetical sentence, and keeps what the LM selects from all that was found.
+    """Searches several queries and a hypothetical sentence, and keeps the passages that the LM selects.
 
-    When no query can be read, the question is the only one (fallback ``plan``).
+    If no query can be read, the question is the only query (fallback ``plan``).
     """
 
     NAME = "rrs"
     TITLE = "Rewrite-Retrieve-Select"
     PAPER = "ours"
+    SHOWS_OPTIONS = True
     LM_STAGES = 2
     SEARCHES = "5"
     KNOBS = (
@@ -57,16 +67,18 @@ class RewriteRetrieveSelect(Technique):
         replace(TOP_K, default=10),
         replace(FUSION, default="rrf"),
         RRF_K,
-        Knob("search_passage", True, "whether the hypothetical sentence is searched as well"),
+        Knob("select_least", 0.0, "share of the best fused score that a passage of the pool needs; 0: any",
+             low=0, high=1, when={"fusion": ("rrf", "best_score")}, search=False),
+        Knob("search_passage", True, "whether the hypothetical sentence is searched too"),
         replace(SELECT, default=True),
-    )
+    )  # fmt: skip
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
         super().__init__(retriever, **knobs)
         self.plan_searches = Predict(QuestionToSearches)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the queries, and the hypothetical sentence; the selection follows (``select``)."""
+        """Search the queries and the hypothetical sentence; the selection follows (``select``)."""
         count = self.written()
         line = f"Write {count} queries." if count > 1 else "Write one query."
         signature = tuned_signature(self.plan_searches, line=line)

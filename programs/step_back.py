@@ -1,19 +1,21 @@
-"""Step-Back prompting: beside the question, a more general one about the principle or the background it rests on.
+"""Step-Back prompting: search the question and a more general question about its principle or background.
 
-Zheng et al. 2023, arXiv 2310.06117. The reader answers the question itself, from the passages of both. The passages of
-the question come first and each of the two gets half of the budget, as LangChain arranges them; what one leaves over
-goes to the other. Where we differ: no demonstrations by default; an optimizer chooses them.
+Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both. The passages of
+the question come first, and each of the two gets half of the budget, in LangChain's arrangement; if one needs less, the
+other gets the rest. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one
+demonstration, and LangChain two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import dspy
 
 from querywright.data.types import History
-from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Technique
+from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Technique, demos_knob
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_in
 from querywright.programs.steps import Predict
@@ -30,7 +32,7 @@ class QuestionToStepBack(dspy.Signature):
 class StepBackRetrieval(Technique):
     """Searches the question and a step-back question.
 
-    When that cannot be read, the question is the only query (fallback ``step_back``).
+    If the step-back question cannot be read, the question is the only query (fallback ``step_back``).
     """
 
     NAME = "step_back"
@@ -41,6 +43,7 @@ class StepBackRetrieval(Technique):
     KNOBS = (
         MAX_PASSAGES,
         TOP_K,
+        replace(demos_knob(1), high=2),
         Knob("fusion", "shares", "how the lists become one", choices=("shares", *FUSION_CHOICES)),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import warnings
 from pathlib import Path
 
 import datasets
@@ -15,7 +14,7 @@ import pytest
 import querywright as qw
 from querywright.errors import InputError, QuerywrightError
 
-pytestmark = pytest.mark.filterwarnings("ignore:the baseline has decision_useful 100", "ignore:.*too few to show")
+pytestmark = pytest.mark.filterwarnings("ignore:the baseline has .* 100", "ignore:.*too few to show")
 TINY = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))
 PASSAGES = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TINY["TOPICS"].items()]
 QUESTIONS = TINY["question_rows"](4)
@@ -56,17 +55,6 @@ def test_what_people_have_is_read_alike(lm):
     assert found == [found[0]] * 4
 
 
-def test_columns_are_called_as_those_who_have_them_call_them(caplog):
-    rows = [{"key": one["id"], "body": one["text"], "topic": one["id"][2:], "year": 7} for one in PASSAGES]
-    index = qw.ChromaRetriever.build("named", rows, columns={"id": "key", "text": "body"})
-    assert {one.id: one.text for one in index.passages()} == {one["id"]: one["text"] for one in PASSAGES}
-    assert "left out the columns ['topic', 'year']" in caplog.text
-    assert "metadata=topic,year" in caplog.text
-    named = {"id": "key", "text": "body", "metadata": "topic,year"}
-    index = qw.ChromaRetriever.build("named", pandas.DataFrame(rows), columns=named)
-    assert {one.id: dict(one.metadata) for one in index.passages()}["p-feet"] == {"topic": "feet", "year": 7}
-
-
 def test_the_whole_way(lm, server):
     index = qw.ChromaRetriever.build("shop", as_table("passages", PASSAGES))
     questions = as_dataset("questions", QUESTIONS)
@@ -97,7 +85,7 @@ def test_the_whole_way(lm, server):
     assert len(qw.compare(["plain", tuned], questions, retriever=index, lm=lm).arms) >= 2
     tuned.save("artifacts/shop")
     assert len(repr(tuned.save("artifacts/shop"))) < 300
-    with pytest.raises(InputError, match=r"'shop' has a program .*\(technique hcqr, not plain.*replace="):
+    with pytest.raises(InputError, match=r"'artifacts/shop' holds a program .*\(technique hcqr, not plain.*replace="):
         qw.compile("plain", questions, retriever=index, lm=lm, out="artifacts/shop")
     loaded = qw.load("artifacts/shop", lm=lm)
     row = QUESTIONS[0]
@@ -129,19 +117,6 @@ def test_arms_join_a_comparison_that_was_saved(lm, server):
         compared(["plain"], "memory")
 
 
-def test_evidence_that_is_of_another_collection_is_told_by_every_command(lm):
-    qw.ChromaRetriever.build("shop", PASSAGES)
-    other = [{**one, "evidence": {"p-elsewhere": "ENTAILED"}} for one in QUESTIONS[:9]]
-    for call in (lambda: qw.evaluate("plain", other, retriever="shop", lm=lm, metrics="recall@1"),
-                 lambda: qw.compile("plain", other, retriever="shop", lm=lm, trials=1, reader=None)):  # fmt: skip
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            call()
-        said = " ".join(str(one.message) for one in told)
-        assert "no labelled passage of 9 of 9 questions is in the collection" in said
-        assert "['p-elsewhere']" in said
-
-
 def test_one_program_is_evaluated_by_name_as_a_technique_and_as_saved(lm, server, monkeypatch):
     index = qw.ChromaRetriever.build("shop", PASSAGES)
     plain = qw.evaluate("plain", QUESTIONS[:6], retriever="shop", lm=lm)
@@ -157,11 +132,42 @@ def test_one_program_is_evaluated_by_name_as_a_technique_and_as_saved(lm, server
     assert named.mean("accuracy").n == 1
 
 
+def test_questions_with_and_without_options_are_read_each_in_its_way(lm, server):
+    """The reader is chosen for each question: in an evaluation, a compilation, and the artifact."""
+
+    def reply(body):
+        filled = json.loads(TINY["fill_in"](body))
+        if filled.get("answer") is not None and "one of" not in json.dumps(body["messages"][0]):
+            filled["answer"] = "bread"  # what a reader that is shown no options says
+        return json.dumps(filled)
+
+    server.reply = reply
+    qw.ChromaRetriever.build("shop", PASSAGES)
+    bare = [{**one, "options": [], "answer": "bread"} for one in QUESTIONS[1::2]]
+    mixed = [one for pair in zip(QUESTIONS[::2], bare, strict=True) for one in pair]
+    found = qw.evaluate("plain", mixed, retriever="shop", lm=lm)
+    assert found.mean("accuracy").value == 1.0
+    tuned = qw.compile("plain", mixed, retriever="shop", lm=lm, trials=1, objective="accuracy")
+    assert tuned.save("artifacts/both").reader == "auto"
+    assert next(one for one in tuned.test if one.name == "baseline").mean("accuracy").value == 1.0
+    loaded = qw.load("artifacts/both", lm=lm)
+    assert loaded(mixed[0]["question"], mixed[0]["options"]).answer == mixed[0]["answer"]
+    assert loaded(mixed[1]["question"]).answer == "bread"
+
+
 def test_splits_that_are_given_are_kept(lm):
     index = qw.ChromaRetriever.build("shop", PASSAGES)
     parts = {"train": QUESTIONS[:4], "validation": QUESTIONS[4:10], "test": QUESTIONS[10:16]}
     given = datasets.DatasetDict({name: as_dataset(name, rows) for name, rows in parts.items()})
-    tuned = qw.compile("rag_fusion", given, retriever=index, lm=lm, trials=1, demo_sizes=(1,), reader_demo_sizes=())
+    knobs = {"n_queries": "2,3", "max_passages": (1, 2), "rrf_k": "20..30"}
+    tuned = qw.compile(
+        "rag_fusion", given, retriever=index, lm=lm, trials=3, demo_sizes=(1,), reader_demo_sizes=(), knobs=knobs
+    )
+    for baseline, arm in [(tuned.arms[0].knobs, one.knobs) for one in tuned.arms[1:]]:
+        assert baseline["max_passages"] == 2
+        assert arm["n_queries"] in {2, 3}
+        assert arm["max_passages"] in {1, 2}
+        assert 20 <= arm["rrf_k"] <= 30
     assert [len(part) for part in tuned.splits] == [4, 6, 6]
     assert qw.read_questions(given, split="test")[0].id == QUESTIONS[10]["id"]
 
@@ -175,7 +181,7 @@ def test_splits_that_are_given_are_kept(lm):
         (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts, .* a DataFrame"),
         (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a row of a list of dicts"),
         (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "an LM must be a dspy.LM or a name such as .* got 3"),
-        (lambda: qw.compile(qw.HCQR, QUESTIONS, retriever="shop"), "compile takes the name of a technique.* got"),
+        (lambda: qw.compile(3, QUESTIONS, retriever="shop"), "a technique is its name, such as hcqr.* got 3"),
         (
             lambda: qw.compile("hcqr", QUESTIONS, retriever="shop", rounds=3),
             "takes the settings objective.* trials.* but got rounds",

@@ -66,7 +66,7 @@ def test_the_command_is_installed():
     assert command.load() is main
 
 
-def test_the_working_folder(tmp_path, monkeypatch):
+def test_the_workspace(tmp_path, monkeypatch):
     from querywright.errors import InputError
     from querywright.home import home
     from querywright.models.store import open_store
@@ -82,10 +82,10 @@ def test_the_working_folder(tmp_path, monkeypatch):
     assert home() == home()
     (tmp_path / "file").write_text("x")
     for wrong in ("file", "file/deep", "~nobody-of-this-name/x"):
-        with pytest.raises(InputError, match=rf"the working folder '{wrong}' cannot be made .*QUERYWRIGHT_HOME"):
+        with pytest.raises(InputError, match=rf"the workspace '{wrong}' cannot be created .*QUERYWRIGHT_HOME"):
             home(wrong)
         for opens in (open_store, Workspace.open):
-            with pytest.raises(InputError, match=r"the working folder .* cannot be made .*QUERYWRIGHT_HOME"):
+            with pytest.raises(InputError, match=r"the workspace .* cannot be created .*QUERYWRIGHT_HOME"):
                 opens(wrong)
 
 

@@ -142,15 +142,16 @@ def test_the_same_folder_resumes_and_returns_its_results(search, questions, serv
     assert kept.finished
     assert kept.spec.techniques["keywords"].knobs["copies"].high == 3
     assert kept.spent.calls == calls
-    with pytest.raises(InputError, match=r"train, dev, test changed since this study was begun"):
+    with pytest.raises(InputError, match=r"train, dev, test changed since this study started"):
         search(questions.assign(question=questions["question"] + " Say why."), out="studies/mine")
 
 
 def test_an_instance_brings_its_retriever_and_its_knobs(index, lm):
     splits = qw.split_questions(qw.read_questions(QUESTIONS), sizes=SIZES)
-    programs = [Keywords(index, copies=2, top_k=1), "plain"]
+    programs = [Keywords(index, copies=2, top_k=1), "hyde@dense:n_documents=2,temperature=0.0", "plain"]
     found = qw.study(programs, splits, lm=lm, reader=None, trials=3, objectives="judged_useful", judge_lm=lm)
     assert {*found.trials["knob.copies"].dropna()} == {2}
+    assert {*found.trials["knob.n_documents"].dropna()} == {2}
     assert "by judge usefulness" in found.sentence
 
 
@@ -188,9 +189,9 @@ def with_other_prompt(index):
     [
         (["hide"], {}, "unknown technique 'hide'"),
         ([Renamed], {}, "the name 'hyde' belongs to HyDE; give Renamed another NAME"),
-        ([dspy.Predict("question -> answer")], {}, "a technique is a subclass of querywright.programs.Technique"),
+        ([42], {}, "an arm is the name of a technique"),
         (["hyde", qw.HyDE], {}, "'hyde' is given twice"),
-        ([with_other_prompt], {}, "the prompts of this keywords differ from those of its class"),
+        ([with_other_prompt], {}, "the prompts of this keywords differ from the prompts of its class"),
         ({"hyde": {"documents": [1, 2]}}, {}, r"techniques\.hyde\.knobs\.documents: unknown knob of hyde"),
         ({"hyde": {"n_documents": (3, 1)}}, {}, r"techniques\.hyde\.knobs\.n_documents: low must be smaller"),
         (["hyde"], {"objectives": ["usefulness"]}, r"objectives\.0: unknown objective 'usefulness'"),
@@ -205,3 +206,17 @@ def test_an_error_names_the_value_before_anything_is_asked(search, questions, se
     with pytest.raises(QuerywrightError, match=said):
         search.func(techniques, questions, **{**search.keywords, **changes})
     assert not server.requests
+
+
+def test_a_database_stores_trials_answers_and_the_budget(search, questions, postgres, server):
+    url = postgres.new_database()
+    given = {"storage": url, "budget": {"calls": 1000}}
+    found = search(questions, out="here", **given)
+    calls = len(server.requests)
+    assert found.snapshot.spent.calls == calls <= 1000
+    assert len(found.optuna.trials) == 8
+    there = search(questions, out="there", home="other", **given)  # another host has neither folder nor answers
+    assert (there.sentence, len(server.requests)) == (found.sentence, calls)
+    assert not any(url.encode() in path.read_bytes() for path in Path().rglob("*") if path.is_file())
+    with pytest.raises(InputError, match="an open workspace has its own store"):
+        search(questions, out="again", lm=qw.Workspace.open(lm=found.search.lm), **given)

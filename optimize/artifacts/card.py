@@ -20,7 +20,7 @@ FACTS = ("technique", "reader", "lm", "collection", "engine", "embedder", "reran
 
 _SHOWN_ELSEWHERE = {
     "verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name", "test", "comparisons", "arms", "arm",
-    "given",
+    "given", "passages_sample",
 }  # fmt: skip
 
 

@@ -26,11 +26,15 @@ from querywright.programs import technique_class, use_writer
 from querywright.retrieval.callable import as_retriever, is_collection
 from querywright.retrieval.checks import check_filter
 from querywright.retrieval.collection import collection_folder, no_collection, read_manifest
+from querywright.retrieval.edits import PASSAGES_SAMPLE, share_changed
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 ALLOWED = "QUERYWRIGHT_ALLOW_LM"
 """The environment variable with patterns of remote LMs that artifacts may name."""
+
+MOST_CHANGED = 0.5
+"""Share of the passages that may have changed since the compilation. Other chunk sizes change more."""
 
 _logger = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ def load(
     home: str | Path | None = None,
     verify: bool = False,
     digest: str | None = None,
+    accept: bool = False,
 ) -> LoadedProgram:
     """Load an artifact. Everything is checked before the first answer.
 
@@ -70,6 +75,8 @@ def load(
         home: The workspace with the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Whether to ask the golden questions and compare the answers with the saved answers. Default False.
         digest: The required digest, ``sha256:...`` as ``querywright artifact show`` prints it. Default: any.
+        accept: Whether the artifact's collection may have changed by more than half. A smaller change is reported as
+            a warning. Default False.
 
     Raises:
         ArtifactError: The artifact is missing, damaged, or edited, has another digest, names a remote LM that is
@@ -87,7 +94,7 @@ def load(
     folder = None if home is None else Path(home)
     found: Any
     if retriever is None and where is None:
-        found = collection_of(manifest, folder)
+        found = collection_of(manifest, folder, accept)
     elif retriever is None and manifest.collection is None:
         raise ArtifactError("the artifact names no collection to filter; give retriever=... as well")
     elif retriever is None or isinstance(retriever, str) or is_collection(retriever):
@@ -214,23 +221,20 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
     return found
 
 
-def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever | None:
-    """Return the collection of an artifact, opened as it was when the program was compiled; None if it searches
-    nothing.
-    """
+def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = False) -> CollectionRetriever | None:
+    """The collection that an artifact names, opened as it was when the program was compiled; None where it has none."""
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
         raise ArtifactError(
             "the program was compiled on a custom retriever, which the artifact cannot contain; give retriever=... "
-            f"(--collection, --retriever; technique {manifest.technique})"
+            f"(technique {manifest.technique})"
         )
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
         raise CollectionError(
             f"the program was compiled over a collection that is not here: {no_collection(manifest.collection, home)}. "
-            'Or search your own passages: querywright index mine passages.jsonl, then load(path, retriever="mine"), '
-            "or --collection mine"
+            "Or search passages of your own: querywright index mine passages.jsonl, and give that: retriever=..."
         )
     if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is loaded
         raise CollectionError(
@@ -239,16 +243,32 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
             "compile again"
         )
     found = open_retriever(manifest.collection, engine=manifest.engine, home=home, where=manifest.where)
-    check_compiled_on(manifest, found.fingerprint)
+    check_compiled_on(manifest, found, accept)
     return found
 
 
-def check_compiled_on(manifest: ArtifactManifest, fingerprint: str) -> None:
-    """Raise ``ArtifactError`` if a fingerprint is not the fingerprint that an artifact was compiled on."""
-    if fingerprint != manifest.fingerprint:
-        parts = "questions or stored answers" if manifest.engine in ("questions", "expanded") else "passages"
-        raise ArtifactError(
-            f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-            f"{fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; give it the {parts} that "
-            "it had then (index, questions build, import or fill), compile again, or load it with retriever=..."
-        )
+def check_compiled_on(manifest: ArtifactManifest, retriever: CollectionRetriever, accept: bool) -> None:
+    """Compare an opened collection with the one that an artifact was compiled on, and report the share that changed.
+
+    Raises:
+        ArtifactError: More than ``MOST_CHANGED`` of the passages changed, or the share is unknown.
+    """
+    if retriever.fingerprint == manifest.fingerprint:
+        return
+    sample, share = manifest.made.get(PASSAGES_SAMPLE), None
+    of_questions = manifest.engine in ("questions", "expanded")
+    if isinstance(sample, list) and not of_questions:
+        share = share_changed([*map(str, sample)], retriever.passages())
+    changed = "" if share is None else f", and about {share:.0%} of its passages changed"
+    differs = (
+        f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
+        f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}{changed}"
+    )
+    if accept or (share is not None and share <= MOST_CHANGED):
+        _logger.warning("%s; its scores may have changed: evaluate it, or compile again", differs)
+        return
+    parts = "questions or stored answers" if of_questions else "passages"
+    raise ArtifactError(
+        f"{differs}; give it the {parts} that it had then (index, questions build, import or fill), compile again, "
+        "load it with retriever=..., or accept the change: accept=True (--accept)"
+    )

@@ -24,7 +24,7 @@ from querywright.optimize.contexts import asking
 from querywright.pool import bounded_map
 from querywright.programs import RAG, Ensemble
 from querywright.programs.rag import Listener
-from querywright.programs.readers import MultipleChoiceReader
+from querywright.programs.readers import AutoReader, MultipleChoiceReader
 from querywright.programs.steps import telling
 from querywright.retrieval.types import Query
 
@@ -91,7 +91,6 @@ class LoadedProgram:
         self.id = manifest.id
         self.golden: tuple[Golden, ...] = tuple(golden)
         self._retrieving = _without_reader(program)
-        self._streams = not isinstance(program, Ensemble) and not isinstance(program.reader, MultipleChoiceReader)
 
     def __call__(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
         """Answer a question.
@@ -186,7 +185,7 @@ class LoadedProgram:
         events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
 
         def work() -> None:
-            teller = _Teller(events.put, streams=self._streams)
+            teller = _Teller(events.put, streams=self._streams(options))
             try:
                 teller.end(self._ask(self.program, _given(question, options, history), teller))
                 events.put(None)
@@ -212,7 +211,7 @@ class LoadedProgram:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def work() -> None:
-            teller = _Teller(send, streams=self._streams)
+            teller = _Teller(send, streams=self._streams(options))
             try:
                 teller.end(await self._ask_async(self.program, _given(question, options, history), teller))
             finally:
@@ -233,6 +232,12 @@ class LoadedProgram:
         searched = getattr(first, "name", self.manifest.collection)
         reader = self.program.reader and self.program.reader.NAME
         return f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={searched!r}, {reader=})"
+
+    def _streams(self, options: Options) -> bool:
+        """Return whether the answer to a question is told in pieces; an option is chosen whole."""
+        reader = self.program.reader
+        chooses = isinstance(reader, MultipleChoiceReader) or (isinstance(reader, AutoReader) and bool(options))
+        return not isinstance(self.program, Ensemble) and not chooses
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from querywright.optimize.objectives import objective_named
 from querywright.optimize.report import render
 from querywright.optimize.results import CompileResult, CompileSettings, by_judges, today
 from querywright.programs import RAG
+from querywright.retrieval.edits import PASSAGES_SAMPLE, sample_passages
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
@@ -28,8 +30,8 @@ N_GOLDEN = 3
 _SHOWN = ("technique", "reader", "lm", "collection", "seed", "trials", "sizes")
 """Inputs whose values a message shows if they differ; the others are digests and lists."""
 
-_OF_A_RUN = ("threads", "max_failures", "deadline")
-"""Settings that do not affect the result of a compilation."""
+_OF_A_RUN = ("threads", "max_failures")
+"""Settings that say how patiently a compilation asks, and not what."""
 
 
 def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: Any) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
     ]
     if other:
         raise ArtifactError(
-            f"{Path(path).resolve().name!r} has a program that was compiled from other inputs "
+            f"the folder {os.fspath(path)!r} has a program that was compiled from other inputs "
             f"({'; '.join(told) if known else 'it does not name its inputs'}); give another folder, or replace it: "
             "replace=..."
         )
@@ -121,6 +123,8 @@ def save_program(
         if row.failure is None
     ]
     searched, reranker = program.technique.searched, program.technique.reranker
+    if opened(searched)["collection"] is not None:
+        made = {**made, PASSAGES_SAMPLE: sample_passages(searched.passages())}
     return write_artifact(
         path, program, lm=lm.model, **opened(searched), reranker=None if reranker is None else reranker.id,
         fingerprint=searched.fingerprint, created=today(), made=made, golden=golden, card=card,

@@ -89,11 +89,15 @@ def verify(
         return checks
     del parts["program"]
     embedder = "" if manifest.embedder is None else f", embedder {manifest.embedder}"
-    searched = f"{manifest.collection}{embedder}, fingerprint {str(manifest.fingerprint)[:12]}"
+
+    def searched(fingerprint: str | None) -> str:
+        return f"{manifest.collection}{embedder}, fingerprint {str(fingerprint)[:12]}"
+
     nothing = "the program searches nothing"
     look(
         "collection", "retriever", lambda: collection_of(manifest, home),
-        lambda one: searched if one else nothing, searched if manifest.collection else nothing,
+        lambda one: searched(one.fingerprint) if one else nothing,
+        searched(manifest.fingerprint) if manifest.collection else nothing,
     )  # fmt: skip
     if manifest.reranker is not None:
         look("reranker", "reranker", lambda: reranker_of(manifest), lambda one: str(one.id), manifest.reranker)

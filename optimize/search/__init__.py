@@ -1,6 +1,6 @@
-"""A search in memory: techniques, prompts and numbers are tried on dev, and what dev chose is evaluated on test once.
+"""Search techniques, prompts, and knobs on dev, and evaluate the best program on test once.
 
-``compile`` and ``study`` both use it::
+``compile`` and ``study`` both use this package::
 
     spec = read_search(SearchSpec, {"name": "mine", "techniques": {"hyde": {}, "hcqr": {}}}, "the search")
     search = Search(spec, splits, reader, lm, {"dense": retriever}.__getitem__)

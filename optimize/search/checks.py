@@ -1,4 +1,4 @@
-"""Checks of a search before anything is spent: all that is wrong with it at once, each with its place."""
+"""Check a search before it starts, and report all problems at once, each with its place."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from querywright.optimize.search.spec import (
     TechniqueSpec,
 )
 from querywright.programs import technique_class
+from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knob
-from querywright.retrieval.engines import ENGINES
+from querywright.retrieval.engines import ENGINES, VECTOR
 
 _LONGEST = 120
-"""Characters of a value that a message shows."""
+"""Maximum number of characters of a value in a message."""
 
 _MODELS: Mapping[str, type[BaseModel]] = {
     "techniques.*.knobs.*": KnobRange,
@@ -50,17 +51,17 @@ Spec = TypeVar("Spec", bound=SearchSpec)
 def read_search(
     model: type[Spec], data: Mapping[str, Any], name: str, more: Callable[[Spec], Iterator[str]] = lambda _: iter(())
 ) -> Spec:
-    """Return a search from plain data, checked whole.
+    """Return a checked search from plain data.
 
     Args:
-        model: ``SearchSpec``, or a class that adds to it.
+        model: ``SearchSpec``, or a subclass.
         data: The data.
-        name: How errors call it.
-        more: Further problems of a search whose parts are sound.
+        name: The name of the search in errors.
+        more: Returns further problems of a search whose parts are valid.
 
     Raises:
-        InputError: With every problem on a line of its own: where it is, what is there, and what is allowed. Problems
-            that only a search with sound parts can show are reported when its parts are sound.
+        InputError: The search has problems, one on each line: the place, the value, and the rule. Parts that do not fit
+            together are reported once every part is valid.
     """
     spec = None
     try:
@@ -70,12 +71,12 @@ def read_search(
         problems = _problems(error, data, model)
     if problems or spec is None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise InputError(f"{name} has {count}; nothing was begun:\n" + "\n".join(f"- {one}" for one in problems))
+        raise InputError(f"{name} has {count}; nothing was started:\n" + "\n".join(f"- {one}" for one in problems))
     return spec
 
 
 def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseModel]) -> list[str]:
-    """A line for each place that is to blame."""
+    """Return a line for each place with a problem."""
     found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_context=False):
         kind, said = one["type"], one["msg"][0].lower() + one["msg"][1:]
@@ -94,7 +95,7 @@ def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseM
 
 
 def _steps(loc: tuple[str | int, ...], data: Any) -> Iterator[str]:
-    """The path of an error without the names of the types that were tried."""
+    """Return the path of an error, without the names of the types that pydantic tried."""
     place: Any = data
     for step in loc:
         try:
@@ -111,7 +112,7 @@ def shortened(value: Any) -> str:
 
 
 def _misfits(spec: SearchSpec) -> Iterator[str]:
-    """What does not fit together in a study whose parts are sound, each with where it stands."""
+    """Return the parts of a search that do not fit together, each with its place."""
     declared = {name: knobs_of(name) for name in spec.techniques}
     yield from _of_fixed(spec, declared)
     yield from _of_prompts(spec)
@@ -119,9 +120,9 @@ def _misfits(spec: SearchSpec) -> Iterator[str]:
         if spec.reader == "none" and any("reader" in needs(metric) for metric in objective.metrics):
             yield f"objectives.{place}: {objective.name} needs a reader, but reader is none"
         if place == 0 and not objective.metrics:
-            yield f"objectives.0: the first decides and must be one of quality, but got {objective.name!r}"
+            yield f"objectives.0: the first objective decides and must measure quality, but got {objective.name!r}"
     if len(spec.objectives) > 1 and spec.sampler.name == "cmaes":
-        yield "sampler.name: cmaes has one objective; take tpe or nsga2"
+        yield "sampler.name: cmaes takes one objective; use tpe or nsga2"
     for name, knobs in declared.items():
         yield from _of_technique(spec, name, knobs)
 
@@ -135,7 +136,7 @@ def _of_fixed(spec: SearchSpec, declared: Mapping[str, Mapping[str, Knob]]) -> I
         try:
             for name, knob in having.items():
                 if knob.check(value) != knob.default and name == PLAIN and key != "max_passages":
-                    yield f"fixed.{key}: the baseline ({key}={knob.default}) is always an arm; leave it out"
+                    yield f"fixed.{key}: the baseline needs {key}={knob.default}; leave it out"
         except InputError as error:
             yield f"fixed.{key}: {error}"
 
@@ -149,9 +150,9 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
                 yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, known)}"
             continue
         if technique.ENGINE is not None and engine != technique.ENGINE:
-            rule = f"{technique.ENGINE}, the only one that {name} searches with"
-        elif technique.ENGINE is None and technique.NEEDS_VECTORS and engine != "dense":
-            rule = f"dense, for {name} searches with vectors of its own"
+            rule = f"{technique.ENGINE}, the only engine that {name} can search with"
+        elif technique.NEEDS_VECTORS and engine not in VECTOR:
+            rule = f"dense or questions, because {name} searches with vectors"
         else:
             continue
         yield f"techniques.{name}.engines: must be {rule}, but got {engine!r}"
@@ -160,31 +161,30 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         if key not in declared:
             yield f"{where}: {unknown(f'knob of {name}', key, declared)}"
             continue
-        if key in spec.fixed:
-            more = "; for another budget write fixed: {}" if key == "max_passages" else ""
-            yield f"{where}: stands under fixed as well ({spec.fixed[key]!r}); give it in one place{more}"
+        if key in spec.fixed and key != MAX_PASSAGES.name:  # a technique may have its own budget
+            yield f"{where}: is also under fixed ({spec.fixed[key]!r}); give it in one place"
         default = declared[key].default
         try:
             domain = domain_for(declared[key], value)
             if name == PLAIN and key != "max_passages" and nearest(domain, default) != default:
-                yield f"{where}: the baseline ({key}={default}) is always an arm; add that value"
+                yield f"{where}: the baseline needs {key}={default}; add that value"
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
-    lexical = [engine for engine in engines if engine in ENGINES and engine not in {"dense", "questions"}]
+    lexical = [engine for engine in engines if engine in ENGINES and engine not in VECTOR]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
-            f"techniques.{name}.knobs.gate: looks at cosine similarities, which {', '.join(lexical)} does not give; "
-            "take dense alone, or gate: off"
+            f"techniques.{name}.knobs.gate: needs cosine similarities, which {', '.join(lexical)} does not return; "
+            "use the engine dense alone, or gate: off"
         )
     for key in asked.prompts or ():
         where, prompt = f"techniques.{name}.prompts", spec.prompts.get(key)
         if prompt is None:
             yield f"{where}: {unknown('prompt', key, spec.prompts)}"
         elif prompt.last:
-            yield f"{where}: {key!r} is tried at the end, whatever the technique; leave it out here"
+            yield f"{where}: {key!r} is tried after all trials, for every technique; leave it out here"
         elif (reason := lacking(spec, name, prompt)) is not None:
-            yield f"{where}: {key!r} cannot be made for it: {reason}"
+            yield f"{where}: {key!r} does not fit: {reason}"
 
 
 def _of_prompts(spec: SearchSpec) -> Iterator[str]:
@@ -194,18 +194,18 @@ def _of_prompts(spec: SearchSpec) -> Iterator[str]:
         bad = [one for one in prompt.instructions if one not in known]
         yield from (f"{at}.instructions.{one}: {unknown('predictor', one, known)}" for one in bad)
         if prompt.part == "reader" and not prompt.last and not spec.reads:
-            yield f"{at}.part: tunes the reader, but no objective reads; add accuracy, or say last: true"
+            yield f"{at}.part: tunes the reader, but no objective needs a reader; add accuracy, or give last: true"
         if prompt.metric is not None and spec.reader == "none" and "reader" in needs(prompt.metric):
             yield f"{at}.metric: {prompt.metric} needs a reader, but reader is none"
         if prompt.last and spec.reader == "none":
             yield f"{at}.last: tunes the reader, but reader is none"
         reasons = [lacking(spec, name, prompt) for name in spec.techniques]
         if not bad and all(reasons):
-            yield f"{at}: can be made for none of the techniques: {reasons[-1]}"
+            yield f"{at}: fits none of the techniques: {reasons[-1]}"
 
 
 def _of_trials(spec: SearchSpec) -> Iterator[str]:
-    """Whether the trials suffice, where all else is sound."""
+    """Return a problem if there are too few trials."""
     count = len(spec.techniques)
     if spec.each_prompt:
         count += sum(len(variants_of(spec, name)) - 1 for name in spec.techniques)

@@ -1,4 +1,4 @@
-"""Compiling: one technique is searched next to the baseline, on questions, a retriever and an LM that are open."""
+"""Compile a technique: search its prompts and knobs, with an open retriever and LM."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.rerank import Reranker
 
 OPTIMIZER = "bootstrap_few_shot"
-"""The optimizer that makes sets of demonstrations."""
+"""The default optimizer, which makes sets of demonstrations."""
 
 READERS_OWN = "labelled_few_shot"
-"""The optimizer that shows labels unchanged, which only a reader predicts."""
+"""The optimizer that shows labeled answers, which only a reader predicts."""
 
 
 def compile_program(
@@ -54,19 +54,18 @@ def compile_program(
     progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> CompileResult:
-    """Tune a technique on labelled questions and compare it with the baseline.
+    """Tune a technique on labeled questions and compare it with the baseline.
 
-    A DSPy optimizer bootstraps demonstration sets for the technique's predictors on train. Optuna searches knobs and
-    demonstration sets together on dev, the untuned technique and the baseline among the arms; the reader's
-    demonstrations are then chosen on dev by accuracy, "none" among them. The best arm is evaluated on test once, with
-    closed book, the baseline, the untuned technique and, with labelled evidence, the oracle; all with the same
-    reader. Two arms are always compared on the questions that both scored. An arm on which too many questions failed is
-    out, and named; none ends early, so that the technique is evaluated on test even if it loses. Every choice follows
-    from the seed, and every answer is in the store: an interrupted compilation that is started again asks only for what
-    is missing and ends as an undisturbed one would have ended.
+    A DSPy optimizer makes sets of demonstrations for the technique's predictors on train. Optuna searches knobs and
+    sets of demonstrations on dev; the untuned technique and the baseline are among the arms. Then the reader's
+    demonstrations are chosen on dev by accuracy, or none. The best arm is evaluated on test once, with the baseline,
+    the untuned technique, closed book, and, if evidence is labeled, oracle evidence; all have the same reader. Two arms
+    are always compared on the questions that both scored. An arm on which too many questions failed is left out and
+    named. No trial is pruned, so that the technique is evaluated on test even if it loses. Every choice follows from
+    the seed, and every answer is stored, so an interrupted compilation resumes with the same result.
 
-    Arguments and errors are those of ``querywright.compile``, with everything open: LMs made by ``resolve_lm`` that
-    share a store and a ledger, judges, a reranker, and further questions that only check the reader.
+    Arguments and errors are those of ``querywright.compile``, with everything open: LMs from ``resolve_lm`` that share
+    a store and a ledger, judges, a reranker, and further questions that only check the reader.
     """
     settings = settings or CompileSettings()
     reader = reader_for([one for part in splits for one in part], reader)
@@ -113,7 +112,7 @@ def compile_program(
     failed = {names[one.number]: one.message for one in trials if one.state == "failed"}
     for name, said in tested.reader_prompts.failed.items():
         failed[f"{UNTUNED} reader" if name == UNTUNED else f"reader with {name}"] = said
-    # The final table: from no passages to perfect ones, then what the reader's demonstrations did.
+    # The order of the final table: from no passages to oracle evidence, then the untuned reader.
     order = (CLOSED_BOOK, BASELINE, f"{technique} {UNTUNED}", f"{technique} compiled", ORACLE)
     places = {name: place for place, name in enumerate(order)}
     return CompileResult(
@@ -140,7 +139,7 @@ def compile_program(
 
 
 def _check_questions(search: Search) -> None:
-    """Refuse questions that cannot carry an objective, or that the reader check shares with a split."""
+    """Raise if the questions do not suit an objective, or if the reader check shares a question with a split."""
     check_objectives(search.spec.objectives, search.splits, search.reader)
     if search.reader_check and search.reader is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
@@ -151,13 +150,13 @@ def _check_questions(search: Search) -> None:
         seen |= marks(question)
     if shared:
         raise InputError(
-            "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
+            "a question of reader_check must not occur in train, dev or test, or twice, by id or text, but these do: "
             f"{', '.join(sorted(shared))}; leave them out"
         )
 
 
 def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings) -> SearchSpec:
-    """The search of a compilation: one technique, and every way to prompts that may be tried."""
+    """Return the search of a compilation: one technique, with all prompt variants."""
     if settings.trials < 1:
         raise InputError(f"trials must be 1 or more, but got {settings.trials}")
     last = {"part": "reader", "metric": "accuracy", "last": True}
@@ -170,14 +169,13 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
         own = last if made == READERS_OWN else {}
         prompts = {made: {"optimizer": made, "arguments": dict(settings.arguments), **own}}
     prompts |= _sets("reader_demos", () if reader is None else settings.reader_demo_sizes, last)
-    searched = {name: value for name, value in knobs.items() if name != "max_passages"}
-    fixed = {"fixed": {"max_passages": knobs["max_passages"]}} if "max_passages" in knobs else {}
+    fixed = {"fixed": {"max_passages": _most(knobs["max_passages"])}} if "max_passages" in knobs else {}
     given = {
         "name": "compile",
         "reader": reader or "none",
-        **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures", "deadline")},
+        **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures")},
         "objectives": list(settings.objectives),
-        "techniques": {technique: {"knobs": searched}},
+        "techniques": {technique: {"knobs": dict(knobs)}},
         "prompts": prompts,
         **fixed,
         "each_prompt": True,
@@ -188,10 +186,16 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
     return read_search(SearchSpec, given, "the compilation")
 
 
+def _most(budget: Any) -> Any:
+    """The passages that the baseline shows: the largest number that an arm of the technique may show."""
+    values = [budget["high"]] if isinstance(budget, Mapping) and "high" in budget else budget
+    return max(values) if isinstance(values, list) and values else values
+
+
 def _sets(
     name: str, sizes: Sequence[int], more: Mapping[str, Any], arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A prompt for each set of demonstrations; a size that repeats is a further set of its own."""
+    """Return a prompt variant for each set of demonstrations; a size that repeats is another set."""
     found = {}
     for place, size in enumerate(sizes):
         again = sizes[:place].count(size)
@@ -205,7 +209,7 @@ def _sets(
 
 
 def _make_prompts(search: Search, technique: str) -> tuple[list[str], dict[str, str]]:
-    """The technique's demonstration sets, without copies of earlier ones, and by name why there is none."""
+    """Return the names of the technique's different prompt variants, and the errors of those that could not be made."""
     found: dict[str, Any] = {}
     nothing: dict[str, str] = {}
     for name in search.space[technique].prompts[1:]:
@@ -220,13 +224,13 @@ def _make_prompts(search: Search, technique: str) -> tuple[list[str], dict[str, 
 
 
 def _with_prompts(spec: SearchSpec, technique: str, variants: Sequence[str], trials: int) -> SearchSpec:
-    """The search with the prompts that could be made; ``trials`` are the technique's, and the baseline comes on top."""
+    """Return the search with these prompt variants; ``trials`` counts those of the technique alone."""
     own = spec.techniques[technique].model_copy(update={"prompts": list(variants)})
     count = max(trials, 1 + len(variants)) + (technique != PLAIN)
     return spec.model_copy(update={"techniques": {**spec.techniques, technique: own}, "trials": count})
 
 
 def _names(search: Search, technique: str, trials: Sequence[TrialRecord]) -> dict[int, str]:
-    """How each trial's arm is called."""
+    """Return the name of each trial's arm, by the number of the trial."""
     written = search.space.untuned(technique)
     return {one.number: UNTUNED if one.number and one.arm == written else one.name for one in trials} | {0: BASELINE}

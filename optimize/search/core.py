@@ -1,4 +1,4 @@
-"""A search: its questions, LM and retrievers, all open, and the programs and prompts of its arms."""
+"""An open search: its questions, LM, and retrievers, and the programs and prompts of its arms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress,
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.judging import judged_metrics
-from querywright.optimize.objectives import Objective
+from querywright.optimize.objectives import Objective, check_price
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
 from querywright.optimize.search.prompts import Variant, make_variant, with_variant
@@ -42,7 +42,7 @@ from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
 PROMPTS = "prompts"
-"""The kind of compiled prompts in the store."""
+"""The kind under which the store keeps compiled prompts."""
 
 COPIED = "copy training text"
 """The words of the message about prompts that are left out because they copy training text."""
@@ -53,25 +53,25 @@ SEEN = 10
 
 @dataclass
 class Search:
-    """All that trials need, open. Answers are kept in the store, or not at all.
+    """Everything that trials need.
 
     Args:
-        spec: What is searched, and how much is tried.
-        splits: The questions: prompts are made on train, arms are tried on dev, what dev chose is evaluated on test.
-        reader: Name of the reader, as ``reader_for`` settles it; None if no reader runs.
-        lm: What techniques and readers ask.
-        open_retriever: Opens the retriever of an engine's name; each is opened once.
-        store: Where answers and compiled prompts are kept; None to keep none.
-        local: Where rankings are kept, which cost no call; None to keep none.
-        reader_check: Further questions, which only closed book and oracle evidence answer.
-        reranker: Scores passages, for techniques that rerank. None: the technique's own way.
-        writers: LMs to choose from, by name, that techniques ask instead of ``lm``; an LM that is None is ``lm``.
-        knobs: Knobs of techniques, as a retriever narrows them, by technique.
-        judges: Saved judges, which replace the built-in ones of the same name.
-        judge_lm: What judges ask; its calls are in the same ledger. None: ``lm``.
-        budget: What all calls are paid from; None for no limit.
+        spec: The specification of the search.
+        splits: The questions: train for prompts, dev for trials, test for the final evaluation.
+        reader: Name of the reader that ``reader_for`` returned; None if no reader runs.
+        lm: The LM of techniques and readers.
+        open_retriever: Opens a retriever by the name of its engine; called once for each name.
+        store: Stores answers and compiled prompts. Default None: nothing is stored.
+        local: Stores rankings. Default None: nothing is stored.
+        reader_check: Questions that only closed book and oracle evidence answer.
+        reranker: Scores passages, for techniques that rerank. Default None: the technique's LM.
+        writers: LMs by name that techniques may use instead of ``lm``; None stands for ``lm``.
+        knobs: Knobs by technique whose values depend on the retriever.
+        judges: Saved judges, which replace the built-in judges of the same name.
+        judge_lm: The LM of the judges, with the same ledger. Default None: ``lm``.
+        budget: Limits all LM calls. Default None: no limit.
         progress: Called as work proceeds.
-        tell: Called with what makes a result mean nothing.
+        tell: Called with each warning.
     """
 
     spec: SearchSpec
@@ -97,32 +97,33 @@ class Search:
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Build the space of arms."""
+        """Build the search space."""
+        check_price(self.spec.objectives, self.lm)
         self.change(self.spec)
 
     def change(self, spec: SearchSpec) -> None:
-        """Search something else, with all that is open and made."""
+        """Change the specification; retrievers and prompts stay open."""
         self.spec, self.space = spec, build_space(spec, self.reader, self.knobs, [*self.writers])
 
     @property
     def threads(self) -> int:
-        """Questions under way at a time."""
+        """Number of questions that are evaluated at a time."""
         return self.spec.threads or engine_of(self.lm).threads
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """The objectives, the one that decides first."""
+        """The objectives; the first one decides."""
         return self.spec.aims
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics that trials are scored by: those of the objectives, and the usual ones."""
+        """The metrics of trials: the metrics of the objectives, and the default metrics."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
         return {**DEFAULT_METRICS, **{name: self._metrics[name] for name in names}}
 
     @cached_property
     def _metrics(self) -> dict[str, Metric]:
-        """All metrics of objectives and prompts; those of one judge share what it says."""
+        """The metrics of objectives and prompts; metrics of the same judge share its judgments."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
         names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
         asked = self.judge_lm or self.lm
@@ -130,17 +131,17 @@ class Search:
 
     @property
     def judging(self) -> dict[str, JudgedMetric]:
-        """The judges at work, by name."""
+        """The judges of the objectives and prompts, by name."""
         return self.judges_of(self._metrics)
 
     def judges_of(self, metrics: Iterable[str]) -> dict[str, JudgedMetric]:
-        """The judges that give these metrics, by name."""
+        """Return the judges of these metrics, by name."""
         found = map(self._metrics.get, metrics)
         return {one.judge.NAME: one for one in found if isinstance(one, JudgedMetric)}
 
     @property
     def judge_facts(self) -> list[dict[str, str]]:
-        """What must be known of each judge at work: its prompt, its LM, and how far it may be believed."""
+        """The prompt, the LM, and the calibration of each judge."""
         lm, digest = self.judge_lm or self.lm, lm_digest(self.judge_lm or self.lm)
         given = {one.judge.NAME: one for one in self.judges}
         return [
@@ -156,32 +157,34 @@ class Search:
 
     @property
     def judged(self) -> Cost:
-        """What the judges spent."""
+        """The cost of the judges."""
         return sum((one.spent.total for one in self.judging.values()), Cost())
 
     @property
     def total(self) -> Cost:
-        """What all else spent."""
+        """The cost of everything but the judges."""
         every: Cost = engine_of(self.lm).ledger.total
         return every - self.judged
 
     @property
     def data(self) -> dict[str, Sequence[Question]]:
-        """The questions of each part: train, dev and test, and those of the reader check where there are any."""
+        """The questions of train, dev, and test, and of the reader check if there are any."""
         further = {"reader_check": self.reader_check} if self.reader_check else {}
         return {**self.splits._asdict(), **further}
 
     def retriever(self, engine: str) -> ReplayRetriever:
-        """Return the retriever of an engine, which repeats known results without a search."""
+        """Return the retriever of an engine, which stores its rankings."""
         if engine not in self._retrievers:
             inner, deepest = self.open_retriever(engine), self.space.deepest(engine)
             self._retrievers[engine] = ReplayRetriever(inner, store=self.local, deepest=deepest)
         return self._retrievers[engine]
 
     def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
-        """Return the program of an arm, by default with its reader if objectives need one.
+        """Return the program of an arm; errors as in ``compile_prompts``.
 
-        It raises as ``compile_prompts``.
+        Args:
+            arm: The arm.
+            reads: Whether the program has its reader. Default: if an objective needs one.
         """
         reader = arm.reader if (self.spec.reads if reads is None else reads) else None
         made = make_program(
@@ -196,7 +199,7 @@ class Search:
         return made if variant is None else with_variant(made, variant)
 
     def variant(self, arm: ArmConfig) -> Variant | None:
-        """Return the prompts of an arm, compiled once; None for untuned prompts. Errors as in ``compile_prompts``."""
+        """Return the compiled prompts of an arm; None for untuned prompts. Errors as in ``compile_prompts``."""
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
@@ -205,13 +208,16 @@ class Search:
         return self.compile_prompts(prompt, f"{arm.technique}, {arm.prompt}", program)
 
     def compile_prompts(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
-        """Compile prompts for a program on train, once: the store keeps them by all that they depend on.
+        """Return a prompt variant for a program, compiled on train or read from the store.
 
-        The seed of a variant follows from its name.
+        Args:
+            prompt: The specification of the variant.
+            called: Its name, from which its seed follows.
+            program: The program, which does not change.
 
         Raises:
-            OptimizerError: They came to nothing, now or before, or they copy training text (unless ``allow_copies``).
-            TooManyFailuresError: Too many questions failed.
+                    OptimizerError: The optimizer found no prompts, now or earlier, or they copy training text.
+                    TooManyFailuresError: Too many questions failed.
         """
         searched = program.technique.retriever
         rests_on = [
@@ -286,7 +292,7 @@ class Search:
         return [*(found | labelled).values()]
 
     def evaluate(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
-        """A program's results, as ``evaluate`` gives them, with the study's metrics and threads."""
+        """Return the results of a program, as ``evaluate`` does, with the metrics and threads of the search."""
         return evaluate(program, questions, name=name, **{**self._given, **options})
 
     def evaluate_all(
@@ -295,20 +301,20 @@ class Search:
         questions: Sequence[Question],
         on_out: Callable[[str, TooManyFailuresError], object],
     ) -> dict[str, Evaluation]:
-        """Return the results of several programs, as ``evaluate_all`` does, with the study's metrics and threads."""
+        """Return the results of several programs, with the metrics and threads of the search."""
         return evaluate_all(programs, questions, on_out=on_out, **self._given)
 
     @property
     def _given(self) -> dict[str, Any]:
         own = {"metrics": self.metrics, "progress": self.progress, "max_failures": self.spec.max_failures}
-        return {"lm": self.lm, "threads": self.threads, "deadline": self.spec.deadline, **own}
+        return {"lm": self.lm, "threads": self.threads, **own}
 
     def spent_since(self, before: Cost) -> Cost:
-        """Return what was spent since ``total`` was ``before``."""
+        """Return the cost since ``total`` was ``before``."""
         return self.total - before
 
     def _metric(self, prompt: PromptSpec) -> Metric:
-        """What prompts are compiled for: their own metric, or the mean of the first objective's."""
+        """Return the metric of an optimizer: the metric of the prompt variant, or the first objective."""
         metrics = {name: self._metrics[name] for name in self._aims(prompt)}
 
         def metric(example: Any, prediction: Any, trace: Any = None) -> float:
@@ -321,11 +327,11 @@ class Search:
 
 
 def optuna_study(spec: SearchSpec, storage: Any = None) -> Any:
-    """Return Optuna's study of a search, made if the storage has none of its name.
+    """Return Optuna's study of a search; make it if the storage has none of that name.
 
     Args:
-        spec: What is searched.
-        storage: Optuna's storage. None: memory.
+        spec: The search.
+        storage: Optuna's storage. Default None: memory.
     """
     import optuna
 
@@ -340,7 +346,14 @@ def optuna_study(spec: SearchSpec, storage: Any = None) -> Any:
 def further_questions(
     count: int, asked: Sequence[Question], splits: Splits, reader: str | None, seed: int = 0
 ) -> list[Question]:
-    """Return the first questions that the split leaves over, without those that occur in it, or twice, by id or text.
+    """Return the first questions that the split leaves over; none occurs in it, or twice, by id or text.
+
+    Args:
+        count: Number of questions.
+        asked: All questions.
+        splits: The split.
+        reader: The name of the reader; None if no reader runs.
+        seed: Seed of the split. Default 0.
 
     Raises:
         InputError: There is no reader, or there are too few questions.
@@ -352,7 +365,7 @@ def further_questions(
     left = left_over(asked, splits, seed)
     if len(left) < count:
         raise InputError(
-            f"reader_check: asks for {count} further questions, but sizes leave {len(left)} over "
-            "that stand in none of the sets, nor twice; give smaller sizes, or fewer"
+            f"reader_check must be {len(left)} or less, because sizes leave {len(left)} different questions over, but "
+            f"got {count}; give smaller sizes, or fewer further questions"
         )
     return left[:count]

@@ -1,4 +1,4 @@
-"""The test of a search: what dev chose is compared with the baseline once, and a verdict follows."""
+"""The evaluation on test: the program that dev chose is compared with the baseline once, with a verdict."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from querywright.optimize.significance import Verdict, family, figures, verdict_
 from querywright.programs import RAG, Ensemble, make_reader
 
 FRONT = 4
-"""Programs of the front, besides the best one, that are evaluated on test and saved, at most."""
+"""Maximum number of further programs of the front that are evaluated on test and saved."""
 
 DEFAULT_METRICS = ("decision_useful", "accuracy")
-"""Metrics that are compared besides those of the objective."""
+"""Metrics that are compared in addition to the metrics of the objective."""
 
 
 @dataclass(slots=True)
 class ReaderPrompts:
-    """The reader's prompts that were chosen last.
+    """The choice of the reader's prompts.
 
     Args:
-        name: The variant; ``untuned`` if none was better, or none was tried.
-        variant: Its prompts; None if they are untuned.
-        tried: Accuracy on dev by variant, ``untuned`` among them; empty if none was tried.
-        failed: Variants with which too many questions failed, and their messages.
-        nothing: Variants that could not be made, and why.
+        name: The name of the variant; ``untuned`` if no variant was better, or none was tried.
+        variant: The prompts of the variant; None if they are untuned.
+        tried: Accuracy on dev by variant, with ``untuned``; empty if no variant was tried.
+        failed: Error messages of variants with which too many questions failed.
+        nothing: Error messages of variants that could not be made.
     """
 
     name: str = UNTUNED
@@ -48,7 +48,7 @@ class ReaderPrompts:
     nothing: dict[str, str] = field(default_factory=dict)
 
     def put_into(self, program: RAG) -> RAG:
-        """Return the program with the reader's prompts that were chosen."""
+        """Return the program with the chosen prompts of the reader."""
         return program if self.variant is None else with_reader_prompts(program, self.variant)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,18 +62,18 @@ class TestOutcome:
     """The results on test.
 
     Args:
-        chosen: What dev decided.
-        arms: The arms that were evaluated, by name: the baseline, the best arm, its untuned technique, the front.
-        programs: Their programs, with the reader's prompts that were chosen last.
+        chosen: The choice on dev.
+        arms: The evaluated arms by name: the baseline, the best arm, its untuned technique, and the front.
+        programs: The programs of the arms, with the chosen prompts of the reader.
         best: Name of the best arm other than the baseline; empty if there is none.
         recommended: Name of the arm that dev chose.
-        rows: Results of every program, those that check the reader last.
+        rows: Results of every program; closed book and oracle evidence are last.
         comparisons: The planned comparisons.
-        verdict: Their result in a word,
-        sentence: and as a sentence with figures.
-        reader_prompts: The reader's prompts that were chosen last.
+        verdict: The result of the comparisons in a word.
+        sentence: The result as a sentence with figures.
+        reader_prompts: The choice of the reader's prompts.
         costs: Cost by stage.
-        failed: Programs on which too many questions of test failed, and their messages. They have no row.
+        failed: Error messages of programs on which too many test questions failed; they have no row.
     """
 
     chosen: Selection
@@ -91,12 +91,11 @@ class TestOutcome:
 
 
 def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
-    """Choose the best arm and the reader's prompts on dev, then evaluate the programs of the final table on test, once.
+    """Choose the best arm and the reader's prompts on dev, and evaluate the final programs on test once.
 
-    All arms share a reader: with the prompts that were chosen last, or untuned. One more row, the recommended
-    program with its untuned reader, shows what these prompts do. Closed book and oracle evidence check the reader,
-    and also answer the questions of the reader check. A program that the verdict does not depend on may fail: it is
-    named and has no row.
+    All arms share the reader with its chosen prompts. If these are tuned, the recommended program with the untuned
+    reader is one more row. Closed book and oracle evidence check the reader, and also answer the questions of the
+    reader check. If a program fails that the verdict does not depend on, it has no row.
 
     Raises:
         TooManyFailuresError: The baseline or the arm that dev chose failed on too many questions.
@@ -146,9 +145,9 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
 
 
 def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
-    """Choose the reader's prompts by whether dev is read more accurately with them.
+    """Return the reader's prompts with the highest accuracy on dev.
 
-    If too many questions fail with the untuned reader, it is out, and the best of the others is chosen.
+    If too many questions fail with the untuned reader, the best of the other variants is chosen.
     """
     chosen, accuracy = ReaderPrompts(), objective_named("accuracy")
     if not search.spec.last_prompts or arm.reader is None:
@@ -219,11 +218,11 @@ def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> t
 def _planned(
     met: Mapping[str, Evaluation], objective: Objective, arms: Mapping[str, ArmConfig], best: str, recommended: str
 ) -> list[PairedComparison]:
-    """The planned comparisons, whichever way they fall.
+    """Return the planned comparisons.
 
-    Those of the arms are Holm-corrected together: the best one against the baseline and against its untuned
-    technique, the front against the baseline, and the effect of the reader's prompts. Oracle evidence against closed
-    book checks the reader and claims nothing about a technique, so it is a separate family and corrects nothing else.
+    One family is corrected together after Holm: the best arm with the baseline and with its untuned technique, the
+    front with the baseline, and the recommended program with its untuned reader. Oracle evidence with closed book is a
+    separate family, because it checks the reader and not a technique.
     """
     pairs = [(best, BASELINE), (best, f"{best.removesuffix(' compiled')} {UNTUNED}")]
     pairs += [(name, BASELINE) for name in arms if name.startswith("front, ")]
@@ -243,10 +242,16 @@ def _planned(
 def verdict_of(
     chosen: Selection, objective: Objective, comparisons: Sequence[PairedComparison], best: str
 ) -> tuple[Verdict, str]:
-    """Return the result of a search as a word, and as one plain sentence with figures; ``best`` names the best arm.
+    """Return the result of a search as a word, and as a sentence with figures.
 
-    A gain is a significant lead over the baseline on test in a metric of the objective; with two metrics a loss in one
-    of them is a loss.
+    A gain is a significant lead over the baseline on test in a metric of the objective. If the objective has two
+    metrics, a loss in one of them is a loss.
+
+    Args:
+        chosen: The choice on dev.
+        objective: The first objective.
+        comparisons: The planned comparisons.
+        best: The name of the best arm.
     """
     if chosen.best is None:
         return "baseline", "No other arm has a result on dev, so the baseline is recommended"

@@ -1,4 +1,4 @@
-"""Prompt variants of a study: made once, kept as plain data, put into programs with other knobs."""
+"""Prompt variants: made once, stored as plain data, and set in programs with other knobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from querywright.optimize.search.spec import PromptSpec
 from querywright.programs import RAG
 
 Variant = ProgramState
-"""What was tuned in a program, as far as the variant says something of it."""
+"""The tuned parts of a program's state."""
 
 
 def make_variant(
@@ -27,13 +27,19 @@ def make_variant(
     seed: int = 0,
     **settings: Any,
 ) -> Variant:
-    """Make a prompt variant of a program, which is not changed: by hand, by an optimizer, or by both in this order.
+    """Return a prompt variant of a program: with instructions written by hand, then tuned by an optimizer.
 
-    Its seed follows from the study's and its name; ``settings`` are those of an ``OptimizerRun``.
+    Args:
+        spec: The specification of the variant.
+        variant_name: The name of the variant, from which its seed follows.
+        program: The program, which does not change.
+        train: The training questions.
+        seed: The seed of the study. Default 0.
+        settings: Further arguments of ``OptimizerRun``.
 
     Raises:
-        InputError: A name or value is wrong, or there is nothing to tune.
-        ArtifactError: A demonstration holds something that JSON cannot.
+        InputError: A name or value is wrong, or the program has nothing to tune.
+        ArtifactError: A demonstration cannot be written as JSON.
     """
     changed = _with_instructions(program, spec.instructions)
     if spec.optimizer is not None:
@@ -52,9 +58,9 @@ def make_variant(
 
 
 def with_variant(program: RAG, variant: Variant) -> RAG:
-    """A copy of a program that is no ensemble with the prompts of a variant; its knobs, and other predictors, stay.
+    """Return a copy of a program with the prompts of a variant; knobs and other predictors do not change.
 
-    What a variant says of a reader is left out where the program has none.
+    The reader's prompts are ignored if the program has no reader. The program must not be an ensemble.
     """
     other = shaped(program, nearest=variant.nearest, members=variant.members)
     states = {n: one for n, one in variant.predictors.items() if program.reader or not _plain(n).startswith("reader.")}
@@ -63,7 +69,7 @@ def with_variant(program: RAG, variant: Variant) -> RAG:
 
 
 def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
-    """A copy of any program of this reader with its prompts of a variant, whatever technique that was made with."""
+    """Return a copy of a program with the reader's prompts of a variant, which may come from another technique."""
     other = copy.deepcopy(program)
     before = predictor_states(other)
     reading = {name: variant.predictors[_plain(name)] for name in before if _plain(name) in variant.predictors}
@@ -72,7 +78,7 @@ def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
 
 
 def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
-    """A copy of a program with instructions written by hand, by the predictor's name."""
+    """Return a copy of a program with these instructions, by the name of the predictor."""
     other = copy.deepcopy(program)
     for name, predictor in other.named_predictors():
         if name in instructions:
@@ -82,5 +88,5 @@ def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
 
 
 def _plain(name: str) -> str:
-    """The name of a predictor without the member of an ensemble that it is of."""
+    """Return the name of a predictor without its member of an ensemble."""
     return name.rpartition("].")[2]

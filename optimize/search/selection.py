@@ -1,4 +1,4 @@
-"""Decisions on dev: which of two arms is better, when a trial may end early, the best arm and how lucky it was."""
+"""Decisions on dev: the better of two arms, the best arm, its winner's curse, and when to prune a trial."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from querywright.optimize.objectives import Objective
 from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
 
 FEWEST = 6
-"""Questions without which no exact test can show anything at the level of 5 per cent, even if all were won."""
+"""Minimum number of questions: with fewer, no exact test is significant at 5 per cent, even if all are won."""
 
 ALPHA = 0.05
-"""Level of each one-sided test that ends a trial."""
+"""Level of the one-sided test that prunes a trial."""
 
 RESAMPLES = 1000
 
 T = TypeVar("T", bound=Any)
-"""What was tried on dev: it has a ``dev``, its results there."""
+"""Anything with results on dev as ``dev``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What dev decides.
+    """The choice on dev.
 
     Args:
         plain: The baseline.
-        best: The best other arm, plain retrieval with other knobs among them; None if no other trial completed.
+        best: The best other arm, which may be plain retrieval with other knobs; None if no other trial completed.
         winner: ``best`` if it beats the baseline, else the baseline.
-        front: Arms that no other beats in all objectives, the first objective's best first.
-        corrected: The winner's curse of the best arm, as ``winners_curse`` gives it.
-        too_few: Why no arm is crowned although one was ahead; empty where questions suffice.
+        front: Arms that no other arm beats in every objective, the best by the first objective first.
+        corrected: The winner's curse of the best arm, from ``winners_curse``.
+        too_few: Why the baseline is chosen although an arm was ahead; empty if there are enough questions.
     """
 
     plain: TrialRecord
@@ -51,10 +51,15 @@ class Selection:
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Selection:
-    """The best arm by the first objective, one of quality, out of the front where there are several.
+    """Return the best arm by the first objective; with several objectives, the best arm of the front.
+
+    Args:
+        trials: The trials.
+        objectives: The objectives; the first one measures quality.
+        n_test: The number of test questions.
 
     Raises:
-        QuerywrightError: The baseline could not be scored, so nothing can be compared with it.
+        QuerywrightError: The baseline has no result, so no arm can be compared with it.
     """
     first, arms = objectives[0], dict[str, TrialRecord]()
     for one in ended(trials, "complete"):
@@ -63,7 +68,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     plain = next((one for one in distinct if one.number == 0), None)  # plain retrieval with other knobs is an arm
     if plain is None:
         raise QuerywrightError(
-            "the baseline has no result, so nothing can be chosen; `querywright study status` shows trial 0"
+            "the baseline has no result, so no program can be chosen; `querywright study status` shows trial 0"
         )
     values, numbers = points(distinct, objectives), front(distinct, objectives)
     kept = [one for one in distinct if one.number in numbers]
@@ -76,23 +81,22 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
         winner, n_dev = leader, len(first.scores(plain.dev))
         if min(n_dev, n_test) < FEWEST:
             too_few = (
-                f"{n_dev} dev and {n_test} test questions are too few to crown an arm: with fewer than {FEWEST} no "
-                "test can show a difference"
+                f"{n_dev} dev and {n_test} test questions are too few to choose another program: with fewer than "
+                f"{FEWEST} no test can show a difference"
             )
             winner = plain
     return Selection(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few)
 
 
 def best_of(arms: Sequence[T], objective: Objective) -> T:
-    """The arm that is ahead of the most others and behind the fewest by an objective of quality; the first of equals.
+    """Return the arm that is ahead of most others by an objective of quality; the first of equal arms.
 
-    Any two are compared on the questions that both scored. The one with the higher objective is ahead,
-    then the one with the larger share of questions with a deciding passage, then the one with fewer LM calls. An arm
-    that failed on hard questions wins nothing by that, and costs the comparisons between other arms nothing. Where
-    nothing failed this is the order of the objective. One without a value is out of the running, unless all are.
+    Each two arms are compared on the questions that both scored, so that an arm cannot win by failing on hard
+    questions. The arm with the higher objective is ahead, then the arm with more questions that have a deciding
+    passage, then the arm with fewer LM calls. An arm without a value is left out, unless no arm has a value.
     """
     running = [arm for arm in arms if not math.isnan(objective.value(arm.dev))] or list(arms)
-    alike: dict[Any, list[int]] = {}  # those that scored the same questions
+    alike: dict[Any, list[int]] = {}  # arms that scored the same questions
     for number, arm in enumerate(running):
         alike.setdefault(tuple((row.id, *_scored(row, objective)) for row in arm.dev.rows), []).append(number)
     ranks = [_rank(arm.dev, objective) for arm in running]
@@ -110,7 +114,7 @@ def best_of(arms: Sequence[T], objective: Objective) -> T:
 
 
 def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
-    """Whether the objective itself is higher, on the questions that both scored; no value beats any."""
+    """Return whether an arm has the higher objective, on the questions that both scored."""
     if math.isnan(objective.value(other)):
         return not math.isnan(objective.value(arm))
     mine, theirs = (objective.value(one) for one in paired(arm, other, objective))
@@ -118,8 +122,8 @@ def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
 
 
 def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Evaluation, Evaluation]:
-    """Both arms without the questions of which a metric of the objective scored only one."""
-    theirs_by_id = {row.id: row for row in other.rows}  # a trial that was pruned has met fewer
+    """Return both arms without the questions that only one of them has a score for."""
+    theirs_by_id = {row.id: row for row in other.rows}  # a pruned trial has fewer rows
     both = [(row, theirs_by_id[row.id]) for row in arm.rows if row.id in theirs_by_id]
     rows = [(a, b) for a, b in both if _scored(a, objective) == _scored(b, objective)]
     mine, theirs = (tuple(pair[side] for pair in rows) for side in (0, 1))
@@ -127,7 +131,7 @@ def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Ev
 
 
 def _scored(row: Row, objective: Objective) -> list[bool]:
-    """Which metrics of an objective could be scored."""
+    """Return which metrics of an objective have a score."""
     return [not math.isnan(row.scores.get(metric, math.nan)) for metric in objective.metrics]
 
 
@@ -141,16 +145,16 @@ def _rank(evaluation: Evaluation, objective: Objective) -> tuple[float, float, f
 
 
 def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int = 0) -> dict[str, float] | None:
-    """How good the best arm is likely to be on other questions.
+    """Estimate the value of the best arm on new questions.
 
-    The choice is made again on 1,000 resamples of the dev questions; each time the chosen arm is looked at on the
-    questions that the resample left out (the bootstrap bias correction of Tsamardinos et al., arXiv 1708.07180; it
-    errs towards caution, because a resample holds fewer different questions).
+    The best arm is chosen again on each of 1,000 resamples of the dev questions, and evaluated on the questions outside
+    the resample (the bootstrap bias correction of Tsamardinos et al., arXiv 1708.07180). The estimate is cautious,
+    because a resample has fewer different questions.
 
     Returns:
-        ``dev``, the value as it was measured; ``corrected``, what an arm that is chosen on a resample gets on the
-        questions left out of it, on average; the number of ``arms`` chosen from and ``n``, of questions. None with
-        fewer than two arms or six questions that all of them scored.
+        ``dev``, the measured value; ``corrected``, the mean value on the questions outside the resamples; ``arms``, the
+        number of arms; and ``n``, the number of questions. None with fewer than two arms, or fewer than six questions
+        that all arms scored.
     """
     tables = [objective.scores(one.dev) for one in trials]
     shared = [key for key in (tables[0] if tables else {}) if all(key in table for table in tables)]

@@ -1,4 +1,7 @@
-"""The arms of a study: techniques, engines, knobs, prompts and writers, and how a trial chooses one."""
+"""The search space: techniques, engines, knobs, prompts, and writers; and the program that a trial chooses.
+
+An *arm* is a program that a trial can choose.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,32 @@ from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.search.spec import PLAIN, UNTUNED, KnobRange, KnobSpace, PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import READERS, make_program, technique_class
-from querywright.programs.base import GATE_DEPTH
+from querywright.programs.base import FUSION, GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
-from querywright.programs.selection import SELECT
+from querywright.programs.selection import SELECT, SELECT_BY
 
 _COUNTS = ("n_queries", "n_sub_questions")
-"""Knobs that say how many of the ``n_written`` texts are used."""
+"""Knobs for the number of the ``n_written`` texts that are used."""
 
 _STEP = 0.25
-"""Between two values of a knob that is no whole number, where its range and its default allow it."""
+"""Distance between values of a knob with fractions, if its range and its default are multiples of it."""
 
 _WIDE = 50
-"""Times that the largest whole number is the smallest from which a range is looked at by its logarithm."""
+"""Ratio of the largest to the smallest integer from which a range is sampled on a logarithmic scale."""
 
 
 Domain: TypeAlias = BaseDistribution
-"""Values to choose from, or a range of numbers with both ends, as Optuna has it."""
+"""Values to choose from, or a range of numbers, as an Optuna distribution."""
 
 
 def of_choices(values: Iterable[Value | None]) -> CategoricalDistribution:
-    """These values, in their order."""
+    """Return the domain of these values, in this order."""
     return CategoricalDistribution(list(values))
 
 
 def of_numbers(low: float, high: float, *, step: float | None = None, log: bool = False, whole: bool = False) -> Domain:
-    """Numbers, or whole ones, with both ends; a high end to which no step leads is the last to which one does."""
-    if step is not None:  # Optuna does the same, and warns each time that it does
+    """Return the domain of a range of numbers, or of integers; ``high`` is lowered to the last multiple of ``step``."""
+    if step is not None:  # Optuna does the same, with a warning each time
         first, each = Decimal(str(low)), Decimal(str(step))
         high = float(first + (Decimal(str(high)) - first) // each * each)
     if whole:
@@ -48,7 +51,7 @@ def of_numbers(low: float, high: float, *, step: float | None = None, log: bool 
 
 
 def nearest(domain: Domain, value: Value) -> Value:
-    """The value itself where it is in the domain, else the number nearest to it, else the first choice."""
+    """Return the value if the domain contains it, else the nearest number, else the first choice."""
     numbers: Any = domain
     choices: Sequence[Any] = getattr(domain, "choices", ())
     if choices:
@@ -66,7 +69,7 @@ def nearest(domain: Domain, value: Value) -> Value:
 
 
 def largest(domain: Domain) -> Value:
-    """The largest number, or the last of choices that are no numbers."""
+    """Return the largest number of a domain, or its last choice if the choices are not numbers."""
     numbers: Any = domain
     choices: Sequence[Any] = getattr(domain, "choices", ())
     words = any(isinstance(one, (str, bool)) for one in choices)
@@ -75,18 +78,21 @@ def largest(domain: Domain) -> Value:
 
 
 Pick = Callable[[str, Domain, Value], Value]
-"""Gives a parameter a value, from its name, its domain and its default."""
+"""Chooses the value of a parameter, given its name, its domain, and its default."""
 
 
 @dataclass(frozen=True, slots=True)
 class TechniqueSpace:
-    """The arms of one technique: what searches, its searched knobs and their values, prompts and LMs that write.
+    """The search space of one technique.
 
     Args:
-        given: The value of every knob where nothing is chosen.
-        knobs: Its searched knobs, each after those that it depends on.
+        name: The technique.
+        engines: Engines or named retrievers to choose from.
+        given: The default value of every knob.
+        knobs: The searched knobs, each after the knobs that it depends on.
+        domains: The domain of each searched knob.
         prompts: Prompt variants, ``untuned`` first.
-        writers: Names of the LMs that may write for it; none for the LM of the study, or where it asks none.
+        writers: Names of the LMs that may write for the technique; empty for the LM of the study.
     """
 
     name: str
@@ -99,19 +105,19 @@ class TechniqueSpace:
 
     @property
     def engine(self) -> str:
-        """Its default engine."""
+        """The default engine."""
         return "dense" if "dense" in self.engines else self.engines[0]
 
     @property
     def has_one_arm(self) -> bool:
-        """Whether there is nothing to choose."""
+        """Whether the space has a single arm."""
         return max(len(self.engines), len(self.prompts), len(self.writers)) < 2 and all(
             domain.single() for domain in self.domains.values()
         )
 
     @property
     def depth(self) -> int:
-        """Hits that it asks for at most."""
+        """The largest number of hits that an arm requests from a retriever."""
         most: dict[str, Any] = dict(self.given) | {name: largest(domain) for name, domain in self.domains.items()}
         technique = technique_class(self.name)(None, **most)
         searched: Any = self.domains.get("gate")
@@ -142,34 +148,34 @@ class Space:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The techniques that trials choose from."""
+        """The techniques that the sampler chooses from."""
         several = tuple(one.name for one in self.techniques if not one.has_one_arm)
         return several or tuple(one.name for one in self.techniques)
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """All engines that some arm searches with."""
+        """The engines and named retrievers of all arms."""
         return tuple(dict.fromkeys(engine for one in self.techniques for engine in one.engines))
 
     @property
     def openings(self) -> list[tuple[str, str]]:
-        """Technique and prompt of the first trials: each technique untuned, then each prompt if each is tried."""
+        """Technique and prompt of the first trials: each technique untuned, then, if ``each_prompt``, each prompt."""
         first = [(one.name, UNTUNED) for one in self.techniques]
         if self.each_prompt:
             first += [(one.name, prompt) for one in self.techniques for prompt in one.prompts[1:]]
         return first
 
     def suggest(self, trial: Any, number: int) -> ArmConfig:
-        """Return the arm of a trial; the sampler is not asked for one of the first."""
+        """Return the arm of a trial; the first trials are fixed, and the sampler chooses the others."""
         openings = self.openings
         opening = number < len(openings)
         technique, prompt = openings[number] if opening else (None, UNTUNED)
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
-            if domain.single():  # it is no parameter of the trial
+            if domain.single():  # a single value is not a parameter of the trial
                 return nearest(domain, default)
             if opening:
-                # What enqueue_trial() would have left there; a sampler is not asked for these.
+                # The same as enqueue_trial(), so that the sampler is not asked.
                 settled = {name: nearest(domain, default)}
                 trial._fixed_params = {**getattr(trial, "_fixed_params", {}), **settled}
             chosen: Value = trial._suggest(name, domain)
@@ -182,11 +188,11 @@ class Space:
         return self._walk(lambda name, domain, default: nearest(domain, default), technique)
 
     def deepest(self, engine: str) -> int:
-        """The greatest number of hits that any arm asks of an engine; 0 where none asks it."""
+        """Return the largest number of hits that an arm requests from an engine; 0 if no arm uses it."""
         return max((one.depth for one in self.techniques if engine in one.engines), default=0)
 
     def _walk(self, pick: Pick, technique: str | None = None, prompt: str = UNTUNED) -> ArmConfig:
-        """The arm that is chosen parameter by parameter."""
+        """Return the arm whose parameters ``pick`` chooses one after another."""
         name = technique or self.chosen[0]
         if name in self.chosen:
             name = str(pick("technique", of_choices(self.chosen), name))
@@ -196,7 +202,8 @@ class Space:
         values = dict(own.given)
         for knob in own.knobs:
             if knob.acts(values):
-                values[knob.name] = pick(f"{name}.{knob.name}", own.domains[knob.name], knob.default)
+                key, domain = _without_union(f"{name}.{knob.name}", own.domains[knob.name], values)
+                values[knob.name] = pick(key, domain, knob.default)
         prompt = str(pick(f"{name}.prompt", of_choices(own.prompts), prompt))
         return ArmConfig(name, engine, values, prompt, self.reader, writer)
 
@@ -207,13 +214,13 @@ def build_space(
     searched: Mapping[str, Sequence[Knob]] | None = None,
     writers: Sequence[str] = (),
 ) -> Space:
-    """Return the arms of a search.
+    """Return the search space of a search.
 
     Args:
-        spec: What is searched.
-        reader: The reader that ``reader_for`` settles; None if no reader runs.
-        searched: Knobs of techniques, as a retriever narrows them.
-        writers: Names of the LMs that may write for techniques; none for the LM that reads.
+        spec: The search.
+        reader: The reader that ``reader_for`` returned; None if no reader runs.
+        searched: Knobs by technique whose values depend on the retriever.
+        writers: Names of the LMs that may write for techniques. Default: only the LM of the search.
 
     Raises:
         InputError: A value is not allowed.
@@ -224,7 +231,7 @@ def build_space(
         knobs = {key: narrowed.get(key, knob) for key, knob in knobs_of(name).items()}
         ranges = {key for key, value in asked.knobs.items() if isinstance(value, (list, KnobRange))}
         wanted = ranges | {key for key, knob in knobs.items() if asked.search == "all" and knob.search}
-        wanted -= set(spec.fixed) | (set(asked.knobs) - ranges) | ({"n_written"} - ranges)
+        wanted -= (set(spec.fixed) | set(asked.knobs) | {"n_written"}) - ranges
         domains = {key: domain_for(knobs[key], asked.knobs.get(key)) for key in knobs if key in wanted}
         given = _given(spec, name, knobs, domains)
         acting = tuple(knob for key, knob in knobs.items() if key in domains and _can_act(knob, domains, given))
@@ -233,6 +240,15 @@ def build_space(
         variants = variants_of(spec, name)
         found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, variants, own))
     return Space(tuple(found), reader, spec.each_prompt)
+
+
+def _without_union(key: str, domain: Domain, values: Mapping[str, Any]) -> tuple[str, Domain]:
+    """The name and the values of a parameter, without ``union`` if the first list alone fills the budget."""
+    choices: Sequence[Any] = getattr(domain, "choices", ())
+    budget = values["select_pool"] if values.get("select") else values.get("max_passages", 0)
+    if key.endswith(f".{FUSION.name}") and "union" in choices and values.get("top_k", 0) >= budget and len(choices) > 1:
+        return f"{key}_of_full_lists", of_choices(one for one in choices if one != "union")
+    return key, domain
 
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
@@ -245,24 +261,24 @@ def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
 
 
 def knobs_of(name: str) -> dict[str, Knob]:
-    """The knobs of a technique by name, each after those that it depends on."""
+    """Return the knobs of a technique by name, each after the knobs that it depends on."""
     return {knob.name: knob for knob in sorted(technique_class(name).KNOBS, key=lambda knob: len(knob.when))}
 
 
 def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
-    """The values of a knob that a study asks for; None is the knob's own range.
+    """Return the domain of a knob, from the values in a study; if they are None, the full range of the knob.
 
     Raises:
-        InputError: A value is not allowed, or a range is none.
+        InputError: A value is not allowed, or the range is empty.
     """
     if asked is None:
         return domain_of(knob)
     if not isinstance(asked, KnobRange):
-        if knob.name == SELECT.name and isinstance(asked, list) and len(asked) > 1:
-            raise InputError("must be true or false, for programs with and without it have other predictors")
+        if knob.name in (SELECT.name, SELECT_BY.name) and isinstance(asked, list) and len(asked) > 1:
+            raise InputError(f"must be one value ({knob.range}), because programs with another have other predictors")
         return of_choices(map(knob.check, asked if isinstance(asked, list) else [asked]))
     if knob.choices or isinstance(knob.default, bool):
-        raise InputError(f"must be a list or one of {knob.range}, for it is no number, but got a range")
+        raise InputError(f"must be a list or one of {knob.range}, because the knob is not a number, but got a range")
     whole = isinstance(knob.default, int)
     for end in ("low", "high"):
         try:
@@ -271,12 +287,14 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
             raise InputError(f"{end}: {error}") from error
     low, high, step = float(asked.low), float(asked.high), asked.step
     if low >= high:
-        raise InputError(f"low must be smaller than high, but got {asked.low} and {asked.high}; one value is fixed")
+        raise InputError(
+            f"low must be smaller than high, but got {asked.low} and {asked.high}; give a single value to fix the knob"
+        )
     if step is not None and (step <= 0 or step > high - low or (whole and step != int(step))):
         rule = "a whole number from 1" if whole else "more than 0"
         raise InputError(f"step must be {rule}, and no more than high - low, but got {step}")
     if asked.log and (low <= 0 or step is not None):
-        raise InputError("log needs a low of more than 0 and no step")
+        raise InputError("log needs a low of more than 0, and no step")
     if step is None and not whole and not asked.log:
         own: Any = domain_of(knob)
         step = own.step and own_step(low, high)
@@ -284,7 +302,7 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
 
 
 def domain_of(knob: Knob) -> Domain:
-    """A knob's own range; whole numbers over a wide range by their logarithm."""
+    """Return the full range of a knob; wide ranges of integers are sampled on a logarithmic scale."""
     if knob.choices or isinstance(knob.default, bool):
         return of_choices(knob.choices or (False, True))
     low, high = float(knob.low or 0.0), float(knob.high or 0.0)
@@ -294,7 +312,7 @@ def domain_of(knob: Knob) -> Domain:
 
 
 def own_step(low: float, *others: float) -> float | None:
-    """The distance between values of a knob that is no whole number; None for any value."""
+    """Return the distance between values of a knob with fractions; None if every value is allowed."""
     return _STEP if all((other - low) % _STEP == 0 for other in others) else None
 
 
@@ -309,26 +327,26 @@ def variants_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
 
 
 def reads_for(prompt: PromptSpec) -> bool:
-    """Whether a prompt takes a reader to be made, whatever the objectives are."""
+    """Return whether making a prompt variant needs a reader, whatever the objectives are."""
     return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
 
 
 def lacking(spec: SearchSpec, name: str, prompt: PromptSpec) -> str | None:
-    """Why a prompt is none for a technique; None where there is something to tune, and what it instructs is there."""
+    """Return why a prompt variant does not fit a technique; None if it fits."""
     known = predictors_of(spec, name)
     absent = [key for key in prompt.instructions if key not in known]
     if absent:
         return f"{name} has no predictor {', '.join(absent)}"
     if prompt.optimizer is not None and not any(key.partition(".")[0] in prompt.parts for key in known):
-        return f"{name} asks no LM" if prompt.part == "technique" else "there is no reader"
+        return f"{name} calls no LM" if prompt.part == "technique" else "there is no reader"
     if prompt.optimizer == "labelled_few_shot" and prompt.part == "technique":
-        return "labelled_few_shot shows answers that are labelled, which only a reader gives; say part: reader"
+        return "labelled_few_shot shows labelled answers, which only a reader gives; give part: reader"
     return None
 
 
 def predictors_of(spec: SearchSpec, name: str) -> list[str]:
-    """The predictors of a technique's programs by name, such as ``technique.write_queries`` and ``reader.predict``."""
-    reader = "short_answer" if spec.reader == "auto" else spec.reader  # every reader has the same predictors
+    """Return the names of a technique's predictors, such as ``technique.write_queries`` and ``reader.predict``."""
+    reader = "short_answer" if spec.reader == "auto" else spec.reader  # all readers have the same predictors
     asked = {**spec.fixed, **spec.techniques[name].knobs} if name in spec.techniques else {}
     selects: dict[str, Any] = {"select": asked["select"]} if isinstance(asked.get("select"), bool) else {}
     program = make_program(name, None, reader=reader if reader in READERS else None, **selects)
@@ -336,19 +354,19 @@ def predictors_of(spec: SearchSpec, name: str) -> list[str]:
 
 
 def _given(spec: SearchSpec, name: str, knobs: Mapping[str, Knob], domains: Mapping[str, Domain]) -> dict[str, Value]:
-    """The value of every knob where nothing is chosen."""
+    """Return the default value of every knob."""
     values: dict[str, Any] = {key: value for key, value in spec.fixed.items() if key in knobs}
     asked = spec.techniques[name].knobs
     values |= {key: value for key, value in asked.items() if not isinstance(value, (list, KnobRange))}
     values |= {key: nearest(domain, knobs[key].default) for key, domain in domains.items()}
     counted = next((key for key in _COUNTS if key in domains and not domains[key].single()), None)
     if "n_written" in knobs and counted is not None:
-        values.setdefault("n_written", largest(domains[counted]))  # smaller numbers are the first of the same texts
+        values.setdefault("n_written", largest(domains[counted]))  # smaller numbers use the first of the same texts
     return dict(technique_class(name)(None, **values).knobs)
 
 
 def _can_act(knob: Knob, domains: Mapping[str, Domain], given: Mapping[str, Value]) -> bool:
-    """Whether some choice of the others lets a knob make a difference."""
+    """Return whether the values of other knobs allow a knob to have an effect."""
     return all(
         any(nearest(domains[other], one) == one for one in allowed) if other in domains else given[other] in allowed
         for other, allowed in knob.when.items()

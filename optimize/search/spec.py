@@ -1,4 +1,4 @@
-"""What a search is asked for: techniques, prompts, objectives and limits, as plain data that is checked."""
+"""The specification of a search: techniques, prompts, objectives, and limits, as checked plain data."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from querywright.optimize.results import UNTUNED as UNTUNED
 from querywright.programs import READERS, TECHNIQUES, technique_class
 
 BUDGET = 5
-"""Passages that every arm may show its reader, unless the search says otherwise."""
+"""Default number of passages that each program may show its reader."""
 
 
 def checked(check: Callable[[Any], Any]) -> Any:
-    """Return a validator from a function that raises an ``InputError``."""
+    """Return a pydantic validator from a function that raises an ``InputError``."""
 
     def validate(value: Any) -> Any:
         try:
@@ -44,7 +44,7 @@ def checked(check: Callable[[Any], Any]) -> Any:
 
 
 def one_of(what: str, names: Collection[str]) -> Any:
-    """Return a validator of names."""
+    """Return a pydantic validator that accepts only these names."""
 
     def check(name: str) -> None:
         if name not in names:
@@ -54,26 +54,26 @@ def one_of(what: str, names: Collection[str]) -> Any:
 
 
 def once(values: Any) -> Any:
-    """Validate that each value is there once."""
+    """Validate that no value occurs twice."""
     twice = [one for place, one in enumerate(values or ()) if one in values[:place]]
     if twice:
-        raise ValueError(f"must hold each value once, but {twice[0]!r} stands there twice")
+        raise ValueError(f"must hold each value once, but {twice[0]!r} occurs twice")
     return values
 
 
 def _searching(name: str) -> str:
     if technique_class(name).SEARCHES == "0":
-        raise ValueError("finds no passages, so there is nothing to search; leave it out")
+        raise ValueError("retrieves no passages, so a study cannot search it; leave it out")
     return name
 
 
 def _finite(value: Any) -> Any:
-    json.dumps(value, allow_nan=False)  # a ValueError where JSON has no such number
+    json.dumps(value, allow_nan=False)  # raises ValueError for NaN and infinity
     return value
 
 
 class StrictModel(BaseModel):
-    """Plain data: no further keys, no conversion, no change."""
+    """Frozen plain data without unknown keys and without type conversion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -83,13 +83,13 @@ Json = Annotated[JsonValue, AfterValidator(_finite)]
 
 
 class KnobRange(StrictModel):
-    """Values of a number that are searched, both ends included.
+    """A range of a numeric knob, with both ends.
 
     Args:
         low: Smallest value.
         high: Largest value.
-        step: Distance between values; None for the knob's own.
-        log: Whether small values are looked at more closely. Default False.
+        step: Distance between values. Default None: the default of the knob.
+        log: Whether to sample on a logarithmic scale. Default False.
     """
 
     low: _Number
@@ -115,20 +115,20 @@ KnobSpace = Annotated[
     PlainValidator(_values),
     PlainSerializer(lambda asked: asked.model_dump() if isinstance(asked, KnobRange) else asked),
 ]
-"""A range, a list of values to choose from, or one value that is fixed."""
+"""A range, a list of values to choose from, or one fixed value."""
 
 
 class PromptSpec(StrictModel):
-    """A way to prompts: an optimizer with its arguments, or instructions written by hand.
+    """A prompt variant: an optimizer with its arguments, or instructions written by hand.
 
     Args:
-        optimizer: A name in ``OPTIMIZERS``, or None where only ``instructions`` are given.
-        arguments: Passed to the optimizer.
-        instructions: Instructions by the predictor's name (``technique.write_queries``), set before the optimizer.
-        part: Predictors that are tuned: the technique's, the reader's, or both.
-        metric: What runs are scored by while it is made. Default the first objective.
-        last: Whether it is left out of the trials, and tried at their end on the program that dev chose: it is kept
-            where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
+        optimizer: A name in ``OPTIMIZERS``; None if only ``instructions`` are given.
+        arguments: Arguments of the optimizer.
+        instructions: Instructions by predictor (``technique.write_queries``), set before the optimizer runs.
+        part: The predictors that are tuned: those in the technique, in the reader, or ``all``.
+        metric: The metric that the optimizer uses. Default: the first objective.
+        last: Whether the variant is tried after all trials, on the program that dev chose, and kept if the reader is
+            right more often with it. Only for ``part: reader``. Default False.
     """
 
     optimizer: Annotated[str, one_of("optimizer", OPTIMIZERS)] | None = None
@@ -140,7 +140,7 @@ class PromptSpec(StrictModel):
 
     @property
     def parts(self) -> set[str]:
-        """The parts that are tuned: ``technique``, ``reader``, or both."""
+        """The parts of the program that are tuned: ``technique``, ``reader``, or both."""
         return {"technique", "reader"} if self.part == "all" else {self.part}
 
     @model_validator(mode="after")
@@ -152,9 +152,9 @@ class PromptSpec(StrictModel):
     def _problems(self) -> Iterator[str]:
         if self.optimizer is None:
             if not self.instructions:
-                yield "names neither an optimizer nor instructions; give one of them"
+                yield "has neither an optimizer nor instructions; give one of them"
             if self.arguments:
-                yield "arguments are for an optimizer, but none is named"
+                yield "has arguments but no optimizer; name the optimizer"
         else:
             try:
                 OPTIMIZERS[self.optimizer].check(self.arguments)
@@ -162,29 +162,29 @@ class PromptSpec(StrictModel):
                 yield f"arguments: {error}"
         if not self.last:
             return
-        # What is tried on the reader of every arm has to suit the reader of every arm.
+        # The variant must fit the reader of every program.
         if self.part != "reader":
-            yield "last tunes the reader alone; say part: reader"
+            yield "last: only reader prompts can be tried last; give part: reader"
         if self.optimizer in {"knn_few_shot", "ensemble"}:
-            yield f"last: {self.optimizer} makes a program of another shape; take another optimizer"
+            yield f"last: {self.optimizer} changes the structure of the program; use another optimizer"
         for name in self.instructions:
             if not name.startswith("reader."):
-                yield f"instructions.{name} is no predictor of the reader, and the prompt is for last"
+                yield f"instructions.{name} is not a predictor of the reader, and last tunes the reader only"
 
 
 _Engines = Annotated[list[str], Field(min_length=1), AfterValidator(once)]
 
 
 class TechniqueSpec(StrictModel):
-    """What of a technique is searched.
+    """The search space of a technique.
 
     Args:
-        engines: Engines of the collection, or names out of the study's ``retrievers``, to choose from. Default the
-            technique's own engine, else all ``retrievers``, else dense.
-        knobs: By name. A knob that is not named is searched over its own range, as ``compile`` does, unless
-            ``search`` is ``named``.
-        search: ``all``: every knob that its declaration lets a study search; ``named``: only those in ``knobs``.
-        prompts: Names out of the study's ``prompts`` to choose from besides ``untuned``. None: all of them.
+        engines: Engines of the collection, or names in the study's ``retrievers``. Default: the engine that the
+            technique requires, else all ``retrievers``, else ``dense``.
+        knobs: Values by knob. A knob that is missing here is searched over its full range, unless ``search`` is
+            ``named``.
+        search: ``all``: search every searchable knob; ``named``: search only the knobs in ``knobs``. Default ``all``.
+        prompts: Names in the study's ``prompts``; ``untuned`` is always a choice. Default None: all that fit.
     """
 
     engines: _Engines | None = None
@@ -194,11 +194,11 @@ class TechniqueSpec(StrictModel):
 
 
 class SamplerSpec(StrictModel):
-    """What proposes trials.
+    """The Optuna sampler that proposes trials.
 
     Args:
-        name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``gp`` or ``cmaes``, which are Optuna's samplers.
-        arguments: Passed to it; its seed is the study's, mixed with the number of the trial.
+        name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``gp`` or ``cmaes``. Default ``tpe``.
+        arguments: Arguments of the sampler, without its seed, which follows from the study and the trial.
     """
 
     name: str = "tpe"
@@ -216,12 +216,12 @@ class SamplerSpec(StrictModel):
 
 
 class BudgetSpec(StrictModel):
-    """Where a study stops, counted over all workers and resumed runs. None: no limit.
+    """Limits of a study, counted over all workers and resumed runs. None: no limit.
 
     Args:
-        calls: Attempts at LM calls that are sent.
-        tokens: Input and output tokens of calls made.
-        dollars: Estimated US dollars of calls made.
+        calls: LM calls, each attempt counted.
+        tokens: Input and output tokens of the calls.
+        dollars: Estimated US dollars of the calls.
     """
 
     calls: int | None = Field(default=None, ge=0)
@@ -235,7 +235,7 @@ _Objective = Annotated[str, checked(objective_named)]
 
 def _prompt_name(name: str) -> None:
     if name == UNTUNED:
-        raise InputError(f"the name must not be {UNTUNED!r}, which means a technique's own prompts; use another name")
+        raise InputError(f"the name must not be {UNTUNED!r}, which means the default prompts; use another name")
 
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
@@ -243,37 +243,37 @@ _PromptName = Annotated[_Name, checked(_prompt_name)]
 
 
 class SearchSpec(StrictModel):
-    """A search over techniques, prompts and numbers, whatever it searches in and wherever its trials are kept.
+    """A search over techniques, prompts, and knobs.
 
     Args:
-        name: Of the search, in its storage and report.
-        reader: A reader's name, ``auto`` or ``none``.
-        objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
-        techniques: By name; the baseline ``plain`` is always among them.
+        name: The name of the search, for its storage and report.
+        reader: The name of a reader, ``auto`` or ``none``. Default ``auto``.
+        objectives: Metrics and costs, as ``objective_named`` takes them. The first one decides between programs of the
+            front. Default ``decision_useful``.
+        techniques: Search spaces by technique; the baseline ``plain`` is always one of them.
         retrievers: Collections to choose from, by name, such as those of several passage lengths or embedders. The
             baseline searches the first. Default: the study's collection alone.
-        prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``. An optimizer under two names
-            is run twice, each time with a seed of its own.
-        fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
-            it is not given; with ``fixed: {}`` there is none, and techniques may search it.
-        trials: Trials in all.
-        each_prompt: Whether each prompt is tried once with the technique's default knobs, before the sampler
-            proposes. Default False.
-        allow_copies: Whether prompts of an optimizer that copy training text may be tried and recommended. Default
-            False.
-        seed: Of the split, the prompts and the search.
-        sampler: What proposes trials.
-        pruner: ``paired`` stops a trial that paired tests show to be worse; ``none`` runs all to the end.
-        budget: Where it stops.
-        threads: Questions, and calls of a remote LM, under way at a time in each worker. None: 4, and up to what its
-            server takes.
-        max_failures: Share of a trial's questions that may fail.
-        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
-        slices: Columns of the questions, and ``known``, to show the results on test by.
+        prompts: Prompt variants by name (letters, digits, ``-`` and ``_``). An optimizer with two names runs twice,
+            with different seeds.
+        fixed: Values of knobs, for every technique that has the knob. ``max_passages``, the number of passages that
+            each program may show, is 5 if it is missing. A technique may name its own number, list, or range of it.
+        trials: Number of trials. Default 50.
+        each_prompt: Whether each prompt variant is tried once with default knobs before the sampler proposes trials.
+            Default False.
+        seed: Seed of the split, the prompts, and the search. Default 0.
+        sampler: The sampler that proposes trials.
+        pruner: ``paired`` stops a trial when a paired test shows that it is worse than the best (with one objective);
+            ``none`` runs all trials to the end. Default ``paired``.
+        budget: Limits of the study.
+        threads: Questions that each worker evaluates at a time, and calls of a remote LM. Default None: 4, or up to the
+            limit of the LM's server.
+        max_failures: Share of a trial's questions that may fail, 0 to 1. Default 0.05.
+        allow_copies: Whether prompts that copy training text may be tried and recommended. Default False.
+        slices: Columns of the questions, and ``known``, to show the results on test by. Default none.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    reader: Annotated[str, one_of("reader", ("auto", *READERS, "none"))] = "auto"
+    reader: Annotated[str, one_of("reader", (*READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
     techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
     retrievers: dict[_Name, str] = Field(default_factory=dict)
@@ -288,13 +288,12 @@ class SearchSpec(StrictModel):
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
     threads: int | None = Field(default=None, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
-    deadline: float | None = Field(default=None, gt=0)
     slices: Annotated[list[str], AfterValidator(once)] = Field(default_factory=list)
 
     @field_validator("techniques")
     @classmethod
     def _baseline_first(cls, named: dict[str, TechniqueSpec]) -> dict[str, TechniqueSpec]:
-        """If a search does not name the baseline, it is tried once, with its default knobs."""
+        """Add the baseline with its default knobs if the search does not name it."""
         return {PLAIN: named.get(PLAIN, TechniqueSpec(search="named")), **named}
 
     @field_validator("fixed")
@@ -304,23 +303,23 @@ class SearchSpec(StrictModel):
 
     @property
     def aims(self) -> tuple[Objective, ...]:
-        """The objectives, the one that decides first."""
+        """The objectives; the first one decides."""
         return objectives_of(self.objectives)
 
     @property
     def reads(self) -> bool:
-        """Whether some objective takes a reader."""
+        """Whether an objective needs a reader."""
         return any(one.reads for one in self.aims)
 
     @property
     def last_prompts(self) -> list[str]:
-        """The prompt variants that are tried at the end, on the reader of what dev chose."""
+        """The prompt variants that are tried after all trials."""
         return [key for key, prompt in self.prompts.items() if prompt.last]
 
     def prompt_of(self, variant: str) -> PromptSpec | None:
-        """The prompt of a variant; None for untuned prompts."""
+        """Return the prompt variant of that name; None for untuned prompts."""
         return None if variant == UNTUNED else self.prompts[variant]
 
     def to_json(self) -> dict[str, Any]:
-        """The specification as plain data, defaults filled in."""
+        """Return the specification as plain data, with defaults."""
         return self.model_dump(mode="json")

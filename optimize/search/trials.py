@@ -1,4 +1,4 @@
-"""Arms and trials: how Optuna's storage keeps them, which are best, and how they are called."""
+"""Arms and trials: how Optuna's storage keeps them, which are best, and their names."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from querywright.progress import LiveArm
 TrialState = Literal["running", "complete", "pruned", "failed"]
 
 ARM, RESULT = "arm", "result"
-"""The attributes of a trial: what is tried, and all that came of it."""
+"""Attributes of a trial in Optuna's storage: its arm, and its results."""
 
 MET = "met"
-"""A further one: how it stands while it runs."""
+"""Attribute of a trial in Optuna's storage: its score while it runs."""
 
 _KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure", "unjudged")
 _BARE = Row("", {}).to_json()
@@ -32,15 +32,15 @@ _BARE = Row("", {}).to_json()
 
 @dataclass(frozen=True, slots=True)
 class ArmConfig:
-    """A program that a trial is about.
+    """A program that a trial can choose.
 
     Args:
-        technique: Its name; ``plain`` is the baseline.
-        engine: What searches the collection.
-        knobs: The value of every knob of the technique, those at their defaults too.
-        prompt: ``untuned``, or a name in the study's ``prompts``.
-        reader: Name of the reader, or None where none reads.
-        writer: Name of the LM that writes, out of the study's ``writers``; None where there are none.
+        technique: The name of the technique; ``plain`` is the baseline.
+        engine: The engine, or the name of the retriever.
+        knobs: The value of every knob of the technique.
+        prompt: ``untuned``, or a name in the study's ``prompts``. Default ``untuned``.
+        reader: The name of the reader; None if no reader runs.
+        writer: The name of the LM that writes, in the study's ``writers``; None if the study has none.
     """
 
     technique: str
@@ -52,16 +52,16 @@ class ArmConfig:
 
     @property
     def key(self) -> str:
-        """A hash; equal for equal arms."""
+        """A hash that is the same for equal arms."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The arm as a JSON object."""
+        """Return the arm as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArmConfig:
-        """The arm that ``to_json`` wrote."""
+        """Return the arm from the JSON object of ``to_json``."""
         return cls(**data)
 
 
@@ -70,26 +70,26 @@ _COSTS = ("spent", "prompt_spent", "judged")
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """A trial, as the storage has it.
+    """A trial and its results.
 
     Args:
-        number: From 0.
+        number: The number of the trial, from 0.
         state: ``running``, ``complete``, ``pruned`` or ``failed``.
-        arm: What was tried.
-        values: Value of each objective; empty where there is none.
-        dev: Results on dev, question by question (of a pruned trial: the first ones); empty while it runs, and where
-            too many questions failed. Its rows have scores, label, passages, fallbacks, cost, seconds, failure and
-            unjudged, and nothing else.
-        spent: What this trial paid and saved, prompts that it had to compile included.
-        prompt_spent: The part of it that compiling prompts took.
-        judged: What judges spent besides.
-        same_as: The number of an earlier trial with the same arm, whose results it took.
+        arm: The program.
+        values: Value of each objective; empty if the trial is not complete.
+        dev: Results on dev, question by question (of a pruned trial: the first questions); empty while the trial runs,
+            and if too many questions failed. Its rows have only scores, label, passages, fallbacks, cost, seconds,
+            failure, and unjudged.
+        spent: LM calls of the trial, made and cached, with those of prompts that it compiled.
+        prompt_spent: The part of ``spent`` for compiling prompts.
+        judged: LM calls of judges.
+        same_as: The number of an earlier trial with the same arm, whose results this trial copies; else None.
         params: Optuna's parameters.
-        began: Unix time, seconds.
-        ended: Unix time, seconds; None while it runs.
-        worker: Which worker finished it, by a mark that it drew; never a host's name.
-        message: Why it failed or was pruned.
-        met: How it stands while it runs, as its worker said last; None before, and after it.
+        began: Start of the trial (Unix time, seconds).
+        ended: End of the trial (Unix time, seconds); None while it runs.
+        worker: A random mark of the worker that ended the trial.
+        message: Why the trial failed or was pruned.
+        met: The score so far, while the trial runs; else None.
     """
 
     number: int
@@ -110,13 +110,13 @@ class TrialRecord:
 
     @property
     def name(self) -> str:
-        """How the trial is called in tables."""
+        """The name of the trial in tables."""
         return f"trial {self.number}"
 
     def to_text(self) -> str:
-        """What came of it, as the attribute of a trial that ended; its arm and parameters are kept beside.
+        """Return the results as the text of a trial's attribute, without arm and parameters.
 
-        Text, since Optuna copies the attributes of a trial, each value of each, whenever it hands it out.
+        The results are one text, because Optuna copies every value of an attribute each time that it returns a trial.
         """
         told = {
             "values": {name: finite(value) for name, value in self.values.items()},
@@ -132,10 +132,10 @@ class TrialRecord:
 
     @classmethod
     def of(cls, trial: Any) -> TrialRecord:
-        """The record of an Optuna trial, running or ended.
+        """Return the record of an Optuna trial, running or ended.
 
         Args:
-            trial: A ``FrozenTrial`` whose arm is settled.
+            trial: A ``FrozenTrial`` with the attribute ``ARM``.
         """
         kept = trial.user_attrs
         arm, result = ArmConfig.from_json(kept[ARM]), kept.get(RESULT)
@@ -153,7 +153,7 @@ class TrialRecord:
 
 
 def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> dict[int, tuple[float, ...]]:
-    """The values of the complete trials that have all of them, by number; larger is better."""
+    """Return the values of complete trials by number, without trials that lack a value; larger is better."""
     found = {
         one.number: tuple(aim.sign * one.values.get(aim.name, math.nan) for aim in objectives)
         for one in sorted(ended(trials, "complete"), key=lambda one: one.number)
@@ -162,9 +162,10 @@ def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> di
 
 
 def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
-    """The complete trials that no other one beats, as good in every objective and better in one, by number.
+    """Return the numbers of the complete trials that no other trial beats.
 
-    Of trials with the same values the first alone.
+    A trial beats another if it is as good in every objective and better in one. Of trials with the same values, only
+    the first counts.
     """
     first = {point: number for number, point in reversed(points(trials, objectives).items())}
     return sorted(
@@ -175,7 +176,7 @@ def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> lis
 
 
 def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
-    """The complete trials with a value, the best first, of equals the first."""
+    """Return the complete trials with a value, the best first; equal trials by number."""
     values = points(trials, [aim])
     scored = [one for one in trials if one.number in values]
     return sorted(scored, key=lambda one: (-values[one.number][0], one.number))
@@ -202,19 +203,19 @@ def cheapest(
 
 
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:
-    """The complete trial with the best value; the first of equals; None where none has one."""
+    """Return the complete trial with the best value, the first of equal ones; None if no trial has a value."""
     return next(iter(ranked(trials, aim)), None)
 
 
 def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
-    """The trials that are in one of these states; without any, all that are not running."""
+    """Return the trials in one of these states. Default: all that are not running."""
     return [one for one in trials if one.state in (states or ("complete", "pruned", "failed"))]
 
 
 def interval(record: TrialRecord, aim: Objective) -> Mean:
-    """A trial's value with its interval, from its questions; a cost has none.
+    """Return the value of a trial with its 95 % interval over questions; a cost has no interval.
 
-    A question counts where every metric of the objective could be scored.
+    A question counts if every metric of the objective has a score.
     """
     value, rows = record.values.get(aim.name, math.nan), record.dev.rows
     if not rows or not aim.metrics:
@@ -225,7 +226,7 @@ def interval(record: TrialRecord, aim: Objective) -> Mean:
 
 
 def arm_name(arm: ArmConfig) -> str:
-    """An arm without its knobs, such as ``hyde@dense, prompts boot.2, reader short_answer``."""
+    """Return the name of an arm without its knobs, such as ``hyde@dense, prompts few, reader short_answer``."""
     name = f"{arm.technique}@{arm.engine}"
     if arm.prompt != UNTUNED:
         name += f", prompts {arm.prompt}"
@@ -234,13 +235,19 @@ def arm_name(arm: ArmConfig) -> str:
 
 
 def changed_knobs(arm: ArmConfig) -> str:
-    """The knobs that are not at their technique's defaults; ``-`` where all are."""
+    """Return the knobs of an arm that differ from their defaults; ``-`` if all are at their defaults."""
     defaults = {knob.name: knob.default for knob in TECHNIQUES[arm.technique].KNOBS}
     return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
 
 
 def standing(trials: Sequence[TrialRecord], aim: Objective, total: int) -> tuple[str, list[LiveArm]]:
-    """Return the name of the objective, and the trials as arms under way; ``total`` is the number of dev questions."""
+    """Return the name of the objective and the score so far of each trial, for a progress bar.
+
+    Args:
+        trials: The trials.
+        aim: The objective.
+        total: The number of dev questions.
+    """
 
     def live(one: TrialRecord) -> LiveArm:
         name = f"{one.name}, {arm_name(replace(one.arm, reader=None))}"

@@ -1,4 +1,4 @@
-"""A worker: takes trials, new or of a worker that died, tries their arms on dev, and keeps what came of them."""
+"""A worker: takes new trials, or trials of a worker that died, evaluates their arms on dev, and stores the results."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from querywright.optimize.search.spec import PLAIN
 from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, standing
 
 BLOCKS = 5
-"""Times that a trial is looked at before it has met all questions."""
+"""Maximum number of blocks of questions; after each, a trial may be pruned."""
 
 SMALLEST_BLOCK = 8
-"""Questions between two looks at least."""
+"""Minimum number of questions in a block."""
 
 LOOKS = 100
-"""Reports of how a trial stands while it runs, at most."""
+"""Maximum number of reports of a trial's score while it runs."""
 
 LOOK_SECONDS = 1.0
-"""Between two reports, at least."""
+"""Minimum time between two reports."""
 
 LOCK_SECONDS = 0.1
-"""Between two looks at whether a lock is free."""
+"""Time between two attempts to take a lock."""
 
 IDLE_SECONDS = 0.2
-"""Between two looks of a worker that has nothing to do."""
+"""Time between two checks of a worker that waits for the others."""
 
 MOST_FAILED = 5
-"""Failed trials, more than the others, that end a study: something is wrong with all of them."""
+"""Failed trials from which a study stops, if more than half of all trials failed."""
 
 
 class Locks:
-    """The locks of a search that one worker runs, which nobody else takes."""
+    """The locks of a search with a single worker, which are always free."""
 
     def take(self, name: str) -> contextlib.ExitStack | None:
-        """Take the lock of a name, which its ``with`` block releases; None if another worker has it."""
+        """Return the lock of a name, which its ``with`` block releases; None if another worker has it."""
         return contextlib.ExitStack()
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Hold the lock of a name, after waiting for it."""
+        """Wait for the lock of a name and hold it in the ``with`` block."""
         while (held := self.take(name)) is None:
             time.sleep(LOCK_SECONDS)
         with held:
@@ -60,17 +60,17 @@ class Locks:
 
 @dataclass(slots=True)
 class Worker:
-    """Runs the trials of a search, alone or next to others that share Optuna's storage and the locks.
+    """Runs the trials of a search, alone or with other workers that share Optuna's storage and the locks.
 
-    A trial that is run twice, because its first worker was killed, finds all that was answered, and the same.
+    If a worker is killed, another worker runs its trial again, with the cached answers and the same result.
 
     Args:
-        search: What is searched.
+        search: The open search.
         study: Optuna's study of the search.
-        locks: Locks that all its workers share.
-        name: Of the worker.
-        check: Called before a trial is taken; it may end this run.
-        looked: Called after each trial, now and then within it, and while there is nothing to do.
+        locks: Locks that all workers share.
+        name: The name of the worker.
+        check: Called before a trial is taken; it may raise to end this run.
+        looked: Called after each trial, from time to time during a trial, and while the worker waits.
     """
 
     search: Search
@@ -83,12 +83,12 @@ class Worker:
     _last: float = 0.0
 
     def work(self) -> None:
-        """Try arms until every trial has ended, this worker's and the others'; after an error it goes on when resumed.
+        """Run trials until all trials of all workers have ended.
 
         Raises:
             BudgetError: The budget is spent.
             TooManyFailuresError: The baseline failed.
-            QuerywrightError: Most trials fail, another run gave the study more trials, or the LM is out of reach.
+            QuerywrightError: Most trials failed, another run gave the study more trials, or the LM is out of reach.
         """
         spec, splits = self.search.spec, self.search.splits
         aims = [metric for one in self.search.objectives for metric in one.metrics]
@@ -101,7 +101,7 @@ class Worker:
             if taken is None and len(ended) >= spec.trials:
                 return
             if taken is None:
-                self._tell("other workers are at work", 0)
+                self._tell("waiting for other workers", 0)
                 time.sleep(IDLE_SECONDS)
             else:
                 with taken[1]:
@@ -110,30 +110,30 @@ class Worker:
                 failed = [one for one in ended if one.state == "failed"]
                 if len(failed) >= MOST_FAILED and 2 * len(failed) > len(ended):
                     last = failed[-1].message
-                    raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {last}")
+                    raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; last error: {last}")
             self.looked()
 
     def _tell(self, what: str, done: int) -> None:
-        """So many questions of a trial are done, beside those of all trials that ended."""
+        """Report progress: all questions of finished trials, and ``done`` questions of the current trial."""
         if self.search.progress is not None:
             total = len(self.search.splits.dev)
             self.search.progress(what, len(self._ended) * total + done, self.search.spec.trials * total)
 
     def finished(self) -> list[TrialRecord]:
-        """The records of all trials that ended, each read once."""
+        """Return the records of all trials that ended."""
         for one in self.study.get_trials(deepcopy=False):
             if one.number not in self._ended and one.state.is_finished():
                 self._ended[one.number] = TrialRecord.of(one)
         return [self._ended[number] for number in sorted(self._ended)]
 
     def records(self) -> list[TrialRecord]:
-        """The records of all trials whose arm is settled, those under way among them."""
+        """Return the records of all trials whose arm is chosen, with running trials."""
         under_way = [one for one in self.study.get_trials(deepcopy=False) if not one.state.is_finished()]
         found = [*self.finished(), *(TrialRecord.of(one) for one in under_way if ARM in one.user_attrs)]
         return sorted(found, key=lambda one: one.number)
 
     def run(self, trial: Any) -> TrialRecord:
-        """Try what a trial proposes, which is running and this worker's, and keep what came of it."""
+        """Evaluate the arm of a trial, which must be running and locked, and store the result."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
@@ -153,14 +153,14 @@ class Worker:
                 record = self._tried(record, arm, finished, trial)
             except (TooManyFailuresError, OptimizerError) as error:
                 if self._is_baseline(arm):
-                    raise  # so it is tried again when the study goes on
+                    raise  # a resumed study runs the baseline again
                 record = replace(record, state="failed", message=str(error)[:500])
         record = replace(record, ended=time.time(), spent=search.spent_since(before), judged=search.judged - judged)
         complete = record.state == "complete"
         values = [record.values[objective.name] for objective in search.objectives] if complete else None
-        # Optuna forgets failed trials and would propose them again; pruned ones it counts among the worst.
+        # A sampler ignores failed trials and would propose them again; it counts pruned trials among the worst.
         state = TrialState.COMPLETE if complete else TrialState.PRUNED
-        with contextlib.suppress(UpdateFinishedTrialError):  # another took it up, and came to the same
+        with contextlib.suppress(UpdateFinishedTrialError):  # another worker ended the trial, with the same result
             trial.set_user_attr(RESULT, record.to_text())
             self.study.tell(trial, values, state=state, skip_if_finished=True)
         if complete and not finished and self._is_baseline(arm) and (line := ceiling(record.dev, search.objectives[0])):
@@ -172,7 +172,7 @@ class Worker:
         return arm == self.search.space.untuned(PLAIN)
 
     def _take(self) -> tuple[Any, contextlib.ExitStack] | None:
-        """A trial and its lock, of a worker that died or a new one; None while others are at work at all there are."""
+        """Return a trial of a worker that died, else a new trial, with its lock; None if other workers run the rest."""
         import optuna
 
         with self.locks.hold("ask"):
@@ -184,7 +184,7 @@ class Worker:
                 if lock is not None:
                     if not self.study._storage.get_trial(one._trial_id).state.is_finished():
                         return optuna.trial.Trial(self.study, one._trial_id), lock
-                    lock.close()  # its worker ended it since
+                    lock.close()  # its worker ended it in between
             if len(trials) >= self.search.spec.trials:
                 return None
             trial = self.study.ask()
@@ -193,7 +193,7 @@ class Worker:
             return trial, lock
 
     def _met(self, trial: Any, record: TrialRecord, rows: Sequence[Row]) -> None:
-        """Report how a trial stands with these results."""
+        """Report the score of a running trial."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         done, total, now = len(rows), len(self.search.splits.dev), time.monotonic()
@@ -202,7 +202,7 @@ class Worker:
             return
         self._last = now
         scores = self.search.objectives[0].scores(Evaluation(record.name, tuple(rows), 0.0))
-        with contextlib.suppress(UpdateFinishedTrialError):  # another took it up
+        with contextlib.suppress(UpdateFinishedTrialError):  # another worker ended the trial
             trial.set_user_attr(MET, live_arm(record.name, "running", [*scores.values()], total, done))
         self.looked()
 
@@ -230,19 +230,19 @@ class Worker:
                 return replace(record, state="pruned", dev=dev, message=message)
         values = {objective.name: objective.value(dev) for objective in search.objectives}
         if any(value != value for value in values.values()):
-            why = " because nobody labelled what it found" if any(row.unjudged for row in dev.rows) else ""
+            why = " because its passages have no labels" if any(row.unjudged for row in dev.rows) else ""
             message = f"no question could be scored{why}"
             if self._is_baseline(arm):
-                raise DataError([f"{name}: {message}, so nothing can be compared with it; label its passages"])
+                raise DataError([f"{name}: {message}, so no program can be compared with it; label its passages"])
             return replace(record, state="failed", dev=dev, message=message)
         return replace(record, state="complete", dev=dev, values=values)
 
 
 def run_search(search: Search) -> Worker:
-    """Run all trials of a search in memory; return the worker that ran them, with its records and Optuna's study.
+    """Run all trials of a search in memory, and return the worker with its records and Optuna's study.
 
     Raises:
-        QuerywrightError: As ``Worker.work``.
+        QuerywrightError: The same errors as ``Worker.work``.
     """
     worker = Worker(search, optuna_study(search.spec))
     aim, total = search.objectives[0], len(search.splits.dev)

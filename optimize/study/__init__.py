@@ -1,1 +1,1 @@
-"""Studies: techniques, prompts and numbers searched together, every question answered once."""
+"""Studies: a search with storage, several workers, and a report."""

@@ -1,4 +1,4 @@
-"""A study from its file to its outcome: workers try arms, dev decides, test is met once."""
+"""Run a study: workers run trials, dev decides, and the best program is evaluated on test once."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ from querywright.progress import Progress
 
 SPEC_FILE = "study.yaml"
 SPEC, BUDGET, DATA, TEST, OUTCOME, SPENT = "spec", "budget", "data", "test", "outcome", "spent"
-"""Attributes of the study in its storage."""
+"""Attributes of a study in its storage."""
 
 ELSEWHERE = "postgresql://"
-"""The storage in the file of a study whose database is named on the command line, which is where a password goes."""
+"""The storage in a study's file if the address of its database is not stored, because it may hold a password."""
 
 _LIBPQ = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
-"""Variables that tell PostgreSQL's library where its server is."""
+"""Environment variables from which PostgreSQL's library takes the address of its server."""
 
 STORAGE = "QUERYWRIGHT_STORAGE"
-"""The variable that may hold the address of a storage, which other users of this machine cannot read there."""
+"""Environment variable for the address of a storage, which other users of the machine cannot read."""
 
 REPORT_SECONDS = 1.0
-"""Between two looks at how far a study is, at least."""
+"""Minimum time between two reports of progress."""
 
 WAIT_SECONDS = 60.0
-"""How long other workers may take to receive the answers that are paid for, and to see that a study has ended."""
+"""Time for other workers to receive the answers of running LM calls, and to see that the study has ended."""
 
-AGAIN = "give another name and another --out: what was answered is kept and costs nothing again"
+AGAIN = "give another name and another --out; cached answers cost nothing"
 
 GOLDEN = 3
-"""Golden questions of a saved program."""
+"""Number of golden questions of a saved program."""
 
 RECOMMENDED, RUNNER_UP = "recommended", "runner-up"
-"""Names of the artifacts of the recommended program and of the program it was compared with."""
+"""Names of the artifacts: the recommended program, and the other one of the best arm and the baseline."""
 
 _MADE = (
     "recommended",
@@ -78,7 +78,7 @@ _MADE = (
     "data",
     "judges",
 )
-"""What an artifact says of the study that made it."""
+"""Parts of the outcome that an artifact has in its manifest."""
 
 _logger = logging.getLogger(__name__)
 
@@ -159,7 +159,11 @@ def _work(store: StudyStorage, search: Search, folder: Path, command: str) -> No
 
 @plain_failures()
 def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
-    """How far a study is; nobody is disturbed and nothing is asked.
+    """Return the trials and results of a study, which may be running.
+
+    Args:
+        folder: The study's folder.
+        storage: The address of the storage, if the folder does not have it.
 
     Raises:
         InputError: The folder holds no study.
@@ -173,30 +177,30 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
 
 
 def spec_in(folder: Path) -> StudySpec:
-    """The study that a folder holds; an ``InputError`` where it holds none."""
+    """Return the study in a folder; raise an ``InputError`` if there is none."""
     if not (folder / SPEC_FILE).is_file():
         raise InputError(f"the folder {str(folder)!r} holds no study; name one that `querywright study run` made")
     return read_spec(folder / SPEC_FILE)
 
 
 def storage_of(spec: StudySpec, storage: str | None) -> str:
-    """The storage of a study.
+    """Return the storage of a study.
 
     Raises:
-        InputError: Its address was given on the command line, and is not there.
+        InputError: The study is in a database, and its address is not given.
     """
     if storage is None and spec.storage == ELSEWHERE and not any(name in os.environ for name in _LIBPQ):
         raise InputError(
-            "this study is in a PostgreSQL database, whose address is not kept in its folder; give it with --storage"
+            "this study is in a PostgreSQL database, and its folder does not store the address; give it with --storage"
         )
     return storage or spec.storage
 
 
 @contextlib.contextmanager
 def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -> Iterator[None]:
-    """Further workers for the time of the ``with`` block: the study's command, started so many times more.
+    """Run further workers during the ``with`` block, each with the command ``study resume``.
 
-    One that is killed costs nothing: the others take up its trial. One that loses this process goes on.
+    If a worker is killed, another worker takes over its trial. If this process is killed, the workers continue.
     """
     command = [sys.executable, "-m", "querywright", "study", "resume", str(folder)]
     command += [] if home is None else ["--home", str(home)]
@@ -209,7 +213,7 @@ def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -
     try:
         yield
     except BudgetError:
-        raise  # they come to the same end
+        raise  # the other workers end for the same reason
     except BaseException:
         for one in workers:
             one.send_signal(signal.SIGINT)
@@ -227,7 +231,7 @@ def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -
 
 
 def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
-    """What an open storage knows now."""
+    """Return the content of an open storage."""
     trials = store.records()
     outcome: dict[str, Any] | None = store.attribute(OUTCOME)
     costs = {} if outcome is None else outcome["costs"]
@@ -237,16 +241,16 @@ def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
 
 
 def _check_trials(store: StudyStorage, mine: int) -> None:
-    """End this run if another gave the study more trials: the test depends on their number."""
+    """Raise if another run gave the study more trials, because the test depends on their number."""
     trials = store.attribute(SPEC)["trials"]
     if trials != mine:
         raise QuerywrightError(
-            f"another run gave this study {trials} trials, and goes on with them; this one knew of {mine}"
+            f"another run gave this study {trials} trials instead of {mine}, and runs them; resume the study to join it"
         )
 
 
 def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
-    """Choose, evaluate on test, save. The first worker does it once, and another repeats it if it did not complete."""
+    """Choose a program, evaluate it on test, and save it; only the first worker does so, or the next one if it died."""
     search = worker.search
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:
@@ -261,9 +265,15 @@ def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -
 
 
 def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
-    """Compare the best arm of dev with the baseline on test, save programs in a study's folder, and return plain data.
+    """Evaluate on test, save programs in the study's folder, and return the outcome as plain data.
 
-    Started again, it ends the same. The command makes the study again, for the report.
+    A repeated call has the same result.
+
+    Args:
+        search: The search.
+        trials: All trials.
+        folder: The study's folder.
+        command: The command that makes the study again.
     """
     began = search.judged
     tested = run_test(search, trials)
@@ -320,7 +330,7 @@ def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
 
 
 def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: Path) -> None:
-    """Save the recommended program, the program it was compared with, and the rest of the front, an artifact each."""
+    """Save the recommended program, the runner-up, and the rest of the front as artifacts."""
     copied = outcome.get("copied_prompts", {})
     made = {"study": search.spec.name, **{key: outcome[key] for key in _MADE}}
     made |= {"copied_prompts": copied} if copied else {}
@@ -333,7 +343,7 @@ def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: 
             called = RECOMMENDED if name == tested.recommended else RUNNER_UP
         else:
             continue  # untuned
-        advice = "" if name == tested.recommended else f" What the study recommends is **{tested.recommended}**."
+        advice = "" if name == tested.recommended else f" The study recommends **{tested.recommended}**."
         card = render(
             "program.md",
             name=called,
@@ -358,14 +368,14 @@ def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: 
 
 
 def _looker(worker: Worker, store: StudyStorage) -> Callable[..., None]:
-    """Keeps what was spent where everybody sees it, and tells how the trials of all workers stand."""
+    """Return a function that stores the cost so far for all workers, and shows the scores of their trials."""
     search, last, most = worker.search, 0.0, worker.search.spec.budget.calls
     earlier, start = store.attribute(SPENT, {}), search.total + search.judged
 
     def made() -> dict[str, Any]:
         if search.budget is not None:
             return search.budget.spent._asdict()
-        cost = search.total + search.judged - start  # of this run, which no other worker shares
+        cost = search.total + search.judged - start  # without a budget there is one worker
         return {name: earlier.get(name, 0) + getattr(cost, name) for name in ("calls", "tokens", "dollars")}
 
     def calls() -> str:
@@ -385,21 +395,21 @@ def _looker(worker: Worker, store: StudyStorage) -> Callable[..., None]:
 
 
 def _check_folder(spec: StudySpec, folder: Path) -> None:
-    """See that a folder is this study's, or free."""
+    """Raise if a folder holds another study or other files."""
     if (folder / SPEC_FILE).is_file():
         before = spec_in(folder)
         _same_study(before, spec, f"the folder {str(folder)!r}")
         kinds = storage_kind(before.storage), storage_kind(spec.storage)
         if kinds[0] != kinds[1]:
-            raise InputError(f"the study is kept in the storage {kinds[0]}, not in {kinds[1]}; give it with --storage")
+            raise InputError(f"the study is stored in {kinds[0]}, not in {kinds[1]}; give its address with --storage")
         return
-    ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, LOCKS_NAME)  # written before the study's file is
+    ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, LOCKS_NAME)  # written before the study's file
     if folder.exists() and (not folder.is_dir() or not all(one.name.startswith(ours) for one in folder.iterdir())):
-        raise InputError(f"{str(folder)!r} is there and holds no study; give another --out")
+        raise InputError(f"{str(folder)!r} exists and holds no study; give another --out")
 
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
-    """Note what a storage's study is about, or see that it is this one."""
+    """Store the specification of a new study, or raise if the storage holds a different one."""
     optuna_study(spec, store.trials)
     with store.hold("ask"):
         known = store.attribute(SPEC)
@@ -416,7 +426,7 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
 
 
 def _settle_data(store: StudyStorage, search: Search) -> None:
-    """Note what questions and collections a study is about, or see that they are the same."""
+    """Store the digests of a new study's questions, collections, and judges, or raise if they changed."""
     now = {name: data_hash(part) for name, part in search.data.items()}
     now |= {f"the collection, by {engine}": search.retriever(engine).fingerprint for engine in search.space.engines}
     now |= {f"the writer {name}": str(ref_of(one)) for name, one in search.writers.items() if one is not None}
@@ -429,8 +439,8 @@ def _settle_data(store: StudyStorage, search: Search) -> None:
     changed = [name for name in now if before.get(name) != now[name]]
     if changed:
         raise InputError(
-            f"{', '.join(changed)} changed since this study was begun, so its trials cannot be compared with new ones; "
-            f"undo that, or {AGAIN}"
+            f"{', '.join(changed)} changed since this study started, so old and new trials cannot be compared; undo "
+            f"the change, or {AGAIN}"
         )
 
 
@@ -438,6 +448,6 @@ def _same_study(before: StudySpec, now: StudySpec, where: str) -> None:
     differences = spec_differences(before, now)
     if differences:
         raise InputError(
-            f"{where} holds a study of the name {before.name!r} that differs: {'; '.join(differences)}. "
-            "Undo that, or give another name and another --out"
+            f"{where} holds a study named {before.name!r} that differs: {'; '.join(differences)}. "
+            "Undo the change, or give another name and another --out"
         )

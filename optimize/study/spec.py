@@ -21,26 +21,28 @@ from querywright.programs import technique_class
 
 
 def _public(address: str) -> str:
-    """Refuse an address with a secret, which is never shown: a study's file is copied, shown and kept."""
-    if re.match(r"([^/]*//)?[^/@]*:(?!\d*(/|$))[^@]*@", address):  # what follows the colon is no port
+    """Raise if an address holds a secret, without showing it, because files of studies are copied and shared."""
+    if re.match(r"([^/]*//)?[^/@]*:(?!\d*(/|$))[^@]*@", address):  # the text after the colon is not a port
         what = "a password"
     elif "?" in address:
         what = "settings after a question mark, which may be a key"
     else:
         return address
-    raise ValueError(f"holds {what}, and no study's file may; give a storage with --storage, a key by api_key_env")
+    raise ValueError(
+        f"holds {what}, which must not be in a study's file; give a storage with --storage, and a key by api_key_env"
+    )
 
 
 def check_storage(storage: str) -> str:
-    """The storage, where it is one of ours and holds no secret: what else an address holds is never shown.
+    """Return a storage that is ``journal`` or the address of a PostgreSQL database.
 
     Raises:
-        InputError: It is something else.
+        InputError: It is something else; the message shows no part of an address but its scheme.
     """
     scheme, address, _ = storage.partition("://")
     if storage == "journal" or (address and scheme in SCHEMES):
         return storage
-    # Only a plain word is repeated: anything else may be an address, mistyped, with a password.
+    # Only a plain word is shown, because anything else may be a mistyped address with a password.
     word = scheme.replace("+", "").isalnum()
     got = f"begins with {scheme}://" if address and word else f"is {storage!r}" if storage.isalnum() else "is neither"
     raise InputError(
@@ -50,7 +52,7 @@ def check_storage(storage: str) -> str:
 
 
 class WriterSpec(StrictModel):
-    """An LM that writes for techniques, or the folder of a trained rewriter; its name alone says as much."""
+    """An LM that writes for techniques, or the folder of a trained rewriter; in a file, its name is enough."""
 
     lm: str
     api_base: Annotated[str, AfterValidator(_public)] | None = None
@@ -63,42 +65,42 @@ class WriterSpec(StrictModel):
 
     @property
     def name(self) -> str:
-        """How it is called: a file or folder without the way to it."""
+        """The name of the writer: an LM, or the last part of a path."""
         return Path(self.lm).name if self.lm.startswith(("/", ".", "~", "gguf:", "rewriter:")) else self.lm
 
 
 class StudySpec(SearchSpec):
-    """A search and what it opens: questions, collection and LMs by name, and where its trials are kept.
+    """A search with the names of everything that it opens: questions, collection, LMs, and storage.
 
-    Paths are relative to the working directory; no key is ever part of it.
+    Paths are relative to the current directory. A file never holds a key.
 
     Args:
-        questions: ``sample``, a file or folder, or ``hf:NAME``, as everywhere.
-        collection: The collection that is searched, or the place of one of Chroma (``FOLDER#NAME``).
-        where: Search passages with this metadata alone, such as ``{topic: heart}`` (Chroma's filters). None: all.
-        labels: File of labels of passages, which become evidence. None: the questions' own evidence.
-        columns: Other names of columns of the questions.
-        limit: Number of questions that are read. None: all.
-        split: Which part of a public set. None: its usual one.
-        sizes: Questions in train, dev and test. None: 30, 30 and 40 per cent.
-        reader_check: Further questions, out of those that ``sizes`` leaves over, which closed book and oracle evidence
-            alone meet: whether the reader reads takes more questions to show than whether a technique finds.
-        lm: Name of the LM.
-        api_base: Address of its server.
-        api_key_env: Environment variable that holds its key.
-        writers: LMs to choose from, which techniques ask in place of the LM, and readers do not: names, folders of
-            trained rewriters, or mappings of ``lm``, ``api_base`` and ``api_key_env``. Default: the LM alone.
-        judges: Judges that objectives ask: names, or paths of saved ones. Default those that the objectives name.
-        judge_lm: Name of the LM that judges. None: the LM.
-        judge_api_base: Address of its server.
-        judge_api_key_env: Environment variable that holds its key.
-        embedder: Name of the embedder.
-        storage: ``journal`` (a file in the study's folder), or a URL of PostgreSQL, which may be left out here and
-            given with ``--storage``.
-        max_unreadable: Share of the LMs' answers that may be unreadable in a trial, 0 to less than 1. None: 0.3.
-        timeout: Seconds of an attempt at a remote LM, to the end of its answer. None: 60.
-        max_tokens: Tokens of a remote LM's answer at most, thinking included. None: 1000, or 16000 for OpenAI's
-            reasoning models.
+        questions: ``sample``, a file or folder, or ``hf:NAME``.
+        collection: The collection, or the place of a Chroma collection (``FOLDER#NAME``).
+        where: A filter over metadata, such as ``{topic: heart}`` (Chroma's filters). Default: all passages.
+        labels: A file with labels of passages, which become evidence. Default: the evidence of the questions.
+        columns: Names of the questions' columns, if they differ.
+        limit: Number of questions that are read. Default: all.
+        split: The part of a public data set. Default: the usual part.
+        sizes: Number of questions in train, dev, and test. Default: 30 %, 30 %, and 40 % of all.
+        reader_check: Number of further questions, not in ``sizes``, that only closed book and oracle evidence answer,
+            because a check of the reader needs more questions than a comparison of techniques. Default 0.
+        lm: Name of the LM. Default ``embedded``.
+        api_base: Address of the LM's server.
+        api_key_env: Environment variable with the LM's key.
+        writers: LMs to choose from, which techniques use instead of the LM: names, folders of trained rewriters, or
+            mappings of ``lm``, ``api_base`` and ``api_key_env``. Default: only the LM.
+        judges: Judges of the objectives: names, or paths of saved judges. Default: the built-in judges.
+        judge_lm: Name of the LM of the judges. Default: the LM.
+        judge_api_base: Address of the server of the judges' LM.
+        judge_api_key_env: Environment variable with the key of the judges' LM.
+        embedder: Name of the embedder. Default ``embedded``.
+        storage: ``journal`` (a file in the study's folder), or the address of a PostgreSQL database, which may be given
+            with ``--storage`` instead. Default ``journal``.
+        max_unreadable: Share of the LM's answers in a trial that may be unreadable, 0 to less than 1. Default 0.3.
+        timeout: Seconds of a call to a remote LM, until the end of its answer. Default 60.
+        max_tokens: Maximum number of tokens in a remote LM's answer, with its reasoning. Default 1000, or 16000 for
+            OpenAI's reasoning models.
     """
 
     questions: str
@@ -126,7 +128,7 @@ class StudySpec(SearchSpec):
 
     @property
     def limits(self) -> Limits:
-        """How patient its LMs are asked."""
+        """The limits of calls to the LMs."""
         given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
         return Limits.where(**given, at_once=self.threads)
 
@@ -137,46 +139,46 @@ class StudySpec(SearchSpec):
 
 
 _FREE = frozenset(
-    {"budget", "threads", "storage", "max_failures", "max_unreadable", "deadline", "timeout", "api_key_env", "trials"}
+    {"budget", "threads", "storage", "max_failures", "max_unreadable", "timeout", "api_key_env", "trials"}
 )
-"""What changes nothing in what a trial finds; trials are looked at by themselves."""
+"""Keys that do not change the result of a trial; ``trials`` is checked separately."""
 
 
 def read_spec(source: Path | str | Mapping[str, Any]) -> StudySpec:
-    """A study from its file, checked whole.
+    """Return a checked study from its file.
 
-    The file is YAML of plain data: texts, numbers, true and false, lists and mappings. ``yes``, ``no``, ``on`` and
-    ``off`` are texts, as in YAML 1.2; a key that stands twice is refused.
+    The file is YAML with plain data. ``yes``, ``no``, ``on``, and ``off`` are texts, as in YAML 1.2. A key must not
+    occur twice.
 
     Args:
-        source: The file's path, or the same as a mapping.
+        source: The path of the file, or the same data as a mapping.
 
     Raises:
-        InputError: With every problem on a line of its own, as ``read_search`` reports them.
+        InputError: The file has problems; the message has a line for each, as in ``read_search``.
     """
     name, data = ("the study", source) if isinstance(source, Mapping) else _loaded(Path(source))
     return read_search(StudySpec, data, name, _of_writers)
 
 
 def spec_text(spec: StudySpec) -> str:
-    """A study as the YAML that ``read_spec`` reads, every default filled in, always the same for the same study."""
+    """Return a study as YAML that ``read_spec`` reads, with all defaults; equal studies have equal texts."""
     return yaml.safe_dump(spec.to_json(), sort_keys=False, allow_unicode=True, width=100)
 
 
 def write_spec(spec: StudySpec, path: Path) -> None:
-    """Write a study so that the file is the old one or the new one at every moment."""
+    """Write a study's file, whole or not at all."""
     write_file(path, spec_text(spec))
 
 
 def _of_writers(spec: StudySpec) -> Iterator[str]:
     if spec.writers and not any(technique_class(name).LM_STAGES for name in spec.techniques):
-        yield f"writers: none of the techniques ({', '.join(spec.techniques)}) asks an LM; leave them out, or add one"
+        yield f"writers: none of the techniques ({', '.join(spec.techniques)}) calls an LM; leave the writers out"
     names = [one.name for one in spec.writers]
     yield from (f"writers: {one!r} is named twice" for one in dict.fromkeys(names) if names.count(one) > 1)
 
 
 class _Loader(yaml.SafeLoader):
-    """The words of YAML 1.2: ``off`` is a text and 1e-3 a number; no key stands twice."""
+    """Reads YAML 1.2, in which ``off`` is a text and 1e-3 a number, without duplicate keys."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
 
@@ -185,7 +187,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if key.value in seen:
-                problem = f"{key.value} stands twice, in lines {seen[key.value]} and {line}; keep one"
+                problem = f"the key {key.value} occurs twice, in lines {seen[key.value]} and {line}; keep one"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             seen[str(key.value)] = line
         return super().construct_mapping(node, deep=deep)
@@ -202,7 +204,7 @@ for _kind, _form, _first in (
 
 
 def _loaded(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """The name and the data of a file."""
+    """Return the name and the data of a file."""
     try:
         data = yaml.load(path.read_text("utf-8-sig"), Loader=_Loader)
     except OSError as error:
@@ -210,7 +212,7 @@ def _loaded(path: Path) -> tuple[str, Mapping[str, Any]]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{path.name}{place}: no YAML here: {getattr(error, 'problem', None) or error}") from None
+        raise InputError(f"{path.name}{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path.name} must be a mapping such as name: my-study, questions: sample, ...")
     return path.name, data

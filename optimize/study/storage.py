@@ -1,4 +1,4 @@
-"""Where the trials of a study are kept: Optuna's journal or PostgreSQL storage; and the locks of its workers."""
+"""The storage of a study's trials, Optuna's journal or PostgreSQL, and the locks of its workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from querywright.optimize.study.spec import check_storage
 
 JOURNAL_NAME, LOCKS_NAME = "journal.log", "locks"
 LOCK_SECONDS = 60.0
-"""How long a worker waits for another that writes to the journal."""
+"""Time that a worker waits for another worker that writes to the journal."""
 
 
 class StudyStorage(ExitStack, Locks):
-    """The trials, attributes and locks of a study, closed by its ``with`` block.
+    """The trials, attributes, and locks of a study, closed by its ``with`` block.
 
     Args:
-        name: The study's.
+        name: The name of the study.
     """
 
     trials: Any
@@ -40,49 +40,49 @@ class StudyStorage(ExitStack, Locks):
         self.lock: Callable[[str], ExitStack | None]
 
     def take(self, name: str) -> ExitStack | None:
-        """Take the lock of a name, which ends with the process that has it; None if another worker has it."""
+        """Return the lock of a name, which ends with its process; None if another worker has it."""
         return self.lock(name)
 
     def records(self) -> tuple[TrialRecord, ...]:
-        """Return the records of all trials whose arm is settled.
+        """Return the records of all trials whose arm is chosen.
 
         Raises:
-            InputError: There is no such study.
+            InputError: The storage does not hold the study.
         """
         every = self.trials.get_all_trials(self._id(), deepcopy=False)
         return tuple(TrialRecord.of(one) for one in every if ARM in one.user_attrs)
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """A value that was kept with the study, or the default.
+        """Return an attribute of the study, or the default.
 
         Raises:
-            InputError: There is no such study.
+            InputError: The storage does not hold the study.
         """
         return self.trials.get_study_user_attrs(self._id()).get(name, default)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Keep a JSON value with the study; it raises what ``attribute`` raises."""
+        """Store a JSON value as an attribute of the study; errors as in ``attribute``."""
         self.trials.set_study_user_attr(self._id(), name, value)
 
     def _id(self) -> int:
         try:
             return int(self.trials.get_study_id_from_name(self.name))
         except KeyError:
-            raise InputError(f"there is no study {self.name!r} in this storage; run it first") from None
+            raise InputError(f"this storage holds no study {self.name!r}; run the study first") from None
 
 
 def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
-    """Open the storage of a study of this name, whose folder is made where it is not there.
+    """Open the storage of a study, and make its folder if it is missing.
 
     Args:
-        text: ``journal`` (a file in the folder, for any number of processes of a host), or
-            ``postgresql://user:password@host/database`` (for any number of hosts).
-        folder: The study's.
-        name: The study's.
+        text: ``journal`` (a file in the folder, for several processes of a host), or
+            ``postgresql://user:password@host/database`` (for several hosts).
+        folder: The study's folder.
+        name: The name of the study.
 
     Raises:
-        InputError: There is no such storage, or its driver is missing.
-        QuerywrightError: It cannot be reached or written.
+        InputError: The text is not a storage, or the driver of the database is missing.
+        QuerywrightError: The storage cannot be reached or written.
     """
     kind, opened = storage_kind(text), StudyStorage(name)
     opened.enter_context(quiet_optuna())
@@ -106,17 +106,17 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
 
 
 def storage_kind(text: str) -> str:
-    """``journal`` or ``postgresql``, of what ``open_storage`` is given.
+    """Return ``journal`` or ``postgresql`` for a storage.
 
     Raises:
-        InputError: There is no such storage; no more of an address than its scheme is shown.
+        InputError: The text is not a storage; the message shows no part of an address but its scheme.
     """
     return "postgresql" if "://" in check_storage(text) else text
 
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """Say in plain words that a database failed, without its address in any error."""
+    """Raise errors of a database as a ``QuerywrightError`` without its address."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -127,16 +127,18 @@ def plain_failures() -> Iterator[None]:
         while isinstance(cause.__cause__, Exception):
             cause = cause.__cause__
         raise unreachable(cause) from None  # the driver's error names host and user
-    except (ValueError, LookupError) as error:  # of a row that is damaged, as Optuna or its database reads it
+    except (ValueError, LookupError) as error:  # Optuna reads a damaged row
         last = traceback.extract_tb(error.__traceback__)[1:]
         if not any({"optuna", "sqlalchemy"} & set(Path(one.filename).parts) for one in last):
             raise
-        said = f"a record of the study cannot be read ({type(error).__name__}: {error}); restore it, or begin another"
-        raise QuerywrightError(said) from None
+        raise QuerywrightError(
+            f"a record of the study cannot be read ({type(error).__name__}: {error}); restore it, or start "
+            "another study"
+        ) from None
 
 
 def _journal(path: Path) -> Any:
-    """Optuna's journal under a lock that ends with its process, and without the half of a record that one left."""
+    """Return Optuna's journal, with a lock that ends with its process, and without half-written records."""
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -147,13 +149,13 @@ def _journal(path: Path) -> Any:
         except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
             raise InputError(
                 f"a record of {path.name} cannot be read ({type(error).__name__}); restore the file, or give another "
-                "--out: what was answered is kept"
+                "--out; cached answers cost nothing"
             ) from error
 
     class Journal(JournalFileBackend):
         def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
             logs = super().read_logs(log_number_from)
-            while True:  # a damaged last record is noticed only where another one follows it
+            while True:  # Optuna notices a damaged last record only when another record follows
                 with refused():
                     log = next(logs, None)
                 if log is None:
@@ -163,7 +165,7 @@ def _journal(path: Path) -> Any:
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             with locked(path.with_suffix(".lock"), seconds=LOCK_SECONDS):
                 for log in logs:
-                    # What a power cut takes of a trial under way is found again; one that has ended is on disk.
+                    # A record of a running trial may be lost in a power cut; the end of a trial must not.
                     line = json.dumps(log, separators=(",", ":")).encode()
                     append_line(path, line, durable="state" in log)
 
@@ -179,7 +181,7 @@ def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
     sessions = create_engine("postgresql+psycopg://", poolclass=NullPool, isolation_level="AUTOCOMMIT", **alone)
 
     def take(lock: str) -> ExitStack | None:
-        """An advisory lock of its session, which the server gives back when the session ends."""
+        """Return an advisory lock, which the server releases when its session ends."""
         digest = hashlib.sha256(f"{opened.name}\0{lock}".encode()).digest()
         key = int.from_bytes(digest[:8], "big", signed=True)
         held = ExitStack()
@@ -190,14 +192,13 @@ def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
         return None
 
     opened.lock = take
-    with opened.hold("tables"):  # one worker makes them: PostgreSQL lets two try, and fails one of them
+    with opened.hold("tables"):  # two workers that create tables at once would fail
         # Optuna's own check of the version would leave connections open.
         storage = RDBStorage("postgresql+psycopg://", engine_kwargs=options, skip_compatibility_check=True)
     opened.callback(storage.engine.dispose)
     if storage.get_current_version() != storage.get_head_version():
         raise InputError(
-            "the tables of this storage were made by another version of Optuna; use that version, or name another "
-            "storage"
+            "the tables of this storage are from another version of Optuna; use that version, or another storage"
         )
     opened.trials = get_storage(storage)
 

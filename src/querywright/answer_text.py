@@ -25,7 +25,7 @@ CJK = (
     "\u1100-\u11ff\u2e80-\u2fff\u3005-\u3007\u3021-\u302f\u3031-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
-"""Characters that are each a token, inside the brackets of a regular expression."""
+"""Characters that are one token each, for use inside the brackets of a regular expression."""
 
 ANSWER_WORDS = unicodedata.normalize(
     "NFKC",
@@ -57,7 +57,7 @@ _SIGNS = str.maketrans(
         **dict(zip("\u066b\u066c\u2044\u2215\u02da\u266f\u2a7d\u2a7e", ".,//°#≤≥", strict=True)),
     }
 )
-"""Characters that are removed, and those that are written in several ways."""
+"""Characters that are removed, and variants of a character with the one form that replaces them."""
 
 _IN_NUMBERS = [
     (re.compile("(?<=[0-9])[\u00a0\u2007\u2009\u202f](?=[0-9]{3}(?![0-9]))"), ","),
@@ -103,7 +103,7 @@ _ROWS: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
     ("`", "`+", ""),
 ]
 _MARKUP = [(sign, re.compile(pattern), by) for sign, pattern, by in _ROWS]
-"""HTML, LaTeX and Markdown: a text in which it can occur, the pattern, and what replaces it."""
+"""Markup of HTML, LaTeX, and Markdown: a sign that occurs in every match, the pattern, and the replacement."""
 
 _LEAD_IN = re.compile(
     rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|score|judge?ment)"
@@ -112,7 +112,7 @@ _LEAD_IN = re.compile(
 )
 
 _SPELLED = {"<=": "≤ ", ">=": "≥ ", "!=": "≠ ", "-->": "→  ", "->": "→ ", "=>": "→ "}
-"""Signs that are spelled, each replaced by a text of its length."""
+"""Signs written with several characters, each with a replacement of the same length."""
 
 _NUMBER = r"""
     (?=[<>≤≥±+.0-9-])
@@ -151,9 +151,9 @@ class Token(NamedTuple):
     """A token of a text.
 
     Args:
-        text: What is compared.
-        start: Its place in the plain text.
-        end: The place after it.
+        text: The text that is compared.
+        start: Offset of its first character in the plain text.
+        end: Offset after its last character.
     """
 
     text: str
@@ -163,7 +163,7 @@ class Token(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def plain(text: str) -> str:
-    """Return a text in one Unicode form, without Markdown, LaTeX, HTML tags; letters keep their case.
+    """Return a text in one Unicode form, without Markdown, LaTeX, and HTML tags. Letters keep their case.
 
     Args:
         text: Any text.
@@ -172,10 +172,10 @@ def plain(text: str) -> str:
 
 
 def unicode_form(text: str) -> str:
-    """Return a text in one Unicode form, with letters in their case.
+    """Return a text in one Unicode form. Letters keep their case.
 
-    The form is the compatibility form (NFKC: composed, no full width). Digits of all scripts become ASCII, as do
-    quotation marks, dashes, the minus sign, and the stops and commas of other scripts; unseen characters are removed.
+    The form is NFKC: composed, without full-width characters. Digits of all scripts become ASCII, and so do quotation
+    marks, dashes, the minus sign, and the stops and commas of other scripts. Invisible characters are removed.
 
     Args:
         text: Any text.
@@ -189,7 +189,7 @@ def unicode_form(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Return a text without regard to case: ``ß`` is ``ss``, and Turkish letters i are ``i``, with and without a dot.
+    """Return a text in lower case: ``ß`` becomes ``ss``, and the Turkish dotted and dotless i both become ``i``.
 
     Args:
         text: A text in one Unicode form.
@@ -203,12 +203,12 @@ def fold(text: str) -> str:
 def tokens(text: str, *, inside: bool = False, articles: bool = False, case: bool = False) -> list[Token]:
     """Return the tokens of a text in its plain form.
 
-    A number, a word and a Chinese, Japanese or Korean character is each a token.
+    Each number, each word, and each Chinese, Japanese, or Korean character is a token.
 
     Args:
         text: A text in its `plain` form.
-        inside: Whether marks inside a word split it (``Curie's``) or are removed (``U.S.``). Default: removed.
-        articles: Whether articles in front of a word are kept. Default: dropped.
+        inside: Whether marks inside a word split it (``Curie's``). Default False: they are removed (``U.S.``).
+        articles: Whether articles before a word are kept. Default False.
         case: Whether case matters. Default False.
     """
     found: list[Token] = []
@@ -219,7 +219,7 @@ def tokens(text: str, *, inside: bool = False, articles: bool = False, case: boo
 
 
 def words(text: str) -> list[str]:
-    """Return the tokens of an answer as texts; equal lists are equal answers.
+    """Return the tokens of an answer as texts. Answers with equal lists are equal.
 
     Args:
         text: An answer, or another short text.
@@ -228,7 +228,7 @@ def words(text: str) -> list[str]:
 
 
 def closest_tokens(one: str, other: str) -> tuple[list[str], list[str]]:
-    """Return the tokens of two answers in the reading in which they share most; equal lists are equal answers.
+    """Return the tokens of two answers in the reading in which they share most. Answers with equal lists are equal.
 
     Args:
         one: An answer.
@@ -254,17 +254,17 @@ def same_answer(one: str, other: str) -> bool:
 
 
 def occurs_in(answer: str, text: str) -> bool:
-    """Return whether the tokens of an answer follow one another in a text.
+    """Return whether the tokens of an answer occur in a text, in order and without a gap.
 
     Args:
-        answer: The answer; one without tokens occurs nowhere.
+        answer: The answer. An answer without tokens occurs nowhere.
         text: A sentence or a passage.
     """
     form, said = _answer(answer), words(answer)
     longest = max((word for word in said if word.isalpha() and word != "and"), key=len, default="")
-    if longest not in _letters(text):  # as of most passages, which need not be cut into tokens
+    if longest not in _letters(text):  # saves the tokens of most passages
         return False
-    letter = len(said) == 1 and said[0] in _ARTICLES  # "A" is a letter by its capital
+    letter = len(said) == 1 and said[0] in _ARTICLES  # only a capital "A" is a letter
     for inside, articles in _READINGS[:2] if letter else _READINGS:
         wanted, given = (_texts(one, inside, articles, letter) for one in (form, plain(text)))
         if wanted and f" {' '.join(wanted)} " in f" {' '.join(given)} ":
@@ -273,14 +273,14 @@ def occurs_in(answer: str, text: str) -> bool:
 
 
 def find_choice(value: object, choices: Sequence[object]) -> int | None:
-    """Return the index of the choice that a value is, or None if it is none of them or several.
+    """Return the index of the choice that equals a value, or None if no choice or several choices do.
 
-    Spelling does not matter as long as it tells the choices apart: ``not-useful``, ``**NOT_USEFUL**`` and
+    Different spellings are equal if only one choice matches: ``not-useful``, ``**NOT_USEFUL**``, and
     ``["NOT USEFUL"]`` are ``NOT_USEFUL``; ``true`` and ``Y`` are ``yes``.
 
     Args:
-        value: A text, a truth value, or a list with one of them.
-        choices: What it may be.
+        value: A text, a truth value, or a list with one text or truth value.
+        choices: The possible values.
     """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -296,10 +296,10 @@ def find_choice(value: object, choices: Sequence[object]) -> int | None:
 
 
 def bare_label(text: str) -> str:
-    """Return the letter or number of an option without what is written around it: ``(B)``, ``**B.**``, ``option B``.
+    """Return the letter or number of an option without marks and words around it: ``(B)``, ``**B.**``, ``option B``.
 
     Args:
-        text: What names an option.
+        text: A text that names an option.
     """
     bare = _answer(text).strip(" ().:[]\"'")
     return re.sub(rf"^(?:{ANSWER_WORDS})\s+(?=\w$)", "", bare, flags=re.IGNORECASE)
@@ -321,7 +321,7 @@ def _letters(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _answer(text: str) -> str:
-    """The plain form of an answer, without "Answer:" in front."""
+    """Return the plain form of an answer, without "Answer:" at the beginning."""
     return _LEAD_IN.sub("", plain(text).strip())
 
 
@@ -412,7 +412,7 @@ def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
             add("and", start, end)
         elif match["cjk"] or match[0][0] in "%‰°♭" or _is_kept(match[0]):
             add("".join(match[0].split()), start, end)
-    if not found and (rest := text.strip()):  # nothing but signs: they are all that there is to compare
+    if not found and (rest := text.strip()):  # the text has only signs, so compare these
         token = Token(rest, text.index(rest), text.index(rest) + len(rest))
         return (_Scanned(token, (token,)),)
     return tuple(
@@ -426,13 +426,13 @@ def _is_kept(sign: str) -> bool:
 
 
 def _is_sign(word: str, rest: str, after: str) -> bool:
-    """Whether a minus after a word is part of it (``A-``, ``HBsAg-``), and not a dash or an open hyphen (``pre-``)."""
+    """Return whether a minus after a word belongs to it (``A-``, ``HBsAg-``), unlike a dash or a hyphen (``pre-``)."""
     short = len(word) <= 2 or (len(word) <= 6 and any(char.isupper() or char.isdigit() for char in word[1:]))
     return not re.search(r"\w", rest) or (short and after == "-")
 
 
 def _parts(word: str, after: str) -> list[tuple[str, int]]:
-    """The parts of a word between its marks, with their places; a dot in front and a sign after it are kept."""
+    """Return the parts of a word between its marks, with their offsets. A leading dot and a trailing sign are kept."""
     parts = [(part[0], part.start()) for part in _PART.finditer(word)]
     if word[0] == ".":
         parts[0] = (f".{parts[0][0]}", 0)
@@ -441,7 +441,7 @@ def _parts(word: str, after: str) -> list[tuple[str, int]]:
 
 
 def _is_article(text: str, found: Sequence[_Scanned], place: int) -> bool:
-    """Whether an article stands in front of a word; a capital A inside a sentence is a letter (vitamin A)."""
+    """Return whether a token is an article before a word. A capital A inside a sentence is a letter (vitamin A)."""
     if place + 1 == len(found):
         return False
     this, after = found[place].whole, found[place + 1].whole
@@ -458,7 +458,7 @@ def _opens(before: str) -> bool:
 
 
 def _numbers(match: re.Match[str]) -> list[str]:
-    """The tokens of a number; a range of years and the year of a date are tokens of their own."""
+    """Return the tokens of a number. The ends of a range of years and the year of a date are separate tokens."""
     raw, ahead = match["number"], (match["compared"] or "").strip().replace("+/-", "±")
     sign = "-" if match["sign"] == "-" else ""
     suffix = (match["suffix"] or "").strip().lower()
@@ -495,7 +495,7 @@ def _pieces(raw: str) -> list[str]:
 
 
 def _canonical(raw: str) -> str | None:
-    """One text for each value of a number; None for what is not one number."""
+    """Return the same text for all spellings of a number, or None if the text is not one number."""
     mantissa, mark, exponent = raw.partition("e")
     if len(raw) > 100 or (mark and not re.fullmatch(r"[+-]?\d{1,4}", exponent)):
         return None

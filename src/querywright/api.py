@@ -1,9 +1,9 @@
-"""The main job in Python: evaluate, compare, compile and load, on what people have.
+"""The Python API: evaluate, compare, label, and compile.
 
-Questions and passages are lists of dicts, of ``Question`` and ``Passage`` or of ``dspy.Example``, DataFrames,
-``datasets.Dataset`` and ``DatasetDict``, or paths; an LM is any ``dspy.LM`` or a name; a retriever is a collection's
-name, a ``ChromaRetriever`` or anything that searches. What an LM answered is kept in the working folder: the same call
-again asks nothing twice.
+Questions and passages are paths, DataFrames, ``datasets.Dataset`` and ``DatasetDict``, or lists of dicts, ``Question``,
+``Passage``, or ``dspy.Example``. An LM is any ``dspy.LM`` or a name. A retriever is a collection's name, a
+``ChromaRetriever``, or any other retriever. LM answers are cached in the workspace: the same call
+again costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import dspy
 
-from querywright.arms import ArmDefaults, Arms, engine_for
+from querywright.arms import ArmDefaults, Arms, engine_for, split_knobs
 from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import evidence_by, read_labels
 from querywright.data.splits import data_hash
@@ -31,7 +31,6 @@ from querywright.opening import (
     Metrics,
     Scoring,
     of_grounded,
-    of_mixed,
     open_experiment,
 )
 from querywright.optimize.artifacts.files import ArtifactManifest
@@ -47,25 +46,25 @@ from querywright.optimize.search.compile import compile_program
 from querywright.optimize.search.core import further_questions
 from querywright.optimize.slices import check_known, columns_of
 from querywright.optimize.tables import pool_notes
-from querywright.programs import technique_class
 from querywright.progress import shown
+from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
 
 LM: TypeAlias = str | dspy.LM
 
 
 def evaluate(program: Any, questions: Any, *, name: str | None = None, **options: Any) -> Evaluation:
-    """Run one program on questions and score it; a failed question is counted, and never a zero.
+    """Run one program on questions and score it. A failed question is counted, and is never a zero.
 
     Args:
-        program: What ``compare`` takes as an arm.
-        questions: What is asked, as ``read_questions`` takes it.
-        name: The name of the arm. Default: its own name.
+        program: An arm, as ``compare`` takes it.
+        questions: The questions, as ``read_questions`` takes them.
+        name: The name of the arm. Default: the program's name.
         options: Arguments of ``compare``, such as ``lm=``, ``retriever=``, ``metrics=`` and ``judge=``.
 
     Raises:
-        InputError: Something cannot be used; the message names it, and what may be given.
-        OutageError: The LM is out of reach.
+        InputError: A value cannot be used; the message names the value, the rule, and the remedy.
+        OutageError: The LM does not answer.
         TooManyFailuresError: More questions failed than allowed.
     """
     arms = {name: program} if name else [program]
@@ -95,7 +94,6 @@ def compare(
     writer_lm: LM | Path | None = None,
     references: bool = True,
     threads: int | None = None,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     slices: Sequence[str] = (),
     home: str | Path | None = None,
@@ -107,52 +105,54 @@ def compare(
 
     Args:
         arms: Names of techniques (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE,...``), folders of artifacts, what
-            ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``; or these by name.
+            ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``, and custom programs:
+            any ``dspy.Module`` or function that takes ``question`` and returns passages, an answer, or a prediction
+            with both; ``module:NAME`` and ``file.py:NAME`` name techniques and programs in your code. Or these by name.
             If empty: closed book, plain and, if the questions have options, hcqr.
-        questions: What is asked, as ``read_questions`` takes it.
+        questions: The questions, as ``read_questions`` takes them.
         lm: The LM, or its name; or an open ``Workspace``, with its LM and its limit of calls. Default ``embedded``.
-        retriever: What techniques that are named search: a collection's name, one of ``chromadb``, or a retriever.
+        retriever: The retriever of named techniques: a collection's name, a collection of ``chromadb``, or a retriever.
         where: Chroma's filter over the metadata of the collection. Default: every passage.
         baseline: The arm that the others are compared with. Default ``plain``, or the first arm.
-        metrics: Names, such as ``recall@5``, ``judged_useful`` or ``module:function``, and functions ``(example,
-            prediction, trace=None)``; or these by name. Default: accuracy if an answer is read, and decision_useful
-            and recall if evidence is labelled.
-        judge: Judges that score as well, by name or by the path of a saved one, which replaces the built-in judge of
-            the same name. If nothing is labelled, the labels of a judge of usefulness are the evidence of diagnosis
+        metrics: Names, such as ``recall@5``, ``judged_useful``, or ``module:function``, and functions ``(example,
+            prediction, trace=None)``; or these by name. Default: accuracy if a reader runs, and decision_useful and
+            recall if evidence is labeled.
+        judge: Judges that score as well, by name or by the path of a saved judge, which replaces the built-in judge of
+            the same name. If no evidence is labeled, the labels of a judge of usefulness are the evidence of diagnosis
             and decisions, and the results say so.
-        judge_lm: The LM of the judges, or its name. Default: ``lm``. Given alone, it judges usefulness.
-        guidelines: A file of points that the judge ``coverage`` looks for in answers; missing ones are written first.
-        labels: Labels of passages, which become evidence: a file of them or its rows, as ``label`` gives them.
+        judge_lm: The LM of the judges, or its name. Default: ``lm``. If no judge is named, it judges usefulness.
+        guidelines: A file of points that the judge ``coverage`` looks for in answers; missing points are written first.
+        labels: Labels of passages, which become evidence: a file or its rows, as ``label`` returns them.
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or
             None, for techniques without one.
-        max_passages: Passages shown to the reader at most, 1 to 50, by techniques that are named. Default 5. If an
+        max_passages: Largest number of passages that named techniques show to the reader, 1 to 50. Default 5. If an
             arm has another number (``hcqr:max_passages=15``), the results say so.
-        knobs: Values for every technique that is named and has the knob.
-        engine: What techniques search with if their arm names no engine. Default ``dense``.
-        embedder: What a collection that is named was built with. Default ``embedded``.
+        knobs: Values for every named technique that has the knob.
+        engine: The engine of techniques whose arm names no engine. Default ``dense``.
+        embedder: The embedder of a named collection. Default ``embedded``.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
-        writer_lm: What techniques that are named, and artifacts, ask before they read: any LM, its name or a rewriter's
-            folder. Default: ``lm``, or an artifact's own.
+        writer_lm: The LM that named techniques and artifacts call before they read: any LM, its name, or a rewriter's
+            folder. Default: ``lm``, or an artifact's own LM.
         references: Whether closed book and oracle evidence are evaluated too. Default True.
-        threads: Questions under way at a time, 1 or more, and calls of an LM that was named. Default: 4, or as many
-            as the server of a remote LM takes.
-        deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
+        threads: Parallel questions, 1 or more, and parallel calls of a named LM. Default: 4, or up to the limit of
+            a remote LM's server.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         slices: Columns of the questions to show results by, such as ``topic``, and ``known``: whether the reader
             answers a question rightly without passages. Default none.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: A folder in which ``save`` kept a comparison, or will: the arms that it holds come first, and a comparison
-            with other settings or on other questions is refused. Default: none.
-        progress: True for a bar (in a notebook too), or called with what, done and total after each question.
+        out: The folder of a comparison for ``save``: arms that are saved there come first. A folder with other settings
+            or other questions is an error. Default: none.
+        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount that is
+            done, and the total.
         tell: Called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
         Drawn as a table in a notebook; ``to_pandas()``, ``save(folder)``, ``report(path)``, ``comparisons``, ``notes``.
 
     Raises:
-        InputError: Something cannot be used; the message names it, and what may be given.
-        OutageError: The LM is out of reach.
+        InputError: A value cannot be used; the message names the value, the rule, and the remedy.
+        OutageError: The LM does not answer.
         TooManyFailuresError: More questions of an arm failed than allowed.
     """
     judges = (judge,) if isinstance(judge, str | Path) else judge
@@ -174,7 +174,7 @@ def compare(
         if out is not None:
             check_settings(out, earlier, {**experiment.settings, "baseline": experiment.baseline(baseline)})
         return experiment.compare(
-            baseline, references=references, threads=threads, deadline=deadline, max_failures=max_failures,
+            baseline, references=references, threads=threads, max_failures=max_failures,
             slices=slices, progress=update,
         )  # fmt: skip
 
@@ -202,38 +202,38 @@ def label(
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
 ) -> PoolLabels:
-    """Label what arms find: a table that people correct and that ``labels=`` takes.
+    """Label the passages that arms find, and return a table that people correct and ``labels=`` reads.
 
     Args:
-        arms: What is searched with, as ``compare`` takes arms; their first passages are pooled.
-        questions: What is asked, as ``read_questions`` takes it.
-        retriever: What techniques that are named search, as ``compare`` takes it.
+        arms: The arms, as ``compare`` takes them. Their first passages are pooled.
+        questions: The questions, as ``read_questions`` takes them.
+        retriever: The retriever of named techniques, as ``compare`` takes it.
         where: A filter, as ``compare`` takes it.
-        judge: A judge of usefulness, or the path of a saved one; None leaves all labels to people.
-        judge_lm: Its LM, or its name. Default: ``lm``.
+        judge: A judge of usefulness, or the path of a saved judge; None leaves all labels to people.
+        judge_lm: The LM of the judge, or its name. Default: ``lm``.
         lm: The LM of the arms, as ``compare`` takes it. Default ``embedded``.
         depth: Passages of each arm for each question, 1 to 50. Default 5.
-        labels: Earlier labels: they stay, and only passages without a label are added and judged.
+        labels: Earlier labels. They stay, and only passages without a label are added and judged.
         reading: As ``compare`` takes it.
-        knobs: Values for every technique that is named and has the knob.
-        engine: What techniques search with if their arm names no engine. Default ``dense``.
-        embedder: What a collection that is named was built with. Default ``embedded``.
+        knobs: Values for every named technique that has the knob.
+        engine: The engine of techniques whose arm names no engine. Default ``dense``.
+        embedder: The embedder of a named collection. Default ``embedded``.
         reranker: A cross-encoder, as ``compare`` takes it.
-        writer_lm: What techniques ask before they read, as ``compare`` takes it.
-        threads: Questions, and judgements, under way at a time. Default: 4, or as many as the server of a remote LM
-            takes.
+        writer_lm: The LM that techniques call before they read, as ``compare`` takes it.
+        threads: Parallel questions and judgments. Default: 4, or up to the limit of a remote LM's server.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: True for a bar (in a notebook too), or called with what, done and total after each question.
+        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount that is
+            done, and the total.
         tell: Called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
-        ``to_pandas()``, a row for each passage, whose columns are those of ``querywright.data.labels.PassageLabel``;
-        ``counts`` and ``notes``.
+        ``to_pandas()`` with a row for each passage and the columns of ``querywright.data.labels.PassageLabel``,
+        ``counts``, and ``notes``.
 
     Raises:
-        InputError: Something cannot be used; the message names it, and what may be given.
-        OutageError: An LM is out of reach; the judge's answers are kept.
+        InputError: A value cannot be used; the message names the value, the rule, and the remedy.
+        OutageError: An LM does not answer; the judge's answers are cached.
         TooManyFailuresError: More questions of an arm, or of the judge, failed than allowed.
     """
     saved = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
@@ -258,8 +258,8 @@ def label(
     notes = [] if saved is None else [saved.standing(asked.model, lm_digest(asked))]
     if found.unreadable:
         notes.append(
-            f"{found.unreadable} answers of the judge could not be read, and their passages are unjudged: label "
-            "them, or run again with another judge_lm="
+            f"{found.unreadable} answers of the judge could not be read, so their passages have no label: label them, "
+            "or run again with another judge_lm="
         )
     notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
     return replace(found, failed=failed, notes=tuple(notes))
@@ -267,13 +267,13 @@ def label(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Compilation(CompileResult):
-    """A compilation with the questions and the LM that it was made with: it answers questions, and can be saved.
+    """The result of ``compile``, which answers questions with the recommended program, and can be saved.
 
     Args:
-        splits: The questions that it was made with.
+        splits: The questions of the compilation.
         workspace: The workspace and its LM.
-        writer_lm: The LM that the technique was asked with in place of that; None if it was the same.
-        given: What it was compiled from, as plain data.
+        writer_lm: The LM that the technique calls; None if it is the LM of the workspace.
+        given: The inputs of the compilation, as plain data.
     """
 
     splits: Splits
@@ -283,12 +283,13 @@ class Compilation(CompileResult):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the test's figures should know."""
+        """Remarks for the reader of the results on test."""
         lm, test, reader = self.workspace.lm.model, self.splits.test, self.program.reader
         by = by_judges(self.judges).replace(",", " or", 1)
         budget = self.program.technique.knobs["max_passages"]
         notes = [
-            f"met once; per cent with 95 % interval; at most {budget} passages an arm; LM {lm}; {evidence_by(test)}{by}"
+            f"evaluated once; per cent with 95 % interval; up to {budget} passages per arm; LM {lm}; "
+            f"{evidence_by(test)}{by}"
         ]
         if self.reader_check:
             count = len(self.reader_check)
@@ -301,7 +302,7 @@ class Compilation(CompileResult):
         return notes
 
     def __call__(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Ask the recommended program."""
+        """Answer a question with the recommended program."""
         from querywright.optimize.contexts import asking
 
         with asking(self.workspace.lm):
@@ -312,10 +313,10 @@ class Compilation(CompileResult):
 
         Args:
             path: The artifact's folder.
-            replace: Whether a program there that was compiled from something else goes. Default False.
+            replace: Whether to replace a program there that was compiled from other inputs. Default False.
 
         Raises:
-            ArtifactError: It cannot be written there, or another program stands there.
+            ArtifactError: The folder cannot be written, or has another program.
         """
         if not replace:
             check_same(path, self.given)
@@ -326,7 +327,7 @@ class Compilation(CompileResult):
 
 
 def compile(
-    technique: str,
+    technique: Any,
     questions: Any,
     *,
     retriever: Any,
@@ -356,43 +357,46 @@ def compile(
     """Tune a technique's prompts and knobs on dev, and compare the winner with the baseline on test once.
 
     Args:
-        technique: A name in ``TECHNIQUES``.
-        questions: As ``read_questions`` takes it; split by a hash of seed and id. Or ``Splits``, or a mapping of
-            ``train``, ``dev`` (or ``validation``) and ``test``, such as a ``DatasetDict``.
-        retriever: What is searched: a collection's name, one of ``chromadb``, or a retriever.
-        where: As ``evaluate`` has it; the artifact keeps it.
+        technique: A name in ``TECHNIQUES``; or a technique's class, or a custom program as ``compare`` takes it.
+        questions: As ``read_questions`` takes them; they are split by a hash of seed and id. Or ``Splits``, or a
+            mapping of ``train``, ``dev`` (or ``validation``), and ``test``, such as a ``DatasetDict``.
+        retriever: A collection's name, a collection of ``chromadb``, or a retriever.
+        where: As ``compare`` takes it; the artifact keeps it.
         lm: The LM, or its name, or an open ``Workspace``, as ``compare`` takes it. Default ``embedded``.
-        reader: As ``evaluate`` has it.
-        max_passages: The budget of every arm: passages shown to the reader at most, 1 to 50. Default 5.
-        knobs: Values that are fixed and not searched; ``max_passages`` may stand here too.
-        settings: How much is tried.
-        sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
-        embedder: What a collection that is named was built with. Default ``embedded``.
-        engine: What is searched with. Default: the technique's own, else dense.
+        reader: As ``compare`` takes it.
+        max_passages: Largest number of passages that each arm shows to the reader, 1 to 50. Default 5.
+        knobs: Values by name, ``max_passages`` among them: one value is fixed, a list of values or a range
+            ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline shows the largest number.
+        settings: The size of the search.
+        sizes: Questions in train, dev, and test. Default 30 %, 30 %, and 40 % of all.
+        embedder: The embedder of a named collection. Default ``embedded``.
+        engine: The engine. Default: the technique's own engine, else dense.
         reranker: A cross-encoder, or its name or path, for a technique that reranks.
-        writer_lm: What the technique asks, and the reader does not: any LM, its name or a rewriter's folder. Default:
-            ``lm``.
-        judge: Names of judges, saved ones or their paths, which give the ``judged_`` objectives of their name.
+        writer_lm: The LM that the technique calls, and the reader does not: any LM, its name, or a rewriter's folder.
+            Default: ``lm``.
+        judge: Judges, by name, by path, or as objects, which give the ``judged_`` objectives of their names.
         judge_lm: The LM of the judges, or its name. Default: ``lm``.
-        reader_check: So many further questions that the splits leave over, or the questions, which closed book and
-            oracle evidence meet.
-        labels: Labels of passages, as ``evaluate`` takes them.
-        reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
+        reader_check: Number of further questions, which the splits leave over, or these questions. Only closed book and
+            oracle evidence are evaluated on them.
+        labels: Labels of passages, as ``compare`` takes them.
+        reading: ``columns``, ``limit``, and ``split`` of the questions, as ``read_questions`` takes them.
         slices: Columns of the questions, and ``known``, to show the results on test by, as ``compare`` takes them.
-        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: Where it will be saved: a folder with another program is refused before anything is asked. Default: none.
-        progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
-        tell: Called with what a user should know meanwhile. Default: ``warnings.warn``.
-        changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The objective,
-            unless it is given, is the judge's where one or its LM is named, else ``decision_useful`` where dev is
-            labelled, else ``accuracy``, and then that is said.
+        home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        out: The folder for ``save``. A folder with another program is an error before any LM call. Default: none.
+        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount that is
+            done, and the total.
+        tell: Called with each warning and note. Default: ``warnings.warn``.
+        changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The default objective
+            is the judge's metric if a judge or its LM is named, else ``decision_useful`` if dev has labels, else
+            ``accuracy``, with a warning.
 
     Returns:
-        ``verdict``, ``sentence``, ``program``, ``save(path)``, ``report(path)``, ``to_pandas()``; and asked as it is.
+        ``verdict``, ``sentence``, ``program``, ``save(path)``, ``report(path)``, and ``to_pandas()``. Call it to ask
+        the recommended program.
 
     Raises:
-        InputError: Something cannot be used; it names what, and what may be given.
-        OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
+        InputError: A value cannot be used; the message names the value, the rule, and the remedy.
+        OutageError: The LM does not answer; answers so far are cached, and nothing is chosen.
     """
     settings, tell = settings or CompileSettings(objective="auto"), tell or warn_caller
     try:
@@ -400,12 +404,8 @@ def compile(
     except TypeError:
         known = ", ".join(CompileSettings.__dataclass_fields__)
         raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from None
-    if not isinstance(technique, str):
-        raise InputError(
-            f"compile takes the name of a technique, such as hcqr, but got a {type(technique).__name__}; for a custom "
-            "class, call querywright.programs.register_technique(CLASS) first and give its NAME"
-        )
-    technique_class(technique)
+    technique = technique_named(technique).NAME
+    fixed, searched = split_knobs(technique, knobs or {})
     judges, parts = resolve_judges(judge), read_parts(questions, columns_of(slices))
     with shown(progress, "opening retriever and models") as update:
         place = open_workspace(lm, home, settings.threads)
@@ -415,7 +415,7 @@ def compile(
             reading={"labels": labels, "slices": columns_of(slices), **({} if parts else reading or {})}, tell=tell,
             defaults=ArmDefaults(
                 retriever=retriever, where=where, embedder=embedder, engine=engine_for(technique, engine) or "dense",
-                max_passages=max_passages, knobs=knobs or {}, reader=reader, writer_lm=writer_lm, reranker=reranker,
+                max_passages=max_passages, knobs=fixed, reader=reader, writer_lm=writer_lm, reranker=reranker,
             ),
         )  # fmt: skip
         asked, read_by, index = experiment.questions, experiment.reader, experiment.retriever
@@ -426,12 +426,10 @@ def compile(
             settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
         aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
         check_judges(aims, judges, asks=judge_lm is not None)
-        for line in of_mixed(asked, reader):
-            tell(line)
         if isinstance(reader_check, int):
             reader_check = further_questions(reader_check, asked, splits, read_by, settings.seed)
         (program,), (arm,) = experiment.programs.values(), experiment.arms.values()
-        writer, ranker, values = program.technique.writer_lm, experiment.reranker, arm.knobs
+        writer, ranker, values = program.technique.writer_lm, experiment.reranker, {**arm.knobs, **searched}
         keep_writer(writer, place, tell)
         asks = None if judge_lm is None else place.another_lm(judge_lm)
         given = given_to(
@@ -452,7 +450,7 @@ def compile(
 
 
 def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question]] | None:
-    """Return train, dev and test, if the questions were given in parts; None if they have to be split."""
+    """Return train, dev, and test if the questions are given in parts, else None."""
     if isinstance(questions, Splits):
         questions = questions._asdict()
     if not isinstance(questions, Mapping):
@@ -470,7 +468,7 @@ def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question
 def split_parts(
     asked: Sequence[Question], parts: Sequence[Sequence[Question]] | None, seed: int, sizes: tuple[int, int, int] | None
 ) -> Splits:
-    """Return the questions that were read as train, dev and test: in the parts that were given, else by their ids."""
+    """Return the questions as train, dev, and test: in the given parts, else split by their ids."""
     if parts is None:
         return split_questions(asked, seed=seed, sizes=sizes)
     left = iter(asked)
@@ -478,35 +476,35 @@ def split_parts(
 
 
 def keep_writer(writer: dspy.LM | None, place: Workspace, tell: Tell) -> None:
-    """Copy a rewriter to the workspace, for the program that is saved; what runs is its own folder, near its base."""
+    """Copy a rewriter to the workspace, for the artifact. The run itself uses the rewriter's own folder."""
     rewriter = rewriter_of(writer)
     if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
-        tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= with what is saved here")
+        tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= when you load the artifact")
 
 
 def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:
-    """The objective where none is named: what a judge says where one is given, else what people labelled."""
+    """Return the default objective: the judge's metric if there is a judge, else the metric of the labels."""
     if judges or asks:
         return judges[0].judge.METRIC if judges else "judged_useful"
     if any(question.evidence for question in splits.dev):
         return "decision_useful"
     tell(
-        "no evidence is labelled and no judge is named, so the objective is accuracy, which says nothing of what was "
-        "found; name the judge's LM, or the objective judged_useful, to tune for passages that help"
+        "no evidence is labeled and no judge is named, so the objective is accuracy, which says nothing about the "
+        "passages; name the judge's LM, or the objective judged_useful, to tune for passages that help"
     )
     return "accuracy"
 
 
 def open_workspace(lm: LM | Workspace, home: str | Path | None, threads: int | None) -> Workspace:
-    """Return the workspace of an LM, which may be one; its LM needs no key yet."""
+    """Return the workspace of an LM, or an open workspace unchanged. The LM needs no key yet."""
     if isinstance(lm, Workspace):
         return lm
-    limits = Limits(at_once=threads) if isinstance(lm, str) else None  # an open LM has its own
+    limits = Limits(at_once=threads) if isinstance(lm, str) else None  # an open LM has its own limits
     return Workspace.open(home, lm, limits=limits, asks=False)
 
 
 def warn_caller(text: str) -> None:
-    """Warn at the line outside this package that called it."""
+    """Warn at the line outside this package that called the API."""
     frame: FrameType | None = sys._getframe()
     depth = 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("querywright.", "contextlib")):

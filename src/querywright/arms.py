@@ -1,14 +1,18 @@
-"""The grammar of arms: what a command line, a script or the API may name to be run, and the checks of each name.
+"""The grammar of arms, the programs that a comparison runs, and the checks of each name in it.
 
-An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (``writer=LM`` may be among the knobs, ``none``
-for the LM that reads), the folder of an artifact, a loaded program, a technique, or a technique with its reader.
+An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (a knob may be ``writer=LM``, or ``writer=none``
+for the LM that reads), the folder of an artifact, a loaded program, a technique, a technique with its reader, or a
+custom program: a ``dspy.Module`` or a function that returns passages or an answer. NAME may also be the place of a
+technique's class or of a custom program in the user's code, ``module:NAME`` or ``path/file.py:NAME``. Only the places
+that the user names in a call or on the command line are imported, never a place that a file names.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,11 +20,22 @@ import dspy
 
 from querywright.errors import InputError, unknown
 from querywright.optimize.artifacts.files import Artifact, read_artifact
-from querywright.programs import RAG, READERS, TECHNIQUES, Technique, check_takes_writer, technique_class
+from querywright.programs import (
+    RAG,
+    READERS,
+    TECHNIQUES,
+    CustomProgram,
+    Technique,
+    check_takes_writer,
+    register_technique,
+    technique_class,
+    technique_from,
+)
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knobs
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import Reranker
+from querywright.technique_names import code_at, name_at, names_code, split_code, technique_named
 
 Arms: TypeAlias = "Iterable[Any] | Mapping[str, Any]"
 """Arms as a user gives them: a sequence, or a mapping by name."""
@@ -28,18 +43,18 @@ Arms: TypeAlias = "Iterable[Any] | Mapping[str, Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmDefaults:
-    """What arms use that do not name it.
+    """The defaults of arms.
 
     Args:
-        retriever: What named techniques search: a collection's name, a collection of Chroma or its place, or anything
-            that searches.
+        retriever: The retriever of named techniques: a collection's name, a collection of Chroma or its address, or any
+            retriever.
         where: Chroma's filter over the metadata of a collection. Default: every passage.
         embedder: The embedder of a named collection, or its name. Default ``embedded``.
-        engine: What named techniques search with. Default ``dense``.
+        engine: The engine of named techniques. Default ``dense``.
         max_passages: Passages shown to the reader at most. Default None: each technique's own number.
         knobs: Values of knobs, for the techniques that have them.
         reader: The reader, by name. Default ``auto``.
-        writer_lm: What techniques, artifacts too, ask before they read. Default None: the LM.
+        writer_lm: The LM that techniques and artifacts call before they read. Default None: the LM.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
     """
 
@@ -55,7 +70,7 @@ class ArmDefaults:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of all knobs, the number of passages among them."""
+        """The values of all knobs, with the number of passages."""
         budget = {} if self.max_passages is None else {MAX_PASSAGES.name: self.max_passages}
         return {**budget, **self.knobs}
 
@@ -66,12 +81,12 @@ class Arm:
 
     Args:
         technique: The class of its technique.
-        text: How it was named; the folder of an artifact in one spelling. None for a program in memory.
+        text: The text that named it; the folder of an artifact as a normalized path. None for a program in memory.
         engine: The engine of a named technique.
         knobs: The knobs of a named technique.
-        writer: What a named technique, or an artifact, asks in place of the LM.
-        reader: The name of its own reader; None if it takes the reader of all arms, or has none.
-        artifact: The artifact, read.
+        writer: The LM that a named technique or an artifact calls instead of the LM.
+        reader: The name of the program's reader; None if it uses the reader of all arms, or has no reader.
+        artifact: The content of the artifact.
         program: The program in memory: a technique, or one with its reader.
     """
 
@@ -86,19 +101,21 @@ class Arm:
 
     @classmethod
     def of(cls, given: Any, defaults: ArmDefaults) -> Arm:
-        """Return the arm that a name, a folder or a program stands for.
+        """Return the arm of a name, a folder, or a program.
 
         Raises:
-            InputError: It is none of these, or a name in it is unknown.
-            ArtifactError: The artifact is missing, damaged or edited.
+            InputError: It is something else, or a name in it is unknown.
+            ArtifactError: The artifact is missing, damaged, or edited.
         """
         if not isinstance(given, (str, os.PathLike, dspy.Module)):
-            given = getattr(given, "program", given)  # of a loaded artifact, or the one that a compilation recommends
+            given = getattr(given, "program", given)  # of a loaded artifact or a compilation
         if isinstance(given, Technique):
             return cls(technique=type(given), program=given)
         if isinstance(given, RAG):
             reader = None if given.reader is None else given.reader.NAME
             return cls(technique=type(given.technique), reader=reader, program=given)
+        if isinstance(given, str) and names_code(given):
+            return cls._of_code(given, defaults)
         if isinstance(given, os.PathLike) or (isinstance(given, str) and is_folder(given)):
             artifact = read_artifact(Path(given))
             technique, reader = technique_class(artifact.manifest.technique), artifact.manifest.reader
@@ -108,14 +125,34 @@ class Arm:
             )
         if isinstance(given, str):
             return cls.parse(given, defaults)
-        raise InputError(
-            "an arm is the name of a technique, the folder of an artifact, what load, make_program or compile gives, "
-            f"or a technique such as HCQR(retriever), but got {given!r:.80}"
-        )
+        if not callable(given):
+            raise InputError(
+                "an arm is the name of a technique, the folder of an artifact, what load, make_program or compile "
+                "gives, a technique such as HCQR(retriever), or a dspy.Module or function that returns passages or "
+                f"an answer, but got {given!r:.80}"
+            )
+        technique = technique_from(given)
+        if not issubclass(technique, CustomProgram):
+            return cls.parse(register_technique(technique), defaults)
+        return cls(technique=technique, program=technique(**_budget(defaults)))
+
+    @classmethod
+    def _of_code(cls, text: str, defaults: ArmDefaults) -> Arm:
+        """Return the arm of a technique's class or of a program in the user's code."""
+        code, rest = split_code(text)
+        found = code_at(code)
+        if isinstance(found, type) and issubclass(found, Technique):
+            return replace(cls.parse(register_technique(found) + rest, defaults), text=text)
+        if rest:
+            raise InputError(f"only a technique takes an engine and knobs, but {code} is a program; give {code}")
+        if isinstance(found, Technique | RAG):
+            return replace(cls.of(found, defaults), text=text)
+        technique = technique_from(found, name_at(code))
+        return cls(technique=technique, text=text, program=technique(**_budget(defaults)))
 
     @classmethod
     def parse(cls, text: str, defaults: ArmDefaults) -> Arm:
-        """Return the arm of ``NAME[@ENGINE][:KNOB=VALUE,...]``; its own values take precedence over the defaults.
+        """Return the arm of ``NAME[@ENGINE][:KNOB=VALUE,...]``, whose own values take precedence over the defaults.
 
         Raises:
             InputError: A name in it is unknown, or does not fit the technique.
@@ -135,17 +172,17 @@ class Arm:
             writer = None
         knobs = {**knob_values(name, defaults.values, strict=False), **knob_values(name, values)}
         if at and technique.SEARCHES == "0":
-            raise InputError(f"{name} does not search, so it has no engine; write {name} for {text!r}")
+            raise InputError(f"{name} does not search, so it has no engine; write {name} instead of {text!r}")
         return cls(technique=technique, text=text, engine=engine, knobs=knobs, writer=writer)
 
     @property
     def is_named(self) -> bool:
-        """Whether it is a technique by name."""
+        """Whether the arm is a technique by name."""
         return self.artifact is None and self.program is None
 
     @property
     def searches(self) -> bool:
-        """Whether a retriever must be opened for it."""
+        """Whether the arm needs an open retriever."""
         return self.is_named and self.technique.SEARCHES != "0"
 
     @property
@@ -155,84 +192,120 @@ class Arm:
 
 
 def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] | None = None) -> dict[str, Arm]:
-    """Return arms by name: the text of a technique, the folder of an artifact, a program's technique with a number.
+    """Return arms by name: the text of a technique or program, the folder of an artifact, or the class of a program.
+
+    Programs of one class are told apart by the knobs that differ from their defaults, else by a number.
 
     Args:
-        arms: What a user gave.
-        defaults: What arms use that do not name it.
-        earlier: Texts by name of arms that come first; one that is named again is the same arm.
+        arms: The arms as the user gave them.
+        defaults: The defaults of arms.
+        earlier: Texts by name of arms that come first. If one is named again, it is the same arm.
 
     Raises:
         InputError: An arm cannot be used, or two have one name.
     """
     earlier = earlier or {}
+    arms = arms if isinstance(arms, Mapping) else _listed(arms)
+    given = [*arms.values()] if isinstance(arms, Mapping) else arms
+    if strange := [text for text in earlier.values() if names_code(text) and text not in given]:
+        raise InputError(
+            f"the comparison in this folder has the program {strange[0]!r}, which is imported only if you name it; "
+            "name it again, or give another folder"
+        )
     found = {name: Arm.of(text, defaults) for name, text in earlier.items()}
     if isinstance(arms, Mapping):
         return {**found, **{str(name): Arm.of(one, defaults) for name, one in arms.items()}}
-    if isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program"):
-        arms = [arms]
-    for one in arms:
-        arm = Arm.of(one, defaults)
-        if arm.text in earlier.values():
-            continue
-        name, number = arm.text or arm.technique.NAME, 2
+    new = [arm for arm in (Arm.of(one, defaults) for one in arms) if arm.text not in earlier.values() or not arm.text]
+    classes = Counter(arm.technique for arm in new if arm.text is None)
+    for arm in new:
+        name = arm.text or _class_name(arm.technique)
         if arm.artifact is not None and os.path.basename(name) not in found:
             name = os.path.basename(name)
-        while arm.program is not None and name in found:
-            name, number = f"{arm.technique.NAME} {number}", number + 1
+        if arm.text is None and (classes[arm.technique] > 1 or name in found):
+            name, number = _with_knobs(arm, name), 2
+            while name in found:
+                name, number = f"{_with_knobs(arm, _class_name(arm.technique))} ({number})", number + 1
         if name in found or (arm.text is not None and any(arm.text == other.text for other in found.values())):
-            raise InputError(f"the arm {name!r} is named twice; name it once, or give the two names of their own")
+            raise InputError(f"the arm {name!r} is named twice; name it once, or give each its own name in a mapping")
         found[name] = arm
     return found
 
 
+def _listed(arms: Any) -> list[Any]:
+    """Return several arms, or one, as a list."""
+    single = isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program")
+    return [arms] if single or (callable(arms) and not isinstance(arms, Iterable)) else list(arms)
+
+
+def _class_name(technique: type[Technique]) -> str:
+    """Return the name of a technique; the name of the class for a subclass with an inherited ``NAME``."""
+    is_own = "NAME" in vars(technique) or TECHNIQUES.get(technique.NAME) is technique
+    return technique.NAME if is_own else technique.__name__
+
+
+def _with_knobs(arm: Arm, name: str) -> str:
+    """Return the name of a program in memory, with the knobs that differ from their defaults."""
+    technique = arm.program.technique if isinstance(arm.program, RAG) else arm.program
+    values = {} if technique is None else dict(technique.knobs)
+    own = [f"{knob.name}={values[knob.name]}" for knob in arm.technique.KNOBS
+           if values.get(knob.name, knob.default) != knob.default]  # fmt: skip
+    return name + (f":{','.join(own)}" if own else "")
+
+
+def _budget(defaults: ArmDefaults) -> dict[str, Any]:
+    """Return the number of passages that a program may show the reader, if it is given."""
+    return {name: value for name, value in defaults.values.items() if name == MAX_PASSAGES.name}
+
+
 def is_folder(name: str) -> bool:
-    """Whether an arm is the folder of an artifact, not a technique."""
+    """Return whether an arm is the folder of an artifact, not a technique."""
+    if names_code(name):
+        return False
     return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
 
 
 def spelled(name: str) -> str:
-    """Return an arm as it was named; the folder of an artifact in one spelling."""
+    """Return an arm unchanged, or the folder of an artifact as a normalized path."""
     return os.path.normpath(name) if is_folder(name) else name
 
 
 def check_arm(name: str) -> None:
-    """Raise if a technique, an engine or a knob in an arm is unknown; a folder is read when it is opened."""
-    if not is_folder(name):
+    """Raise an error if a technique, an engine, or a knob in an arm is unknown. Folders and programs open later."""
+    if not names_code(name) and not is_folder(name):
         Arm.parse(name, ArmDefaults())
 
 
 def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
-    """Raise if no arm uses a knob, a writer or a reranker that was given, or if one searches and nothing is given."""
+    """Raise an error if no arm uses a given knob, writer, or reranker, or if an arm searches without a retriever."""
     named = [arm.technique for arm in arms.values() if arm.is_named]
     known = {technique.NAME: [knob.name for knob in technique.KNOBS] for technique in named}
     for key in defaults.knobs:
         if not any(key in own for own in known.values()):
             said = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in known.items())
-            raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, in an artifact'}")
+            raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, for artifacts'}")
     if defaults.writer_lm is not None and not any(arm.writer == defaults.writer_lm for arm in arms.values()):
         raise InputError(
-            "nothing here asks an LM before it reads, so a writer has nothing to do; leave writer_lm= "
-            "out, or name a technique that writes, such as rrr"
+            "no technique here calls an LM before the reader does, so a writer has no work; leave writer_lm= out, or "
+            "name a technique that writes, such as rrr"
         )
     if defaults.reranker is not None and not any(arm.technique.USES_RERANKER for arm in arms.values()):
-        raise InputError("nothing here reranks; leave reranker= out, or name a technique that does")
+        raise InputError("no technique here reranks; leave reranker= out, or name rerank")
     searching = [name for name, arm in arms.items() if arm.searches]
     if searching and defaults.retriever is None:
         raise InputError(f"{searching[0]} searches; give retriever=...")
 
 
 def engine_for(technique: str, named: str | None) -> str | None:
-    """Return the engine that a technique searches with: its own, else the named one; None without either."""
-    own = technique_class(technique).ENGINE
+    """Return the engine of a technique: its own engine, else the named engine, else None."""
+    own = technique_named(technique).ENGINE
     named = None if named is None else check_engine(named)
     if own is not None and named not in (None, own):
-        raise InputError(f"{technique} searches with the engine {own}, not with {named}; leave the engine out")
+        raise InputError(f"{technique} searches with the engine {own}, not {named}; leave the engine out")
     return own or named
 
 
 def pairs(values: Iterable[str], option: str) -> dict[str, str]:
-    """Return ``NAME=VALUE`` texts as a mapping; ``option`` is what they were given to."""
+    """Return ``NAME=VALUE`` texts as a mapping. ``option`` names the option for messages."""
     found: dict[str, str] = {}
     for value in values:
         name, separator, rest = value.partition("=")
@@ -246,8 +319,8 @@ def pairs(values: Iterable[str], option: str) -> dict[str, str]:
 
 
 def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """Return values of knobs in the types of a technique; unless strict, without the knobs that it does not have."""
-    knobs = Knobs(technique_class(technique).KNOBS)
+    """Return the values of knobs with the types of a technique. Unless strict, leave out unknown knobs."""
+    knobs = Knobs(technique_named(technique).KNOBS)
     return {
         name: knobs.knob(name).parse(value) if isinstance(value, str) else value
         for name, value in given.items()
@@ -255,8 +328,37 @@ def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True
     }
 
 
+def split_knobs(technique: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the knobs that are fixed, and the knobs that are searched with their values as in a study's file.
+
+    Args:
+        technique: The technique that has the knobs.
+        given: A value, a list of values, or a range ``(low, high)`` for each knob; or a text such as ``5``, ``3,5,10``
+            or ``1..10``.
+    """
+    knobs = Knobs(technique_class(technique).KNOBS)
+    fixed: dict[str, Any] = {}
+    searched: dict[str, Any] = {}
+    for name, value in given.items():
+        several: Any = knob_space(value)
+        if isinstance(value, str) and "," in value:
+            several = [knobs.knob(name).parse(one) for one in value.split(",")]
+        elif isinstance(value, str) and ".." in value:
+            low, _, high = value.partition("..")
+            several = {"low": knobs.knob(name).parse(low), "high": knobs.knob(name).parse(high)}
+        (searched if isinstance(several, list | Mapping) else fixed)[name] = several
+    return fixed, searched
+
+
+def knob_space(value: Any) -> Any:
+    """Return the values of a knob as in a study's file, where a range is a mapping."""
+    if isinstance(value, tuple) and len(value) == 2:
+        return {"low": value[0], "high": value[1]}
+    return [*value] if isinstance(value, tuple | range) else value
+
+
 def check_knob(text: str) -> None:
-    """Raise if ``NAME=VALUE`` names a knob that no technique has."""
+    """Raise an error if no technique has the knob of ``NAME=VALUE``."""
     known = dict.fromkeys(knob.name for one in TECHNIQUES.values() for knob in one.KNOBS)
     for name in pairs([text], "--knob"):
         if name not in known:
@@ -264,7 +366,7 @@ def check_knob(text: str) -> None:
 
 
 def check_reader(reader: str | None) -> None:
-    """Raise if there is no such reader."""
-    known = ["auto", *READERS, "none"]
+    """Raise an error if there is no reader of this name."""
+    known = [*READERS, "none"]
     if reader is not None and reader not in known:
         raise InputError(unknown("reader", reader, known))

@@ -12,43 +12,43 @@ from querywright.files import json_digest, write_file
 
 
 class Checksummed(BaseModel):
-    """A JSON file that carries the SHA-256 of what is in it, under ``sha256``.
+    """A JSON file with the SHA-256 of its content under ``sha256``.
 
-    A subclass has the fields; unknown ones and other types are refused. Reading gives ``ValueError`` with one line for
-    whatever is wrong: who reads says which file it is and what to do.
+    A subclass declares the fields. Unknown fields and values of other types are errors. Each error is a ``ValueError``
+    with one line; the caller adds the file's name and the remedy.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     LARGEST: ClassVar[int] = 2**20
-    """Bytes of such a file that are read at most."""
+    """Largest size of such a file, in bytes."""
 
     def to_bytes(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         content = self.model_dump(mode="json")
         return json.dumps(content | {"sha256": json_digest(content)}, indent=2, sort_keys=True).encode() + b"\n"
 
     def write(self, path: Path, *, mode: int = 0o600) -> None:
-        """Writes the file, whole or not at all; see ``write_file``."""
+        """Write the file completely or not at all; see ``write_file``."""
         write_file(path, self.to_bytes(), mode=mode)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """What ``to_bytes`` wrote.
+        """Return the object that ``to_bytes`` wrote.
 
         Raises:
-            ValueError: It was cut, edited or is something else.
+            ValueError: The file was truncated or edited, or is another kind of file.
         """
         if len(data) > cls.LARGEST:
-            raise ValueError(f"it has more than the {cls.LARGEST} bytes that are read")
+            raise ValueError(f"it is larger than {cls.LARGEST} bytes")
         try:
             content = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is no JSON ({error})") from error
+            raise ValueError(f"it is not valid JSON ({error})") from error
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         if content.pop("sha256", None) != json_digest(content):
-            raise ValueError("its checksum does not fit: it was changed after it was written")
+            raise ValueError("its checksum does not match: it was changed after it was written")
         try:
             return cls.model_validate_json(json.dumps(content))
         except ValidationError as error:
@@ -56,10 +56,10 @@ class Checksummed(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """What ``write`` wrote; None where there is no file.
+        """Return the object that ``write`` wrote, or None if there is no file.
 
         Raises:
-            ValueError: It was cut, edited or is something else.
+            ValueError: The file was truncated or edited, or is another kind of file.
         """
         try:
             with path.open("rb") as file:
@@ -69,7 +69,7 @@ class Checksummed(BaseModel):
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing that pydantic found wrong, on one line: where, and what."""
+    """Return the first of pydantic's errors on one line: the field and the message."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"field {where}: {first['msg']}" if where else str(first["msg"])

@@ -1,15 +1,15 @@
 """Every error that querywright raises on purpose.
 
 QuerywrightError
-├── InputError            something the user gave is wrong; the message names the value and the remedy
-│   ├── DataError         a question, passage or file (carries every bad row at once)
-│   ├── ModelError        an LM or embedder that is unknown, missing or cannot be used
-│   ├── PromptTooLongError   a prompt does not fit the model's context; both sizes are in the message
-│   ├── CollectionError   a collection that is missing, empty, damaged, locked or built with another embedder
+├── InputError            a mistake of the user; the message names the value and the remedy
+│   ├── DataError         a question, passage, or file; the message lists all invalid rows
+│   ├── ModelError        an LM or embedder that is unknown, missing, or cannot be used
+│   ├── PromptTooLongError   a prompt that does not fit the model's context; the message has both sizes
+│   ├── CollectionError   a collection that is missing, empty, damaged, locked, or built with another embedder
 │   ├── TechniqueError    an unknown technique or knob, or a knob value out of range
-│   └── ArtifactError     an artifact that is missing, truncated, edited, foreign or cannot be written
-├── OutageError           the LM failed too often in a row; the run stopped and nothing was decided from it
-└── BudgetError           the run reached the limit it was given
+│   └── ArtifactError     an artifact that is missing, damaged, edited, or cannot be written
+├── OutageError           the LM failed too often in a row, and the run stopped without a result
+└── BudgetError           the run reached its limit
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class QuerywrightError(Exception):
 
 
 class InputError(QuerywrightError):
-    """Something the user gave is wrong; the message names the value and the remedy."""
+    """A mistake of the user. The message names the value and the remedy."""
 
 
 class DataError(InputError):
-    """One or more bad rows, files or columns.
+    """One or more invalid rows, files, or columns.
 
     Args:
-        problems: One line for each problem, all of them at once; the message shows the first 20.
+        problems: One line for each problem. The message shows the first 20.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class DataError(InputError):
 
 
 class ModelError(InputError):
-    """An LM or embedder that is unknown, missing or cannot be used."""
+    """An LM or embedder that is unknown, missing, or cannot be used."""
 
 
 class PromptTooLongError(InputError):
@@ -50,20 +50,20 @@ class PromptTooLongError(InputError):
 
     Args:
         n_tokens: Tokens of the prompt.
-        n_context: Tokens that the model was given.
-        n_answer: Tokens kept free for the answer.
+        n_context: Tokens of the model's context.
+        n_answer: Tokens reserved for the answer.
     """
 
     def __init__(self, n_tokens: int, n_context: int, n_answer: int) -> None:
         self.n_tokens, self.n_context, self.n_answer = n_tokens, n_context, n_answer
         super().__init__(
-            f"the prompt has {n_tokens} tokens and {n_answer} are kept for the answer, but the model's context "
-            f"is {n_context}; show fewer or shorter passages (max_passages), or give the model a larger context"
+            f"the prompt has {n_tokens} tokens and {n_answer} are reserved for the answer, but the model's context "
+            f"has {n_context}; show fewer or shorter passages (max_passages), or give the model a larger context"
         )
 
 
 class CollectionError(InputError):
-    """A collection that is missing, empty, damaged, locked or built with another embedder."""
+    """A collection that is missing, empty, damaged, locked, or built with another embedder."""
 
 
 class TechniqueError(InputError):
@@ -71,24 +71,24 @@ class TechniqueError(InputError):
 
 
 class ArtifactError(InputError):
-    """An artifact that is missing, truncated, edited, foreign or cannot be written."""
+    """An artifact that is missing, damaged, edited, or cannot be written."""
 
 
 class OutageError(QuerywrightError):
-    """The LM failed too often in a row; the run stopped and nothing was decided from it."""
+    """The LM failed too often in a row, and the run stopped without a result."""
 
 
 class BudgetError(QuerywrightError):
-    """The run reached the limit it was given."""
+    """The run reached its limit."""
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> str:
-    """What an error says of a name that is none: the name, the nearest that is one, and all that there are.
+    """Return the message for an unknown name: the name, the most similar known name, and all known names.
 
     Args:
-        what: What is named, such as ``technique``.
-        name: The name that was given.
-        known: The names that there are.
+        what: The kind of thing, such as ``technique``.
+        name: The unknown name.
+        known: The known names.
     """
     near = difflib.get_close_matches(name, list(known), 1)
     hint = f" (did you mean {near[0]}?)" if near else ""

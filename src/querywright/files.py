@@ -1,6 +1,6 @@
-"""Files and folders that are there whole or not at all, and locks between threads and processes.
+"""Write files and folders completely or not at all, and lock between threads and processes.
 
-Stands below every floor: whatever must survive a kill is written through here.
+All other packages use this module: everything that must survive a kill is written by it.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ POLL_SECONDS = 0.005
 
 
 SHARED = 0o666
-"""The mode of a file that is made to be handed on; every other one is its owner's."""
+"""The mode of a file that is made to be shared. Other files are private to their owner."""
 
 
 def private(name: str, flags: int) -> int:
-    """An ``opener`` that makes a file for its owner only."""
+    """Open a file that only its owner may read; an ``opener`` for ``open``."""
     return os.open(name, flags, 0o600)
 
 
 def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0o600) -> str:
-    """Writes a file so that the old one or the whole new one stands there, whenever the process ends.
+    """Write a file: whenever the process ends, the old file or the whole new file is there.
 
     Args:
-        path: The file. Its folder is there.
-        data: What is in it: bytes, a text (UTF-8; half of a surrogate pair becomes ``?``), or bytes part by part. An
-            error that comes out of the parts leaves the older file.
-        mode: Who may read and write it, less the umask; an older file's stays. Default 0o600, its owner only, for what
-            is written here mostly holds texts of questions.
+        path: The file. Its folder must exist.
+        data: The content: bytes, a text (UTF-8; half of a surrogate pair becomes ``?``), or an iterable of bytes. If
+            the iterable raises an error, the old file stays.
+        mode: The file's mode, less the umask. An existing file keeps its mode. Default 0o600, only the owner, because
+            most of these files contain questions.
 
     Returns:
-        SHA-256 of the file.
+        The SHA-256 of the file.
 
     Raises:
-        OSError: It cannot be written; the older one stands.
+        OSError: The file cannot be written. The old file stays.
     """
     if isinstance(data, str):
         data = data.encode("utf-8", "replace")
@@ -70,7 +70,7 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0
 
 
 def _begin(path: Path, mode: int) -> tuple[Path, int]:
-    """A temporary file beside a path, locked for as long as its writer lives; those of writers that were killed go."""
+    """Open a temporary file next to a path, locked while its writer lives. Remove those of killed writers."""
     for left in path.parent.glob(f".{escape(path.name)}.*.tmp"):
         with suppress(OSError):
             descriptor = os.open(left, os.O_RDONLY)
@@ -88,17 +88,17 @@ def _begin(path: Path, mode: int) -> tuple[Path, int]:
 
 
 def append_line(path: Path, line: bytes, *, durable: bool = True) -> None:
-    """Adds a line to a file; half a line that a killed process left before it is cut off.
+    """Append a line to a file. Half a line at the end, which a killed process left, is removed first.
 
-    One writer at a time: see ``locked``.
+    Only one writer may append at a time: see ``locked``.
 
     Args:
-        path: The file; made where it is missing, for its owner only.
-        line: Without a line's end.
-        durable: Whether it is on disk when this returns. Default True.
+        path: The file. A new file is private to its owner.
+        line: The line, without a line break.
+        durable: Whether the line is on disk when the function returns. Default True.
 
     Raises:
-        OSError: It cannot be written; what was written of it is taken back.
+        OSError: The line cannot be written. The file is restored.
     """
     is_new = not path.exists()
     with open(path, "ab+", buffering=0, opener=private) as file:
@@ -124,16 +124,16 @@ def append_line(path: Path, line: bytes, *, durable: bool = True) -> None:
 
 
 def replace_folder(target: Path, fill: Callable[[Path], None], *, check: Callable[[Path], None] | None = None) -> None:
-    """Fills a folder beside the target, then puts it in its place; what stood there is gone.
+    """Fill a new folder and replace the target with it.
 
     Args:
-        target: The folder; its parent is made when missing.
-        fill: Writes the files into an empty folder. Where it raises, what stood there stays. It is called when no
-            other writer can come in between.
-        check: Raises where something would be lost with the target. Default: nothing is looked at.
+        target: The folder. A missing parent is created.
+        fill: Writes the files into an empty folder. If it raises an error, the target stays. No other writer can
+            replace the target meanwhile.
+        check: Called with the target; raises an error if the target must not be replaced. Default: no check.
 
     Raises:
-        OSError: It could not be written.
+        OSError: The folder cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.parent):
@@ -154,7 +154,7 @@ def replace_folder(target: Path, fill: Callable[[Path], None], *, check: Callabl
 
 
 def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files by name into a folder, which is made where it is missing."""
+    """Write files by name into a folder, which is created if it is missing."""
     folder.mkdir(exist_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -162,12 +162,12 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def writing(what: str, state: str = "nothing was written", place: str = "--out") -> Iterator[None]:
-    """Inside the ``with`` block, what cannot be written is an ``ArtifactError``.
+    """Turn each ``OSError`` of the ``with`` block into an ``ArtifactError``.
 
     Args:
-        what: What is written.
-        state: How things stand where it cannot be.
-        place: What names another place.
+        what: The name of the thing that is written, for the message.
+        state: The state after an error, for the message.
+        place: The option that names another place, for the message.
     """
     try:
         yield
@@ -179,17 +179,17 @@ def writing(what: str, state: str = "nothing was written", place: str = "--out")
 
 
 def place_of(target: Path) -> Path:
-    """Where a folder is: in its place, or aside where a writer that was killed left it."""
+    """Return the path of a folder: the target, or the place where a killed writer left the old folder."""
     return target if os.path.exists(target) or not os.path.isdir(aside(target)) else aside(target)
 
 
 def aside(target: Path) -> Path:
-    """Where a folder stands while another is put in its place."""
+    """Return the path of the old folder while a new folder replaces it."""
     return target.with_name(f".{target.name}.old")
 
 
 def sync(path: Path) -> None:
-    """Makes a file, or the names in a folder, survive a loss of power."""
+    """Make a file, or the names in a folder, survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -199,15 +199,15 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: Exception | None = None, *, seconds: float | None = None) -> Iterator[None]:
-    """Holds a lock between threads, processes and whoever else asks for it here; it ends with its process.
+    """Hold a lock between threads and processes inside the ``with`` block. The lock ends with its process.
 
     Args:
-        path: The lock: a file, made with access for its owner only, or a folder that is there.
-        busy: What is raised when others hold it for too long. Default: ``TimeoutError``.
-        seconds: How long is waited. Default: not at all where ``busy`` is given, otherwise for as long as it takes.
+        path: The lock: a file, which is created for its owner only, or an existing folder.
+        busy: The error to raise if others hold the lock for too long. Default: ``TimeoutError``.
+        seconds: Seconds to wait for the lock. Default: 0 if ``busy`` is given, else no limit.
 
     Raises:
-        OSError: The file cannot be made.
+        OSError: The file cannot be created.
     """
     limit = 0.0 if seconds is None and busy is not None else seconds
     descriptor = open_lock(path)
@@ -223,10 +223,10 @@ def locked(path: Path, busy: Exception | None = None, *, seconds: float | None =
 
 
 def open_lock(path: Path, *, make: bool = True) -> int:
-    """A descriptor for ``take_lock``; closing it, or the end of the process, gives the lock back.
+    """Return a descriptor for ``take_lock``. The lock ends when the descriptor is closed or the process ends.
 
     Raises:
-        OSError: It is not there, or cannot be made.
+        OSError: The file does not exist, or cannot be created.
     """
     if path.is_dir():
         return os.open(path, os.O_RDONLY)
@@ -234,7 +234,7 @@ def open_lock(path: Path, *, make: bool = True) -> int:
 
 
 def take_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Takes the lock of an open descriptor without waiting; False where others hold it."""
+    """Take the lock of an open descriptor without waiting, and return whether it was free."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -243,23 +243,23 @@ def take_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, as hex."""
+    """Return the SHA-256 of a file, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of each named file of a folder; a file that is missing has none."""
+    """Return the SHA-256 of each named file of a folder, without missing files."""
     return {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
 
 
 def json_digest(content: Any) -> str:
-    """SHA-256 of JSON data, whatever the order of its keys."""
+    """Return the SHA-256 of JSON data. It does not depend on the order of the keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def jsonable(data: Any) -> Any:
-    """Data as JSON has it: a number that is none becomes None, and what JSON does not know its text."""
+    """Return data that JSON can hold: NaN and infinity become None, and other unknown values become texts."""
     from pydantic_core import to_jsonable_python
 
     def other(one: Any) -> Any:
@@ -284,7 +284,7 @@ def _swap(made: Path, target: Path) -> None:
 
 
 def _put_right(target: Path) -> None:
-    """Puts right what writers that were killed left behind."""
+    """Restore or remove the folders that killed writers left."""
     if aside(target).is_dir():
         if target.exists():
             shutil.rmtree(aside(target), ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Where querywright keeps what it builds: collections, vectors and LM answers.
+"""The workspace: the folder with collections, vectors, and LM answers.
 
-One folder, ``.querywright`` in the current directory unless ``QUERYWRIGHT_HOME`` names another. All of it can
-be deleted; it is built again when needed.
+It is ``.querywright`` in the current folder, or the folder that ``QUERYWRIGHT_HOME`` names. You can delete all of it:
+its content is computed again when needed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def named_home(path: str | Path | None = None) -> Path:
-    """The working folder as it is named, whether it is there or not; see ``home``.
+    """Return the path of the workspace, whether the folder exists or not; see ``home``.
 
     Raises:
-        InputError: It begins with the name of a user that there is not.
+        InputError: The path begins with an unknown user.
     """
     given = Path(path or os.environ.get(ENVIRONMENT_VARIABLE) or ".querywright")
     try:
@@ -36,10 +36,10 @@ def named_home(path: str | Path | None = None) -> Path:
 
 
 def is_read_only(path: str | Path | None = None) -> bool:
-    """Whether the working folder cannot be written, or be made, for want of permission: it can be asked from alone.
+    """Return whether the workspace is read-only: it, or its parent if it is missing, gives no permission to write.
 
     Raises:
-        InputError: It cannot be made for another reason, or is no folder.
+        InputError: The folder cannot be created for another reason, or the path is not a folder.
     """
     try:
         return not os.access(home(path), os.W_OK)
@@ -51,20 +51,20 @@ def is_read_only(path: str | Path | None = None) -> bool:
 
 @functools.cache
 def scratch() -> Path:
-    """A folder of this process, removed at its end, for what must be written where the working folder cannot be."""
+    """Return a temporary folder of this process, for files that a read-only workspace cannot hold."""
     folder, owner = tempfile.mkdtemp(prefix="querywright-"), os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     return Path(folder)
 
 
 def home(path: str | Path | None = None) -> Path:
-    """The working folder, created with access for its owner only.
+    """Return the workspace. A new folder is private to its owner.
 
     Args:
-        path: The folder, or None for ``$QUERYWRIGHT_HOME``, or ``.querywright`` here when that is not set.
+        path: The folder. Default None: ``$QUERYWRIGHT_HOME``, or ``.querywright`` here if that is not set.
 
     Raises:
-        InputError: It is not there and cannot be made, or is no folder.
+        InputError: The folder cannot be created, or the path is not a folder.
     """
     folder = named_home(path)
     try:
@@ -76,6 +76,6 @@ def home(path: str | Path | None = None) -> Path:
 
 def _unusable(folder: Path, reason: object) -> InputError:
     return InputError(
-        f"the working folder {os.fspath(folder)!r} cannot be made ({reason}); name a folder that can be "
-        f"written: home= or ${ENVIRONMENT_VARIABLE}"
+        f"the workspace {os.fspath(folder)!r} cannot be created ({reason}); name a writable folder: home= or "
+        f"${ENVIRONMENT_VARIABLE}"
     )

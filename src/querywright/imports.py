@@ -1,34 +1,41 @@
-"""What ``module:function`` names, for those who name a function of their own where a text is asked for."""
+"""Import what the user names: ``module:name``, or ``path/file.py:name``."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError
 
 
 def imported(name: str, what: str) -> Any:
-    """What ``module:function`` names; modules of the current folder are found too.
+    """Return the object that ``module:name`` or ``path/file.py:name`` names.
+
+    Modules of the current folder are found too, and modules next to the file.
 
     Args:
-        name: ``module:function``, which may have dots on both sides.
-        what: What it is to be, for the message.
+        name: The name of the object, which may have dots on both sides.
+        what: What the object is, for the message.
 
     Raises:
         InputError: It cannot be imported.
     """
-    module, _, function = name.partition(":")
+    module, _, function = name.rpartition(":")
+    file = Path(module) if module.endswith(".py") else None
     path = list(sys.path)
-    sys.path.insert(0, "")
+    sys.path.insert(0, "" if file is None else str(file.absolute().parent))
     try:
-        return functools.reduce(getattr, function.split("."), importlib.import_module(module))
+        found = importlib.import_module(module if file is None else file.stem)
+        if file is not None and not file.samefile(found.__file__ or ""):
+            raise ImportError(f"another module is called {file.stem!r}; give the file another name")
+        return functools.reduce(getattr, function.split("."), found)
     except Exception as error:
         raise InputError(
-            f"the {what} {name!r} is no MODULE:FUNCTION that can be imported here: {type(error).__name__}: {error}; "
-            "modules are looked for in the current folder and where Python finds its own"
+            f"the {what} {name!r} is not a MODULE:FUNCTION or FILE.py:FUNCTION that can be imported "
+            f"here: {type(error).__name__}: {error}; modules are searched in the current folder and on Python's path"
         ) from error
     finally:
         sys.path[:] = path

@@ -1,4 +1,4 @@
-"""Open what was named: every name is checked, and every question read, before an LM is asked anything."""
+"""Open an experiment: check every name and read every question before an LM is called."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
 from querywright.retrieval.checks import tell_searched
 from querywright.retrieval.collection import collection_folder, read_manifest
+from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
@@ -46,22 +47,22 @@ Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
 DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 LACKING = {
-    "support": "a reader that names its support such as grounded (--reader)",
+    "support": "a reader that names its support such as grounded (reader=)",
     "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
 }
-"""What a metric needs, in words, where its name alone does not tell."""
+"""The requirements of metrics in words, if their names are not clear enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
-    """What scores the programs.
+    """The metrics and judges that score programs.
 
     Args:
-        metrics: Names and functions. Default: what fits the questions.
+        metrics: Names and functions. Default: metrics that fit the questions.
         judges: Judges that score as well, by name or by the path of a saved one.
         judge_lm: The LM of the judges, or its name; if no judge is named, it judges usefulness. Default: the LM.
-        guidelines: A file of points that the judge of coverage looks for in answers; missing ones are written first.
-        threads: Judgements of a judge under way at a time. Default 8, or as many as an LM takes.
+        guidelines: A file of points that the judge of coverage looks for in answers; missing points are written first.
+        threads: Parallel judgments of a judge. Default 8, or up to the limit of the LM.
     """
 
     metrics: Metrics = ()
@@ -76,17 +77,17 @@ class Experiment:
     """Programs, questions and metrics, checked and open.
 
     Args:
-        workspace: Where answers are kept, and the LM.
-        questions: What is asked.
-        defaults: What arms use that do not name it.
-        reader: The reader of arms without their own.
+        workspace: The workspace with the LM.
+        questions: The questions.
+        defaults: The defaults of arms.
+        reader: The reader of arms without their own reader.
         reranker: The reranker of techniques that rerank.
-        scoring: What scores the programs.
-        source: The name of the questions' file; empty without one.
+        scoring: The metrics and judges.
+        source: The name of the questions' file; empty if they are not from a file.
         metrics: Metrics by name.
-        lacking: What the questions and readers lack for metrics that cannot be scored, by metric.
+        lacking: The requirements that questions and readers do not meet, by metric that cannot be scored.
         notes: Remarks for the reader of the results.
-        hints: Warnings about the questions and names, which were reported on opening.
+        hints: Warnings about the questions and names, which are also reported when the experiment opens.
         arms: The arms by name.
         programs: The programs of the arms, by name.
         retrievers: Open retrievers by engine.
@@ -119,7 +120,7 @@ class Experiment:
 
     @property
     def retriever(self) -> Any:
-        """The first open retriever, else that of the first arm; None if nothing searches."""
+        """The first open retriever, or else the retriever of the first arm; None if no arm searches."""
         own = (program.technique.retriever for program in self.programs.values())
         return next((one for one in (*self.retrievers.values(), *own) if one is not None), None)
 
@@ -129,7 +130,6 @@ class Experiment:
         *,
         references: bool = False,
         threads: int | None = None,
-        deadline: float | None = None,
         max_failures: float = 0.05,
         slices: Sequence[str] = (),
         progress: Any = None,
@@ -143,7 +143,7 @@ class Experiment:
         self._write_guidelines(run)
         found = compare_programs(
             self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
-            references=references, metrics=self.metrics, deadline=deadline, slices=slices, **run,
+            references=references, metrics=self.metrics, slices=slices, **run,
         )  # fmt: skip
         return replace(
             found, source=self.source, facts=self._facts(found), hints=tuple(self.hints),
@@ -151,14 +151,14 @@ class Experiment:
         )  # fmt: skip
 
     def baseline(self, given: str | None) -> str:
-        """Return the name of the baseline, which may be given by its text. Default: ``plain``, or the first arm."""
+        """Return the name of the baseline, which may be given as its text. Default: ``plain``, or the first arm."""
         if given is None:
             return PLAIN if PLAIN in self.arms else next(iter(self.arms), PLAIN)
         return next((name for name, arm in self.arms.items() if arm.text == given), given)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the comparison is made of, as plain data: settings, arms and a digest of the questions."""
+        """The settings, the arms, and a digest of the questions, as plain data."""
         defaults, scoring = self.defaults, self.scoring or Scoring()
         given = {
             "lm": self.workspace.lm.model, "collection": _name(defaults.retriever), "where": defaults.where,
@@ -173,7 +173,7 @@ class Experiment:
         return settings
 
     def open_retriever(self, engine: str) -> Any:
-        """Return what named techniques search, opened once for each engine."""
+        """Return the retriever of named techniques, which is opened once for each engine."""
         if engine not in self.retrievers:
             given = self.defaults
             found = self.workspace.retriever(given.retriever, given.embedder, engine, given.where)
@@ -181,7 +181,7 @@ class Experiment:
         return self.retrievers[engine]
 
     def open_writer(self, given: Any) -> Any:
-        """Return the LM that writes, the same one for all its arms; None if it is the LM that reads."""
+        """Return the LM that writes, the same object for all its arms; None if it is the LM that reads."""
         if given not in self._writers:
             self._writers[given] = self.workspace.writer(given)
         return self._writers[given]
@@ -201,14 +201,16 @@ class Experiment:
         )  # fmt: skip
 
     def _load(self, name: str, arm: Arm, reranker: Reranker | None) -> RAG:
-        """Return the program of an artifact; the notes tell if it runs over or with something else than before."""
+        """Return the program of an artifact. Note if its collection, LM, or writer differs from its compilation."""
         assert arm.artifact is not None
         own, home, lm = arm.artifact.manifest, self.workspace.home, self.workspace.lm
         retriever = next((one for one in self.retrievers.values() if one.fingerprint == own.fingerprint), None)
         here = own.collection is not None and read_manifest(collection_folder(own.collection, home)) is not None
         if retriever is None and self.defaults.retriever is not None and not here:
             retriever = self.open_retriever(own.engine or "dense")
-            self.notes.append(f"{name} was compiled over {own.collection or 'another retriever'}, which is not here")
+            self.notes.append(
+                f"{name} was compiled over {own.collection or 'another retriever'}, which is missing here"
+            )
         if own.lm != lm.model:
             self.notes.append(f"{name} was compiled for the LM {own.lm}")
         if arm.writer is not None and own.writer is not None:
@@ -217,7 +219,7 @@ class Experiment:
         return load(arm.artifact, home=home, lm=lm, retriever=retriever, reranker=reranker, writer_lm=writer).program
 
     def _write_guidelines(self, run: Mapping[str, Any]) -> None:
-        """Give the judge of coverage its guidelines; write those that the file does not have."""
+        """Give the judge of coverage its guidelines. Write those that the file does not have."""
         judges = [one for one in self.metrics.values() if isinstance(one, GuidelineMetric)]
         file = None if self.scoring is None else self.scoring.guidelines
         if file is None:
@@ -229,8 +231,8 @@ class Experiment:
             sourced += [(question, found)] if found else []
         if not sourced:
             raise InputError(
-                "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
-                "collection; give such questions and retriever=..., or leave the judge coverage out"
+                "guidelines are written from passages with the label ENTAILED, but no question has such a passage in "
+                "the collection; give such questions and retriever=..., or leave the judge coverage out"
             )
         before = Guidelines.load(file) if file.exists() else Guidelines()
         lm = judges[0].lm or self.workspace.lm
@@ -244,7 +246,7 @@ class Experiment:
         lm, arms = self.workspace.lm.model, found.arms
         asked = f"LM {lm}; " if found.asks else ""
         lines = [f"{asked}mean in per cent with its 95 % interval"]
-        lines += [] if asked else ["no arm asks an LM for these metrics"]
+        lines += [] if asked else ["no arm calls an LM for these metrics"]
         lines += [f"{', '.join(names)}: written by {name}, read by {lm}" for name, names in self.writers.items()]
         lines += [*self.notes, *pool_notes(arms, found.questions)]
         if references and not any(metric in one.metrics for one in arms for metric in RIGHT):
@@ -255,7 +257,7 @@ class Experiment:
         return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in self.lacking)]
 
     def _facts(self, found: Comparison) -> dict[str, str]:
-        """Return what was compared and how, for a report."""
+        """Return the facts of the comparison for a report."""
         facts = {
             "Questions": " of ".join(filter(None, [str(len(self.questions)), self.source])),
             **({"LM": str(self.workspace.lm.model)} if found.asks else {}),
@@ -280,20 +282,20 @@ def open_experiment(
     earlier: Mapping[str, str] | None = None,
     tell: Tell = print,
 ) -> Experiment:
-    """Check, read and open all that was named.
+    """Check and open arms, questions, retrievers, and models.
 
     Args:
-        arms: What is evaluated, as ``querywright.compare`` takes it. If empty: techniques that fit the questions.
-        questions: What is asked, as ``read_questions`` takes it.
-        workspace: The open workspace; its LM needs a key only if it is asked.
-        defaults: What arms use that do not name it.
-        scoring: What scores the programs. If None, they are not scored.
+        arms: The arms, as ``querywright.compare`` takes them. If empty: techniques that fit the questions.
+        questions: The questions, as ``read_questions`` takes them.
+        workspace: The open workspace; its LM needs a key only if it is called.
+        defaults: The defaults of arms.
+        scoring: The metrics and judges. If None, the programs are not scored.
         reading: ``columns``, ``limit``, ``split`` and ``labels`` of the questions.
         earlier: Texts by name of arms that come first.
         tell: Called with each warning about the questions or the names.
 
     Raises:
-        InputError: Something cannot be used; the message names the value, the rule and the remedy.
+        InputError: A value cannot be used; the message names the value, the rule, and the remedy.
     """
     check_engine(defaults.engine)
     check_reader(defaults.reader)
@@ -331,7 +333,6 @@ def open_experiment(
     notes = experiment.notes
     notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
     notes += [line for name in readers for line in of_grounded(name)]
-    notes += of_mixed(asked, reader) if None in own else []
     grounded = any(READERS[name].GROUNDED for name in readers)
     if grounded and "accuracy" in metrics and not all(question.options for question in asked):
         notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
@@ -350,6 +351,10 @@ def open_experiment(
         without_reader = silent and type(program) is RAG
         experiment.programs[name] = RAG(program.technique, None) if without_reader else program
     notes += _shallow(metrics, experiment.programs)
+    former = former_passages(defaults.retriever, workspace.home)
+    passages = getattr(experiment.retriever, "passages", None)
+    if callable(passages):
+        experiment.questions = follow_labels(asked, passages, former, experiment.hints.append)
     experiment.hints += _hints(experiment)
     for line in experiment.hints:
         tell(line)
@@ -372,7 +377,7 @@ def _hints(experiment: Experiment) -> list[str]:
 
 
 def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
-    """Load the reranker that was named, so that a missing model is reported before anything is spent."""
+    """Load a reranker that is given by name, so that a missing model is reported before any LM call."""
     if not isinstance(reranker, str):
         return reranker
     found: CrossEncoderReranker = rerank.resolve_reranker(reranker)
@@ -381,35 +386,24 @@ def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
 
 
 def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:
-    """Report the techniques that ask a rewriter which did not learn their prompts; nothing without a rewriter."""
+    """Report the techniques whose prompts their rewriter has not learned."""
     strange = () if rewriter is None else sorted({*techniques} - {*rewriter.techniques})
     if rewriter is not None and strange:
         tell(
-            f"the rewriter {rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, and not of "
-            f"{', '.join(strange)}: measure it there before you rely on it (querywright compare)"
+            f"the rewriter {rewriter.name} learned the prompts of {', '.join(rewriter.techniques)}, and not of "
+            f"{', '.join(strange)}: compare it with the LM there before you use it (querywright compare)"
         )
 
 
-def of_mixed(questions: Sequence[Question], reader: str | None) -> list[str]:
-    """Return a line if ``auto`` reads short answers although some of the questions have options."""
-    bare = [question.id for question in questions if not question.options]
-    if reader != "auto" or not bare or len(bare) == len(questions):
-        return []
-    return [
-        f"{len(bare)} of {len(questions)} questions have no options, such as {bare[0]!r}: so every answer is a "
-        "short one, also where there are options; leave them out, or name another reader"
-    ]
-
-
 def of_grounded(reader: str | None) -> list[str]:
-    """Return a line on closed book if the reader names its support."""
+    """Return a line about closed book if the reader names its support."""
     if reader is None or not READERS[reader].GROUNDED:
         return []
-    return [f"the reader {reader} declines where it has no passages: closed book tells nothing of the LM"]
+    return [f"the reader {reader} declines without passages, so closed book says nothing about the LM"]
 
 
 def _name(given: Any) -> str | None:
-    """Return how a retriever, model or judge is called, as plain data."""
+    """Return the name of a retriever, model, or judge, as plain data."""
     if given is None or isinstance(given, str | Path):
         return None if given is None else str(given)
     judge = getattr(given, "judge", None)
@@ -417,7 +411,7 @@ def _name(given: Any) -> str | None:
 
 
 def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
-    """Return the metrics that were given, and those of the judges that were named with them."""
+    """Return the given metrics, and the metrics of the judges that are named with them."""
     if isinstance(scoring.metrics, Mapping):
         given = {str(name): one for name, one in scoring.metrics.items()}
     else:
@@ -426,7 +420,7 @@ def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
         names = [one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in several]
         given = dict(zip(names, several, strict=True))
         if len(given) < len(names):
-            raise InputError(f"two metrics have one name among {', '.join(names)}; give them as a mapping of names")
+            raise InputError(f"two metrics have the same name among {', '.join(names)}; give a mapping with two names")
     saved = resolve_judges(scoring.judges)
     own = {name: one for name, one in given.items() if not isinstance(one, str)}
     known = {JUDGED[name] for name in given if name in JUDGED}
@@ -439,12 +433,12 @@ def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
         guidelines=None if scoring.guidelines is None else Guidelines(),
     )  # fmt: skip
     if scoring.guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in found.values()):
-        raise InputError("only the judge coverage reads guidelines; name that judge too, or leave guidelines= out")
+        raise InputError("only the judge coverage reads guidelines; name this judge too, or leave guidelines= out")
     return {name: own.get(name) or found[name] for name in given}, {name: found[name] for name in more}
 
 
 def _reads_nothing(metrics: Mapping[str, Metric]) -> bool:
-    """Return whether no metric needs an answer; one of the user's own may."""
+    """Return whether no metric needs an answer. A user's metric may need one."""
     known = all(name in METRICS or name.partition("@")[0] in RANKED or name in JUDGED for name in metrics)
     return bool(metrics) and known and not any({"reader", "support"} & needs(name) for name in metrics)
 
@@ -452,7 +446,7 @@ def _reads_nothing(metrics: Mapping[str, Metric]) -> bool:
 def _scorable(
     metrics: dict[str, Metric], judged: Mapping[str, Metric], asked: Sequence[Question], readers: Sequence[str]
 ) -> tuple[dict[str, Metric], dict[str, str]]:
-    """Return the metrics with those of judges, and what the questions lack for metrics that cannot be scored."""
+    """Return all metrics, and by metric that cannot be scored the requirements that are not met."""
     labelled = any(question.evidence for question in asked)
     if not metrics:
         names = ["accuracy"] if readers else []
@@ -479,7 +473,7 @@ def _scorable(
 
 
 def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
-    """Return a line for each metric that looks at more passages than some programs find."""
+    """Return a line for each metric that looks at more passages than some programs return."""
     notes = []
     for metric in metrics:
         depth = metric.partition("@")[2]
@@ -489,5 +483,5 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
             if depth.isdecimal() and program.technique.KNOBS and program.technique.max_passages < int(depth)
         ]
         if short:
-            notes.append(f"{metric}: fewer are found by {', '.join(short)}; see max_passages={depth}")
+            notes.append(f"{metric}: {', '.join(short)} return fewer passages; see max_passages={depth}")
     return notes

@@ -1,4 +1,4 @@
-"""A bounded pool of threads that never waits for ever and stops at once."""
+"""A bounded pool of daemon threads, which stops at once when the caller does."""
 
 from __future__ import annotations
 
@@ -12,22 +12,14 @@ from contextlib import closing
 from typing import TypeVar
 
 from querywright.errors import InputError
-from querywright.models.usage import Ledger, metered
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_TICK = 0.1
-"""Seconds between two looks at the clock while nothing ends."""
-
 _SOON = 0.002
-"""Seconds without a result after which another thread is started: one by one, so that questions begin in turn."""
+"""Seconds without a result after which one more thread starts, so that questions begin in order."""
 
 _NAME = "querywright-pool"
-
-
-class DeadlineError(Exception):
-    """A piece of work took longer than it was given."""
 
 
 def bounded_map(
@@ -35,15 +27,14 @@ def bounded_map(
     items: Sequence[T],
     *,
     threads: int,
-    deadline: float | None = None,
     on_done: Callable[[int, R | Exception], None] | None = None,
 ) -> list[R | Exception]:
-    """Apply ``work`` to every item as ``bounded_each`` does; one result or exception an item, in their order.
+    """Apply ``work`` to every item as ``bounded_each`` does, and return one result or exception per item, in order.
 
-    ``on_done`` is called with position and result as each item ends; when it raises, nothing further is started.
+    ``on_done`` is called with position and result when an item ends. If it raises an error, no further item starts.
     """
     results: dict[int, R | Exception] = {}
-    with closing(bounded_each(work, items, threads=threads, deadline=deadline)) as done:
+    with closing(bounded_each(work, items, threads=threads)) as done:
         for position, result in done:
             results[position] = result
             if on_done is not None:
@@ -52,32 +43,27 @@ def bounded_map(
 
 
 def bounded_each(
-    work: Callable[[T], R], items: Sequence[T], *, threads: int, deadline: float | None = None
+    work: Callable[[T], R], items: Sequence[T], *, threads: int
 ) -> Generator[tuple[int, R | Exception], None, None]:
-    """Apply ``work`` to every item in at most ``threads`` threads at a time; position and result of each as it ends.
+    """Apply ``work`` to every item in up to ``threads`` threads, and yield position and result of each as it ends.
 
-    An exception is a result like any other; an interrupt goes up. Close the generator (``contextlib.closing``), so
-    that nothing further is started when what is done with a result fails. Threads are daemons, so work that hangs
-    holds up the end of the process for some seconds at most, and each runs in a copy of the caller's context.
+    An exception is a result; an interrupt is raised. Close the generator (``contextlib.closing``), so that no further
+    item starts after an error of the caller. The threads are daemons, so hanging work delays the end of the process by
+    a few seconds at most. Each thread runs in a copy of the caller's context.
 
     Args:
-        work: Called once an item.
-        items: In order.
-        threads: 1 or more. One is started, and another whenever nothing has ended for a moment, so that work whose
-            answers are known, where threads would only wait for Python's lock, is done by few.
-        deadline: Seconds one item may take, more than 0, its waits for a turn at an LM not counted; then its result is
-            a ``DeadlineError``, whatever comes of it later, and another thread takes over. Default none.
+        work: Called once per item.
+        items: The items, in the order in which they begin.
+        threads: Largest number of threads, 1 or more. One thread starts first, and another whenever no item has ended
+            for a moment: if all answers are cached, few threads do the work, and they do not wait for Python's lock.
 
     Raises:
-        InputError: ``threads`` or ``deadline`` is out of range.
+        InputError: ``threads`` is less than 1.
     """
     if threads < 1:
         raise InputError(f"threads must be 1 or more, but got {threads}")
-    if deadline is not None and not deadline > 0:
-        raise InputError(f"deadline must be more than 0 seconds, or None for no deadline, but got {deadline}")
     waiting = iter(range(len(items)))
     done: queue.SimpleQueue[tuple[int, R | BaseException]] = queue.SimpleQueue()
-    running: dict[int, tuple[float, Ledger]] = {}  # an item has one result: that of whoever pops it, which is atomic
     lock, stop = threading.Lock(), threading.Event()
 
     def run() -> None:
@@ -87,15 +73,11 @@ def bounded_each(
             if position < 0:
                 return
             try:
-                with metered() as meter:
-                    running[position] = time.monotonic(), meter
-                    result: R | BaseException = work(items[position])
+                result: R | BaseException = work(items[position])
             except BaseException as error:  # noqa: BLE001 - handed to the caller, who decides
                 result = error
                 if not isinstance(error, Exception):
                     stop.set()
-            if running.pop(position, None) is None:
-                return  # too late; a thread that took this one's place is at work already
             done.put((position, result))
 
     def start() -> None:
@@ -109,35 +91,26 @@ def bounded_each(
             start()
         while left:
             try:
-                position, result = done.get(timeout=_SOON if started < most else _TICK)
+                position, result = done.get(timeout=_SOON if started < most else None)
             except queue.Empty:
-                if started < most:
-                    start()
-                    started += 1
-            else:
-                if isinstance(result, BaseException) and not isinstance(result, Exception):
-                    raise result
-                left -= 1
-                yield position, result
-            now = time.monotonic()
-            for position, (began, meter) in running.copy().items():
-                if deadline is None or now - began - meter.waited <= deadline:
-                    continue
-                if running.pop(position, None) is not None:
-                    start()
-                    left -= 1
-                    yield position, DeadlineError(f"took longer than {deadline:g} seconds")
+                start()
+                started += 1
+                continue
+            if isinstance(result, BaseException) and not isinstance(result, Exception):
+                raise result
+            left -= 1
+            yield position, result
     finally:
         stop.set()
 
 
 def let_work_end(seconds: float) -> None:
-    """Wait at most so long for work of any pool that is under way: what an LM answers there is paid for, and kept."""
+    """Wait up to this many seconds for running work of all pools, because its LM answers are paid for and cached."""
     deadline = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread.name == _NAME:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-# A thread that is inside a library's own code when Python ends takes the process down with it.
+# A thread inside a library's native code when Python ends would crash the process.
 atexit.register(let_work_end, 5)

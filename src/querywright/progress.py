@@ -1,4 +1,4 @@
-"""How far work is, on standard error: drawn in a terminal or a notebook, elsewhere a plain line now and then."""
+"""Progress on standard error: a bar in a terminal or a notebook, otherwise a plain line now and then."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of the whole is done, and how much there is."""
+"""Called with the current step, the amount that is done, and the total."""
 
 TICK_SECONDS = 0.25
 FIRST_SECONDS, EVERY_SECONDS = 2.0, 15.0
-"""Where nothing can be drawn: a line once work takes so long, and then one at most every so many seconds."""
+"""Without a terminal: seconds until the first line, and the least seconds between two lines."""
 
 PACE_SECONDS = 60.0
-"""What is left is told from the pace of so long: what the store knows already goes by faster."""
+"""The time left is estimated from the pace of the last 60 seconds, because cached answers are faster."""
 
 PAGE = '<pre style="font-family: monospace">{code}</pre>'
-"""Of a notebook."""
+"""The HTML of a notebook's output."""
 
 LEADING = ("running", "done")
-"""States of an arm that may be the best so far: what ended early was scored on few questions."""
+"""States of an arm that may be the best so far. Arms that ended early were scored on few questions."""
 
 LONGEST_LINE, LONGEST_WHAT, LONGEST_NAME = 120, 40, 24
-"""Characters of such a line, from which facts are left out that do not fit; of what is done, and of the best arm."""
+"""Largest length of a line, of its current step, and of the best arm's name. Facts that do not fit are left out."""
 
 MOST_DRAWN = 12
-"""Arms that are drawn: where there are more, those under way and the best."""
+"""Largest number of arms in the table: if there are more, the running arms and the best arms."""
 
 
 class LiveArm(TypedDict):
-    """An arm under way: questions met of those there are, and its score so far (0 to 1) with its interval, or None.
+    """A running arm: its answered and total questions, and its score so far (0 to 1) with its interval, or None.
 
     Its state is ``waiting``, ``running`` or ``done``; a trial's also ``pruned`` or ``failed``.
     """
@@ -57,13 +57,13 @@ class LiveArm(TypedDict):
 
 
 def part(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Progress of a part of a larger whole, of which so much was done before; None where nobody is told."""
+    """Return the progress of a part of larger work, of which ``before`` is done; None if no progress is reported."""
     return None if progress is None else lambda what, done, _: progress(what, before + done, total)
 
 
 @contextlib.contextmanager
 def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
-    """As it was asked for, inside the ``with`` block: True is a bar, a callable is called, else nobody is told."""
+    """Report progress inside the ``with`` block: True draws a bar, a callable is called, None reports nothing."""
     if progress is True:
         with Bar(what) as bar:
             yield bar
@@ -72,13 +72,13 @@ def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | No
 
 
 class Bar:
-    """What is under way, how far, how long yet, how every arm stands, LM calls and money; all of one piece of work.
+    """A ``Progress`` that draws the current step, the time left, the score of every arm, LM calls, and cost.
 
-    A ``Progress`` that is drawn from its first moment. When an error or Ctrl-C ends it, the arms so far are printed.
+    If an error or Ctrl-C ends the work, the scores of the arms so far are printed.
 
     Args:
-        what: What is done first.
-        console: Where to. Default: standard error.
+        what: The first step.
+        console: The console to draw on. Default: standard error.
     """
 
     def __init__(self, what: str, *, console: Console | None = None) -> None:
@@ -96,7 +96,7 @@ class Bar:
         self._draw: Callable[[], object] = self._line_now_and_then
 
     def __enter__(self) -> Bar:
-        """Draw it."""
+        """Begin to draw."""
         self._opened.enter_context(metered(self.spent))
         if self.console.is_jupyter:
             import IPython.display
@@ -117,7 +117,7 @@ class Bar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Leave nothing of it; of work that was ended, how its arms stood."""
+        """Remove the bar. If an error ended the work, print the scores of its arms."""
         self._opened.close()
         self._look(running=False)
         if self.console.is_jupyter:
@@ -126,7 +126,7 @@ class Bar:
             self.console.print(f"so far, {self.metric} in per cent:", self.table(), markup=False)
 
     def __call__(self, what: str, done: int, total: int, said: str | None = None) -> None:
-        """So much of the whole is done; what was said last stands in place of the cost."""
+        """Update the step, the amount that is done, and the total; ``said`` is shown instead of the cost."""
         if total != self.total or done < self.done:
             self._pace.clear()
         ends = done == total and (done, total) != (self.done, self.total)
@@ -140,7 +140,7 @@ class Bar:
             self._line()
 
     def stand(self, told: Callable[[], tuple[str, list[LiveArm]]], spent: Callable[[], str] | None = None) -> None:
-        """Show how arms stand: the metric and the arms, and what was spent by others too, asked for once a second."""
+        """Show the scores of arms, and the cost of all processes. Both functions are called once a second."""
         self._standing, self._spending = told, spent
 
     def _tick(self) -> None:
@@ -152,7 +152,7 @@ class Bar:
     def _look(self, *, running: bool = True) -> None:
         self.metric, self.arms = self._standing()
         if self._spending is not None and running:
-            with contextlib.suppress(QuerywrightError):  # the run itself says what is out of reach
+            with contextlib.suppress(QuerywrightError):  # the run itself reports this error
                 self.said = self._spending()
         self._looked = time.monotonic()
 
@@ -169,7 +169,7 @@ class Bar:
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _now(self) -> str:
-        """What is under way; a model that is loaded meanwhile holds up all else."""
+        """Return the current step, or the model that is loading, because everything else waits for it."""
         what = f"loading {self.spent.loading}" if self.spent.loading else self.what
         return " ".join("".join(one if one.isprintable() else " " for one in what).split())
 
@@ -186,7 +186,7 @@ class Bar:
         )  # fmt: skip
 
     def _facts(self) -> list[str]:
-        """How the best arm stands, and what all cost."""
+        """Return the score of the best arm, and the cost."""
         scored = [(arm["mean"], arm) for arm in self.arms if arm["mean"] is not None and arm["state"] in LEADING]
         best = max(scored, key=lambda one: one[0])[1] if scored else None
         leader = "" if best is None else f"{self.metric} {_score(best)}"
@@ -200,7 +200,7 @@ class Bar:
         return [one for one in (leader, calls, f"${total.dollars:.4f}" if total.dollars else "") if one]
 
     def table(self) -> Table:
-        """How the arms stand."""
+        """Return the table of arms with their scores."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
@@ -221,7 +221,7 @@ class Bar:
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        """The table of arms, the bar, and a line of facts."""
+        """Yield the table of arms, the bar, and a line of facts."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -230,7 +230,7 @@ class Bar:
             yield self.table()
         seconds = int(time.monotonic() - self._began)
         drawn = Table.grid(padding=(0, 1))
-        room = 54 if self.total else 30  # for the bar, and for what is known of it
+        room = 54 if self.total else 30  # the width of the other columns
         drawn.add_column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - room))
         for _column in range(4):
             drawn.add_column(no_wrap=True)
@@ -244,7 +244,7 @@ class Bar:
             yield Text("; ".join(facts), style="dim")
 
     def _page(self) -> dict[str, str]:
-        """As a notebook draws it."""
+        """Return the bar for a notebook."""
         import io
 
         from rich.console import Console

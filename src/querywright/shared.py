@@ -1,4 +1,4 @@
-"""Objects that copies of a program share."""
+"""An object that copies of a program share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Shared:
-    """An object of which a copy is the object itself, so that copies of a program share it."""
+    """An object whose copy is the object itself, so that copies of a program share it."""
 
     def __copy__(self) -> Self:
         return self

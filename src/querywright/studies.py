@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ import dspy
 import pandas
 
 from querywright.api import LM, keep_writer, read_parts, split_parts, warn_caller
-from querywright.arms import ArmDefaults, check_defaults, named_arms
+from querywright.arms import Arm, ArmDefaults, check_defaults, knob_space, named_arms
 from querywright.data import read_questions
 from querywright.data.splits import Splits
 from querywright.data.types import Question
@@ -27,7 +28,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriters import rewriter_of
 from querywright.models.store import open_store
-from querywright.opening import of_mixed, open_reranker, tell_unlearnt
+from querywright.opening import open_reranker, tell_unlearnt
 from querywright.optimize.artifacts.files import ArtifactManifest, copy_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -48,19 +49,21 @@ from querywright.optimize.study.storage import open_storage
 from querywright.programs import RAG, Technique, register_technique, technique_class
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
-from querywright.retrieval.checks import tell_passages, tell_searched
+from querywright.retrieval.checks import check_passes, tell_passages, tell_searched
+from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
-from querywright.retrieval.filters import check_passes
 from querywright.workspace import Tell, Workspace
 
-Techniques: TypeAlias = "str | type[Technique] | Technique | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
-"""Techniques by name, class or instance; or a mapping of these to the knobs that are searched."""
+Techniques: TypeAlias = "str | type[Technique] | Any | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
+"""Techniques as ``compare`` takes arms, and classes; or a mapping of these to the knobs that are searched."""
 
 OBJECTS = "given in Python"
-"""The name of questions and retrievers that have none."""
+"""The name in a specification for questions and retrievers that are objects."""
 
 _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
-"""Keys of a technique in a study's file, none of which is a knob."""
+"""Keys of a technique in a study's file; no knob has these names."""
+
+_logger = logging.getLogger(__name__)
 
 _CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable"})
 
@@ -115,8 +118,20 @@ class StudyData(NamedTuple):
         return resolve_judges(self.objects.judges or self.spec.judges)
 
 
-def read_data(spec: StudySpec, objects: StudyObjects = StudyObjects()) -> StudyData:
-    """Read and check the questions of a study.
+def read_data(
+    spec: StudySpec,
+    objects: StudyObjects = StudyObjects(),
+    home: str | Path | None = None,
+    *,
+    tell: Tell = _logger.debug,
+) -> StudyData:
+    """Read and check the questions of a study. Labels follow passages that moved or changed a little.
+
+    Args:
+        spec: The study.
+        objects: The objects in place of names. Default none.
+        home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        tell: Called with the labels that follow passages, and with those that cannot. Default: the log.
 
     Raises:
         DataError: A question is invalid, or lacks the options that a technique or a reader compares.
@@ -133,6 +148,10 @@ def read_data(spec: StudySpec, objects: StudyObjects = StudyObjects()) -> StudyD
         labels=spec.labels if objects.labels is None else objects.labels, multiple_choice=" and ".join(needing),
         slices=columns, **(whole if parts is None else {}),
     )  # fmt: skip
+    searched = next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
+    place = None if home is None else Path(home)
+    former = former_passages(searched, place)
+    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, tell)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
@@ -155,7 +174,7 @@ def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None
     Raises:
         InputError: Something is wrong with the study, its questions, or its collection.
     """
-    data = read_data(read_spec(source))
+    data = read_data(read_spec(source), home=home, tell=tell)
     spec = data.spec
     for collection in spec.retrievers.values() or [spec.collection]:
         held = passages_in(collection, home)
@@ -204,8 +223,6 @@ def open_search(
 
     if objects.retrievers:
         tell_searched([one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), tell)
-    for line in of_mixed([one for part in data.splits for one in part], spec.reader):
-        tell(line)
     kinds = [technique_class(name) for name in spec.techniques]
     writers: dict[str, dspy.LM | None] = {}
     for one in spec.writers:
@@ -309,8 +326,8 @@ class Study:
 
         Args:
             within: How much lower than the best value the first objective may be. Default 0.01, a point.
-            cost: ``lm_calls``, ``tokens`` or ``seconds``. Default: the first cost among the objectives, else
-                ``tokens``.
+            cost: ``lm_calls``, ``tokens``, ``seconds`` or ``dollars``. Default: the first cost among the objectives,
+                else ``tokens``.
 
         Returns:
             The trial, whose ``arm`` names the technique and its knobs; None if no trial has a value.
@@ -324,7 +341,7 @@ class Study:
 
     @cached_property
     def recommended(self) -> LoadedProgram:
-        """The recommended program, which answers a question when it is called; ``.program`` is the DSPy module."""
+        """The recommended program, which answers a question when called; ``.program`` is the DSPy module."""
         outcome, search = self._outcome, self.search
         arm = ArmConfig.from_json(outcome["arms"][outcome["recommended"]])
         return load(
@@ -354,7 +371,7 @@ class Study:
 
     @cached_property
     def optuna(self) -> Any:
-        """A copy of Optuna's study in memory, an ``optuna.Study``, for Optuna's plots and its dashboard."""
+        """A copy of the study in memory as an ``optuna.Study``, for Optuna's plots and its dashboard."""
         import optuna
 
         memory, name = optuna.storages.InMemoryStorage(), self.snapshot.spec.name
@@ -435,10 +452,11 @@ def study(
     techniques.
 
     Args:
-        techniques: Names, classes or instances of techniques, those of your own among them; or a mapping of these to
-            the knobs to search: a list of values, a range ``(low, high)`` or one value. Other knobs are searched over
-            their own range. A mapping may also hold ``engines``, ``knobs``, ``search`` and ``prompts``, as in a
-            study's file. Knobs that an instance sets are fixed.
+        techniques: Techniques as ``compare`` takes arms (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE``, instances), or
+            classes, also your own; or a mapping of these to the knobs to search: a list of values, a range
+            ``(low, high)`` or one value. Other knobs are searched over their full range. A mapping may also hold
+            ``engines``, ``knobs``, ``search`` and ``prompts``, as in a study's file. Knobs that an instance sets are
+            fixed.
         questions: Questions, or train, dev and test, as ``compile`` takes them.
         retriever: What is searched, as ``compile`` takes it; or retrievers by name, such as ``{"small": index,
             "large": other}``, which techniques choose from. The baseline searches the first. Default: the retriever of
@@ -456,7 +474,7 @@ def study(
         sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
         embedder: The embedder of a collection that is named. Default ``embedded``.
         reranker: A cross-encoder, as ``compare`` takes it.
-        writer_lm: What techniques ask, and the reader does not, as ``compare`` takes it.
+        writer_lm: The LM that techniques use instead of ``lm``, but the reader does not, as ``compare`` takes it.
         judge: Judges, or their names or paths, that give ``judged_`` objectives.
         judge_lm: The LM of the judges, or its name. Default: ``lm``.
         labels: Labels of passages, as ``compare`` takes them.
@@ -466,7 +484,8 @@ def study(
         out: The study's folder: the same call resumes it, or returns its results. The same call in another process is
             one more worker. Default: a temporary folder.
         storage: The address of a PostgreSQL database, ``postgresql://user:password@host/database``, which stores
-            trials, answers, and the budget for several hosts. Default: the study's folder and the workspace.
+            trials, answers, and the budget for several hosts. The folder of the worker that finishes the study has its
+            artifacts. Default: the study's folder and the workspace.
         progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
         tell: Called with each warning. Default: ``warnings.warn``.
         changes: Further keys of a study's file, such as ``sampler``, ``pruner`` and ``threads``.
@@ -476,7 +495,7 @@ def study(
         ``report(path)``, ``save(path)`` and ``optuna``.
 
     Raises:
-        InputError: Something cannot be used; all problems of the search are named at once.
+        InputError: An argument is invalid; all problems of the search are reported at once.
         OutageError: The LM is out of reach; answers so far are kept.
         QuerywrightError: Most trials failed.
     """
@@ -524,7 +543,7 @@ def study(
 
     try:
         with shown(progress, "opening questions, retriever and models") as update:
-            data = read_data(spec, objects)
+            data = read_data(spec, objects, home, tell=tell)
             found = run_study(
                 spec, folder, open_it, reopen=True, storage=storage, progress=update, tell=tell,
                 command=f"querywright.study(..., name={spec.name!r})",
@@ -540,25 +559,33 @@ def study(
 
 
 def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, Any]], Any]:
-    """Return what a study's file says of the techniques, and the retriever, which may be that of an instance."""
+    """Return the techniques as in a study's file, and the retriever, which may come from an instance."""
     several: Any = [given] if isinstance(given, str | type | dspy.Module) else given
     items = several.items() if isinstance(several, Mapping) else [(one, {}) for one in several]
     found: dict[str, dict[str, Any]] = {}
     for one, asked in items:
         own: dict[str, Any] = {}
-        if isinstance(one, str):
-            name = technique_class(one).NAME
-        elif isinstance(one, Technique):
-            name, own = register_technique(type(one)), _own_knobs(one)
-            retriever = one.retriever if retriever is None else retriever
-        else:
+        engines: list[str] = []
+        if isinstance(one, type):
             name = register_technique(one)
+        else:
+            arm = Arm.of(one, ArmDefaults())
+            if arm.artifact is not None:
+                raise InputError(f"a study cannot search an artifact, but got {one!r}; give {arm.technique.NAME}")
+            technique: Any = getattr(arm.program, "technique", arm.program)
+            name, own = register_technique(arm.technique), dict(arm.knobs)
+            engines = [arm.engine] if isinstance(one, str) and "@" in one else []
+            if technique is not None:
+                own = _own_knobs(technique)
+                retriever = technique.retriever if retriever is None else retriever
         if name in found:
             raise InputError(f"the technique {name!r} is given twice; give it once")
         if not isinstance(asked, Mapping):
             raise InputError(f"techniques.{name} must be a mapping of knobs to their values, but got {asked!r:.80}")
         data = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
-        data["knobs"] = {**own, **{key: _values(value) for key, value in data.get("knobs", {}).items()}}
+        if engines:
+            data.setdefault("engines", engines)
+        data["knobs"] = {**own, **{key: knob_space(value) for key, value in data.get("knobs", {}).items()}}
         found[name] = data
     return found, retriever
 
@@ -574,17 +601,11 @@ def _own_knobs(technique: Technique) -> dict[str, Any]:
         )
     if predictor_states(technique) != predictor_states(type(technique)(None, **own)):
         raise TechniqueError(
-            f"the prompts of this {technique.NAME} differ from those of its class, which a study starts from; give a "
-            "subclass with these prompts and another NAME, or prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
+            f"the prompts of this {technique.NAME} differ from the prompts of its class, with which a study starts; "
+            "give a subclass with these prompts and another NAME, or give "
+            "prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
         )
     return own
-
-
-def _values(value: Any) -> Any:
-    """Return the values of a knob as in a study's file, where a range is a mapping."""
-    if isinstance(value, tuple) and len(value) == 2:
-        return {"low": value[0], "high": value[1]}
-    return [*value] if isinstance(value, tuple | range) else value
 
 
 def _prompts(given: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str, Any]:

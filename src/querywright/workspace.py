@@ -1,4 +1,4 @@
-"""The working folder of a command or script: its store, the LMs that share a ledger, and the collections in it."""
+"""The workspace of a command or script: its folder, its store, and the LM with its ledger and budget."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Tell = Callable[[str], object]
 
 @dataclass(slots=True)
 class Workspace:
-    """A working folder and an LM.
+    """A folder and an LM.
 
     Args:
         home: The folder.
-        store: Where answers, vectors and judgements are kept.
-        ledger: What all LMs cost.
+        store: The store of answers, vectors, and judgments.
+        ledger: The cost of all LMs.
         lm: The LM.
-        budget: What its calls are paid from.
+        budget: The limit of LM calls.
     """
 
     home: Path
@@ -41,7 +41,7 @@ class Workspace:
 
     @property
     def threads(self) -> int:
-        """Questions under way at a time that keep the LM busy."""
+        """The number of parallel questions that keeps the LM busy."""
         from querywright.models.lm import engine_of
 
         return engine_of(self.lm).threads
@@ -61,22 +61,22 @@ class Workspace:
         keeps: bool = True,
         asks: bool = True,
     ) -> Workspace:
-        """Open the working folder and make the LM ready.
+        """Open a workspace and its LM.
 
         Args:
             home: The folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-            lm: Its name, or any ``dspy.LM``.
-            api_base: Address of its server.
-            api_key: Key of its service.
-            max_calls: Calls that it may be asked. Default any number.
-            store: Where answers are kept. Default: the folder.
-            budget: What its calls are paid from, in place of ``max_calls``.
-            limits: How patient it is asked, and every LM beside it. Default: as ``resolve_lm`` and ``as_lm`` have it.
-            keeps: Whether it must be possible to keep what is answered. Default True.
-            asks: Whether the LM is asked, so that a key that it needs must be there. Default True.
+            lm: The LM's name, or any ``dspy.LM``.
+            api_base: Address of the LM's server.
+            api_key: Key of the LM's service.
+            max_calls: Largest number of LM calls. Default: no limit.
+            store: The store of answers. Default: the store of the folder.
+            budget: The limit of LM calls, instead of ``max_calls``.
+            limits: Time-outs and retries of the LM and of every other LM of the workspace. Default: see ``resolve_lm``.
+            keeps: Whether the folder must be writable. Default True.
+            asks: Whether the LM is called, so that its key must be set. Default True.
 
         Raises:
-            InputError: The folder cannot be made, or be written where it has to be.
+            InputError: The folder cannot be created, or must be writable and is not.
             ModelError: The LM is unknown, or its file or package is missing.
         """
         from querywright.home import home as working_folder
@@ -89,10 +89,10 @@ class Workspace:
         folder = named_home(home)
         if keeps and is_read_only(working_folder(home)):
             raise InputError(
-                f"the working folder {str(folder)!r} cannot be written, and what is answered is kept there; name "
-                "another one: home= or $QUERYWRIGHT_HOME"
+                f"the workspace {str(folder)!r} cannot be written, and answers are cached there; name another folder: "
+                "home= or $QUERYWRIGHT_HOME"
             )
-        # The re-encoded model and everything else that a library of ours writes goes to the same folder.
+        # Other modules write to the same folder, such as the re-encoded model.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = store or open_store(folder), Ledger()
         if max_calls is not None:
@@ -101,7 +101,7 @@ class Workspace:
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget)
 
     def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
-        """A second LM with the same store, ledger and limit of calls; the first where it is that one."""
+        """Return another LM with the same store, ledger, and limit of calls, or the first LM if it is the same."""
         from querywright.models.lm import engine_of, writer_beside
 
         limits = engine_of(self.lm).limits
@@ -109,17 +109,17 @@ class Workspace:
         return writer_beside(self.lm, found, store=self.store) or self.lm
 
     def writer(self, given: dspy.LM | str | Path | None) -> dspy.LM | None:
-        """The LM that writes, with the same store, ledger and limit of calls; None where it is the LM.
+        """Return the LM that writes, with the same store, ledger, and limit of calls, or None if it is the first LM.
 
         Args:
-            given: Any LM, its name or the folder of a trained rewriter; None for the LM.
+            given: Any LM, its name, or the folder of a trained rewriter; None for the first LM.
         """
         from querywright.models.lm import writer_beside
 
         return writer_beside(self.lm, given)
 
     def check_key(self) -> None:
-        """Raise if the LM needs a key that is missing."""
+        """Raise an error if the LM needs a key that is missing."""
         from querywright.models.lm import with_key
 
         with_key(self.lm)
@@ -131,16 +131,16 @@ class Workspace:
         engine: str = "dense",
         where: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Open what is searched with an engine.
+        """Open a collection or another retriever with an engine.
 
         Args:
-            searched: A collection's name; a collection of Chroma, or its place; or anything that searches.
-            embedder: The embedder, or its name.
-            engine: What a collection is searched with. Default dense.
-            where: A filter over metadata, for a collection. Default: every passage.
+            searched: A collection's name, a collection of Chroma, its address, or any retriever.
+            embedder: The embedder of a collection, or its name.
+            engine: The engine that searches a collection. Default ``dense``.
+            where: A filter over the metadata of a collection. Default: every passage.
 
         Raises:
-            InputError: It cannot be opened, or the filter is not for it.
+            InputError: It cannot be opened, or is not a collection and a filter is given.
         """
         from querywright.models.embedder import resolve_embedder
         from querywright.retrieval.callable import as_retriever, is_collection
@@ -151,8 +151,8 @@ class Workspace:
             found: Any = as_retriever(searched)
             if where:
                 raise InputError(
-                    f"a filter is for a collection, its name or its place, but got {found!r:.80}; give it to that: "
-                    "where=..."
+                    f"where= filters a collection, but the retriever is {found!r:.80}; give a collection's name, or "
+                    "filter in the retriever"
                 )
             own = getattr(found, "name", None)
             if engine != "dense" and isinstance(found, ForeignChromaRetriever):
@@ -172,13 +172,13 @@ class Workspace:
         )
 
     def cost_line(self) -> str:
-        """Return what all LM calls cost; empty if there were none."""
+        """Return a line with the cost of all LM calls; empty if there were none."""
         total = self.ledger.total
         if not total.asked:
             return ""
         dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
         made = "from the recording" if self.lm.model.startswith("recording:") else "made"
-        waited = f"; {total.seconds:.0f} s of LM calls in total, parallel calls added up" * (total.seconds >= 1)
+        waited = f"; {total.seconds:.0f} s of LM calls, with parallel calls added up" * (total.seconds >= 1)
         return f"LM calls: {total.calls} {made} ({total.saved} cached); {total.tokens} tokens{waited}{dollars}"
 
 
@@ -189,8 +189,8 @@ def _lm(lm: Any, api_base: str | None, api_key: str | None, asks: bool = True, *
         return as_lm(lm, **shared)
     if (api_base or api_key) and (lm == "embedded" or lm.startswith(("gguf:", "recording:"))):
         raise InputError(
-            f"the LM {lm!r} answers in this process and has no address and no key; with api_base= or api_key= "
-            "name a remote one, such as openai/MODEL"
+            f"the LM {lm!r} answers in this process and has no address and no key; to use api_base= or api_key=, name "
+            "a remote LM, such as openai/MODEL"
         )
     named = resolve_lm(lm, api_base=api_base, api_key=api_key, **shared)
     return with_key(named) if asks else named

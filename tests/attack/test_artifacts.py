@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from querywright.optimize.artifacts.files import read_artifact
-
 pytestmark = pytest.mark.slow
 
 # What the tests of artifacts stand on: a small collection, a program over it, an embedder without a model.
@@ -20,7 +18,6 @@ for name in ("optimize/conftest.py", "optimize/artifacts/conftest.py"):
     globals().update({key: made[key] for key in wanted & made.keys()})
 
 REFUSED = "a changed byte of an artifact is refused, and nothing of it runs"
-WHOLE = "an artifact whose writer is killed is the old one or the new one, whole"
 TAMPERED = """
 import os, random, sys
 from collections import Counter
@@ -75,44 +72,3 @@ def test_changed_artifacts(artifact, times, attack):
     assert told == f"{count} {4 * 5 + bool(read)} {len(read)} [] 0"
     for turn in range(count):
         attack.tried(REFUSED, turn >= len(read), read[turn : turn + 1])
-
-
-WRITER_KILLED = """
-import os, signal, sys, time
-from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
-from querywright.programs import make_program
-
-program = make_program("hcqr", lambda query, k: [], reader="multiple_choice")
-golden = [Golden(question="x" * 500, options=[], answer=None, passages=[])] * 200
-
-def write(n):
-    write_artifact(sys.argv[1], program, lm="x/y", embedder=None, collection=None, engine=None, reranker=None,
-                   fingerprint=None, created="2026-01-02", made={"n": n}, golden=golden, card="# card")
-
-write(0)
-for kill in range(int(sys.argv[2])):
-    last = read_artifact(sys.argv[1]).manifest.made["n"]
-    child = os.fork()
-    if not child:
-        while True:
-            last += 1
-            write(last)
-    if kill % 8 == 0:  # some writes end before their writer is killed, on a busy machine too
-        while read_artifact(sys.argv[1]).manifest.made["n"] == last:
-            time.sleep(0.001)
-    time.sleep(0.001 + 0.00137 * (kill % 40))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    print(last, read_artifact(sys.argv[1]).manifest.made["n"], flush=True)
-"""
-
-
-def test_killed_while_writing(place, write, times, attack):
-    command = [sys.executable, "-c", WRITER_KILLED, str(place / "a"), str(times(40))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seen = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    for before, after in seen:
-        attack.tried(WHOLE, before <= after, (before, after))
-    assert read_artifact(place / "a").manifest.made == {"n": seen[-1][1]}
-    write(place / "a")
-    assert [entry.name for entry in place.iterdir()] == ["a"]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from querywright.retrieval.collection import collection_folder, list_collections, published_passages, read_manifest
-from querywright.retrieval.generated_questions import questions_folder, read_records
+from querywright.retrieval.generated_questions import questions_folder, read_pairs, read_records
 
 pytestmark = pytest.mark.slow
 
@@ -58,8 +58,6 @@ COMMANDS: dict[str, str] = {
     "testset rephrase": "testset rephrase asked --out set.jsonl --number 6 {lm}",
     "testset make": "testset make tiny --out made.jsonl --number 4 --two-passage 0 {lm}",
     "testset out-of-distribution": "testset out-of-distribution asked --out new.jsonl --number 4 {lm}",
-    "questions export": "questions export asked --out asked.parquet",
-    "questions import": "questions import asked written.parquet",
     "questions fill": "questions fill asked --no-complete --most 6 {lm}",
     "judge calibrate": "judge calibrate usefulness --data cases.jsonl --out judge.json {lm}",
     "judge compile": "judge compile usefulness --data cases.jsonl --out judge.json {lm}",
@@ -78,6 +76,8 @@ def answers(body: dict[str, Any]) -> str:
     topic = (re.search(r"passage: (?:\[1\] )?(\w+)", text) or [0, "it"])[1]
     if vague := re.search(r"Which one is number (\d+)", text):
         return json.dumps({"thought": "t", "queries": [[*CLI["TOPICS"]][int(vague[1]) % len(CLI["TOPICS"])]]})
+    if "new_question" in text:
+        return json.dumps({"new_question": f"Why does one read about {topic}?"})
     if "already_asked" in text or "- questions" in text:
         count = text.partition("already_asked:")[2].count("\n- ")
         return json.dumps({"questions": [f"What does {topic} help with, case {count + n}?" for n in range(1, 4)]})
@@ -118,8 +118,6 @@ def template(tmp_path_factory, server, forks):
     many = [{**one, "id": f"{one['id']}-{n}", "text": f"{one['text']} Case {n}."} for n in range(150) for one in texts]
     vague = [{**row, "question": f"Which one is number {n}?", "options": []}
              for n, row in enumerate(CLI["question_rows"](16))]  # fmt: skip
-    written = [{"passage": one["id"], "question": f"What of {one['title']}, {n}?"} for one in texts for n in (1, 2)]
-    pd.DataFrame(written).to_parquet(folder / "written.parquet")
     for name, data in {
         "passages": texts, "many": many, "questions": rows, "vague": vague,
         "bare": [{key: value for key, value in row.items() if key != "evidence"} for row in rows],
@@ -142,11 +140,11 @@ def template(tmp_path_factory, server, forks):
     lm = ["--lm", "openai/scripted", "--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
     for command in (
         "index tiny passages.jsonl", "index asked passages.jsonl",
-        "questions import asked written.parquet",
+        "questions build asked --num-questions 2 --batch-size 2",
         "compile hcqr --data questions.jsonl --collection tiny --out made --sizes 3,4,4 --trials 2 --seed 1",
         "study run study.yaml --out studied",
     ):  # fmt: skip
-        asks = command.startswith("compile")
+        asks = command.startswith(("compile", "questions"))
         status, _, said = forks.run(folder, *command.split(), *(lm if asks else ()))
         assert status == 0, f"{command}: {said}"
     return folder
@@ -207,14 +205,12 @@ def outcome(name: str, folder: Path, forks: Any) -> Any:
     if name == "questions build":
         found = questions_folder("tiny", folder / "home")
         return {id: one.questions for id, one in read_records(found).items()}, published_passages(found)[1]
-    if name in ("questions import", "questions fill"):
-        found = forks.run(folder, "questions", "export", "asked", "--out", "back.parquet")
-        assert found[0] == 0, found
-        return made(folder / "back.parquet")
+    if name == "questions fill":
+        return read_pairs(questions_folder("asked", folder / "home"))
     out = {
         "compile": "new", "compare": "results", "recording write": "new.jsonl.gz", "judge label": "labels.jsonl",
         "testset rephrase": "set.jsonl", "study export": "trials.parquet",
-        "testset make": "made.jsonl", "testset out-of-distribution": "new.jsonl", "questions export": "asked.parquet",
+        "testset make": "made.jsonl", "testset out-of-distribution": "new.jsonl",
         "judge calibrate": "judge.json", "judge compile": "judge.json", "evaluate": "rows.jsonl",
         "rewriter collect": "pairs.jsonl",
     }  # fmt: skip

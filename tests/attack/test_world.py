@@ -1,12 +1,10 @@
-"""What goes on around a run: full disks, clocks that jump, no network, many threads, long runs, browsers."""
+"""What goes on around a run: full disks, no network, many threads, long runs, browsers."""
 
 from __future__ import annotations
 
 import http.server
-import json
 import os
 import random
-import re
 import runpy
 import shutil
 import subprocess
@@ -15,14 +13,11 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import quote
 
 import pytest
 
 from querywright.data.types import Passage
-from querywright.optimize.evaluate import evaluate
 from querywright.retrieval.types import Hit
-from querywright.serving.viewer import Viewer, runs_under
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -31,11 +26,8 @@ globals().update({name: KILLS[name] for name in ("server", "forks", "template")}
 SERVING = runpy.run_path(str(ROOT / "tests" / "serving" / "conftest.py"))
 globals().update({name: SERVING[name] for name in ("run", "scripted", "retriever", "make", "token")})
 page = runpy.run_path(str(ROOT / "tests" / "serving" / "test_page.py"))["page"]
-OPTIMIZE = runpy.run_path(str(ROOT / "tests" / "optimize" / "conftest.py"))
-globals().update({name: OPTIMIZE[name] for name in ("make_lm", "make_engine", "make_world")})
 
 FULL = "on a full or read-only disk a command ends with a message, and resumes once there is room"
-CLOCK = "a clock that jumps changes neither scores nor spends a budget"
 SEED = "the same seed gives the same artifact, whatever the threads"
 LEVEL = "memory, threads and files stay level over a long run"
 ALONE = "it starts and answers with no network and no optional package"
@@ -72,18 +64,6 @@ def test_disks_without_room_or_right(name, template, server, forks, tmp_path, ti
             subprocess.run(["mount", "-o", "remount,rw,size=64m", str(disk)], check=True)
             ended, _, said = forks.run(folder, *command, said=tmp_path)
             attack.tried(FULL, ended == 0, (name, how, "again", ended, said[-600:]))
-
-
-def test_clocks_that_jump(make_lm, make_engine, make_world, monkeypatch, times, attack):
-    """The wall clock, by years and in both directions, at every look."""
-    chance, real, world = random.Random(7), time.time, make_world()
-    for turn in range(times(4)):
-        lm = make_lm(make_engine(), max_calls=10**6)
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "time", lambda: real() + chance.uniform(-1e9, 1e9))
-            found = evaluate(world.program(), world.questions, lm=lm, name="hcqr", threads=4, deadline=60.0)
-        good = all(row.failure is None and row.scores["accuracy"] == 1 for row in found.rows)
-        attack.tried(CLOCK, good and len(found.rows) == len(world.questions), turn)
 
 
 def test_one_seed_and_any_number_of_threads(template, server, forks, tmp_path, times, attack):
@@ -197,48 +177,6 @@ def hostile(url: str) -> list[str]:
         f"{{{{ constructor.constructor(`{run}`)() }}}} ${{{run}}}", "<!--<script>", "\u2028*/</textarea>" + run,
         f"%{{customdata}}<b onclick={run}><img src={url}/plotly>", f"' onmouseover='{run}' x='",
     ]  # fmt: skip
-
-
-def test_hostile_texts_in_reports_and_in_the_viewer(
-    template, server, forks, tmp_path, canary, attack, served, chromium
-):
-    texts, budget = hostile(canary.url), "--virtual-time-budget=4000"
-    folder = Path(shutil.copytree(template, tmp_path / "work"))
-    rows = KILLS["CLI"]["question_rows"]()
-    for row, text in zip(rows, texts, strict=False):
-        row.update(question=f"{row['question']} {text}", id=f"{row['id']}-{text[:40]}", group=text)
-        row["options"] = [*row["options"][:2], row["answer"], text]
-    KILLS["CLI"]["write_lines"](folder / "questions.jsonl", rows)
-    real, lm = server.reply, LM.format(url=server.address)
-    compare = f"compare plain rag_fusion --data questions.jsonl --collection tiny --out results {lm}".split()
-    spoil = lambda found: json.dumps(found[1] + texts[len(found[1]) % len(texts)])  # noqa: E731
-    server.reply = lambda body: re.sub(r'"([^"]{12,})"', spoil, real(body))
-    try:
-        study = (folder / "study.yaml").read_text().replace("name: small", f"name: {json.dumps(texts[1][:60])}")
-        (folder / "study.yaml").write_text(study)
-        for command in ([*compare, "--max-unreadable", "0.9", "--max-failures", "1"],
-                        ["study", "run", "study.yaml", "--out", "study"]):  # fmt: skip
-            status, _, said = forks.run(folder, *command)
-            if command[0] == "compare":
-                assert status == 0, said
-    finally:
-        server.reply = real
-    spoilt = {"technique": texts[0], "made": {"objective": texts[1], "verdict_sentence": " ".join(texts), "test": [
-        {"arm": one, "metrics": {one: {"value": 0.5, "low": 0.1, "high": 0.9}}} for one in texts]}}  # fmt: skip
-    (folder / texts[0][:8]).mkdir()
-    (folder / texts[0][:8] / "manifest.json").write_text(json.dumps(spoilt))
-    pages = [one.as_uri() for one in sorted(folder.rglob("*.html"))]
-    assert pages
-    viewer = served(Viewer(folder))
-    opened = [f"{viewer.url}/open?id={quote(one['id'])}" for one in runs_under(folder)]
-    for page in [*pages, f"{viewer.url}/", *opened]:
-        seen = chromium(page, budget)
-        attack.tried(INERT, "<title>OWNED" not in seen and not canary.asked, (page, canary.asked))
-        if page == f"{viewer.url}/":
-            assert "&lt;svg/onload=" in seen, "the viewer shows no run"
-    control = tmp_path / "control.html"
-    control.write_text(f"<title>x</title>{texts[0]}")
-    assert "<title>OWNED" in chromium(control.as_uri(), budget), "what a script does is not seen here"
 
 
 def test_hostile_texts_on_the_page_of_serve(page, retriever, scripted, canary, attack):

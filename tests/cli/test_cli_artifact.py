@@ -84,7 +84,7 @@ def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
         refused = cli("compile", technique, "--data", questions, *given, *more)
         assert refused.status == 2
         assert said in " ".join(refused.err.split())
-        assert "'made' has a program" in refused.err
+        assert "made' holds a program" in refused.err
         assert "--replace" in refused.err
     assert (len(server.requests), (artifact / "manifest.json").read_text()) == (asked, made)
     compiled("hcqr", artifact)
@@ -171,7 +171,7 @@ def test_compile_on_an_engine_and_ask_and_compare_it_also_over_passages_of_ones_
         "compare", "plain", "artifacts/hybrid", "--data", questions, "--out", "out", "--limit", "3", *elsewhere,
         *server.lm, width=200,
     )  # fmt: skip
-    assert f"hybrid was compiled over {collection}, which is not here" in " ".join(done.out.split())
+    assert f"hybrid was compiled over {collection}, which is missing here" in " ".join(done.out.split())
 
 
 def test_a_reranker_orders_what_was_found(ok, collection, server, longest):

@@ -33,7 +33,7 @@ def snapshot(folder):
 def test_a_filter_that_removes_evidence_is_reported_in_json_too(ok, shelf, questions):
     options = ["--collection", f"{shelf}#tiny", "--reader", "none", "--where", '{"sweet": false}', "--json"]
     notes = ok("evaluate", "plain", "--data", questions, *options).data["notes"]
-    assert any("passes 5 of 6 passages" in note and "removes all labelled passages of" in note for note in notes)
+    assert any("passes 5 of 6 passages" in note and "removes all labeled passages of" in note for note in notes)
 
 
 def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, server, tmp_path):
@@ -50,7 +50,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     ok("compile", "hyde", *given)
     choices = ("--option", "juice", "--option", "salt", *server.lm)
     artifact = ["ask", "What is said of juice?", "--artifact", tmp_path / "a", *choices]
-    assert "which the artifact cannot hold; give --collection (--collection, --retriever" in wrong(*artifact)
+    assert "which the artifact cannot hold; give --collection (technique" in wrong(*artifact)
     ok(*artifact, "--collection", place, "--where", '{"sweet": true}')
     assert snapshot(shelf) == before
     assert ok("collections", "list", shelf, "--json").data == [{"collection": "tiny", "passages": 6}]
@@ -59,11 +59,11 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     assert "metadata sweet: 6 passages, such as False, True" in shown.out
     assert snapshot(shelf) == before
     for given, said in (
-        (["--collection", place, "--engine", "bm25"], "searched by its vectors (the engine dense), but got bm25"),
+        (["--collection", place, "--engine", "bm25"], "supports only the engine dense, but got bm25"),
         (["--collection", place, "--where", "sweet"], '--where takes a JSON object, such as \'{"topic": "heart"}\''),
         (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma refused the search"),
-        (["--collection", place, "--retriever", "shelf:open"], "both name what is searched"),
-        (["--retriever", "shelf:open"], "the retriever 'shelf:open' is no MODULE:FUNCTION"),
+        (["--collection", place, "--retriever", "shelf:open"], "both name the retriever"),
+        (["--retriever", "shelf:open"], "the retriever 'shelf:open' is not a MODULE:FUNCTION"),
         (["--collection", f"{shelf}#small"], "unknown collection 'small'"),
     ):
         assert said in wrong("ask", *asked, *given)
@@ -107,12 +107,12 @@ def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages
     assert ([one["id"] for one in shown["first"]], shown["passages"]) == (["p-cuff", "p-feet"], 6)
     assert "(known: other, tiny)" in wrong("collections", "show", "none")
     assert "there is no collection 'none'" in wrong("collections", "delete", "none", "--yes")
-    assert "tiny is deleted only with --yes if there is no terminal to ask on" in wrong("collections", "delete", "tiny")
+    assert "without a terminal, tiny is deleted only with --yes" in wrong("collections", "delete", "tiny")
     stdin = type("Terminal", (), {"isatty": lambda self: True, "readline": lambda self: self.said})()
     monkeypatch.setattr(collections.sys, "stdin", stdin)
     stdin.said = "n\n"
     assert "tiny is not deleted" in wrong("collections", "delete", "tiny")
     stdin.said = "y\n"
-    assert "6 passages are deleted" in cli("collections", "delete", "tiny").err
+    assert "Delete tiny with 6 passages?" in cli("collections", "delete", "tiny").err
     assert ok("collections", "delete", "other", "--yes", "--json").data == {"deleted": "other"}
     assert list((home / "collections").iterdir()) == []

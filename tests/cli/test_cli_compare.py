@@ -181,7 +181,7 @@ def test_where_no_metric_needs_an_answer_nothing_is_read_and_no_lm_is_named(cli,
     given = ("--data", questions, "--collection", collection, "--limit", "6", *server.lm)
     done = cli("evaluate", "plain", *given, "--metric", "recall", width=80)
     assert (done.status, server.requests) == (0, [])
-    assert "no arm asks an LM for these metrics" in " ".join(done.out.split())
+    assert "no arm calls an LM for these metrics" in " ".join(done.out.split())
     assert "LM calls" not in done.out
     cli("evaluate", "plain", *given, "--metric", "recall", "--reader", "multiple_choice", width=80)
     assert len(server.requests) == 6

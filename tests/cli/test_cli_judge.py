@@ -119,7 +119,7 @@ def test_compile_keeps_what_helps_and_says_what_it_is_worth(ok, cli, write, serv
     data = write("many.jsonl", cases(32, 5))
     flat = " ".join(ok("judge", "compile", "--data", data, *BARE, "--out", "judges/tuned", *server.lm).out.split())
     assert re.search(r"chosen on dev: [36] demonstrations", flat)
-    assert "the demonstrations bring the judge nearer to people: difference in kappa" in flat
+    assert "with the demonstrations, the judge agrees better with people: difference in kappa" in flat
     assert KEY not in Path("judges/tuned/judge.json").read_text()
     again = cli("judge", "calibrate", "judges/tuned", "--data", data, "--json", *server.lm)
     assert again.data["figures"]["kappa"]["value"] == 1
@@ -158,7 +158,7 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
         (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
-        (("evaluate", "--judge", "coverage"), ["--guidelines FILE"]),
+        (("evaluate", "--judge", "coverage"), ["give them: --guidelines"]),
         (
             ("evaluate", "--judge", "usefulness", "--guidelines", "x.json"),
             ["the judge coverage reads guidelines", "leave --guidelines out"],

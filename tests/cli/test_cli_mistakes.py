@@ -23,10 +23,8 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
     del rows[1]["options"]
     source = write("open.jsonl", rows)
     says(wrong("evaluate", "plain", "--data", source, "--reader", "multiple_choice", *fixed), "line 2", "options")
-    says(wrong("evaluate", "hcqr", "--data", source, *fixed), "options, needed for hcqr", "line 2")
     says(wrong("evaluate", artifact, "--data", source, *server.lm), "options, needed for made", "line 2")
-    says(wrong("compile", "hcqr", "--data", source, "--out", "new", *fixed), "line 2", "options")
-    says(wrong("ask", QUESTION, "--technique", "hcqr", *fixed), "hcqr compares options", "--option")
+    says(wrong("compile", "hcqr", "--reader", "multiple_choice", "--data", source, "--out", "new", *fixed), "line 2")
     says(wrong("ask", QUESTION, "--technique", "plain", "--reader", "multiple_choice", *fixed), "compares", "--option")
     says(wrong("ask", QUESTION, "--artifact", artifact, *server.lm), "chooses between options", "--option")
 
@@ -85,7 +83,18 @@ def test_sizes(wrong, questions, collection, server):
         says(wrong(*command, f"--sizes={sizes}"), "--sizes takes three whole numbers", "20,40,80")
     says(wrong(*command, "--sizes", "0,2,2"), "1 or more")
     says(wrong(*command, "--limit", "1"), "split is empty")
-    says(wrong(*command, "--sizes", "9,1,1"), "of these 18 questions at most ", "give smaller --sizes, or more")
+    says(
+        wrong(*command, "--sizes", "9,1,1"),
+        "of these 18 questions at most ",
+        "give smaller --sizes, more questions, or another --seed",
+    )
+
+
+def test_a_folder_of_documents_is_no_file_of_questions(wrong, collection, server):
+    Path("pages").mkdir()
+    (Path("pages") / "a.md").write_text("# A")
+    told = wrong("evaluate", "plain", "--data", "pages", "--collection", collection, *server.lm)
+    says(told, "pages: no file of questions in this folder", "found ['a.md']")
 
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):
@@ -107,7 +116,7 @@ def test_an_artifact_brings_what_it_was_compiled_with(wrong, artifact, server):
     for option, value in (("--technique", "plain"), ("--reader", "short_answer"), ("--knob", "max_passages=1"),
                           ("--embedder", "other"), ("--engine", "bm25")):  # fmt: skip
         text = wrong("ask", QUESTION, "--artifact", artifact, *OPTIONS, option, value, *server.lm)
-        says(text, "an artifact brings its own", f"leave out {option}")
+        says(text, "an artifact has its own", f"leave out {option}")
 
 
 def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong, questions, collection, server):
@@ -117,13 +126,13 @@ def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong,
     compile_to = ("compile", "hcqr", "--data", questions, "--collection", collection, *server.lm, "--out")
     says(wrong(*compile_to, "file"), "'file' is a file", "--out")
     says(wrong(*compile_to, "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
-    says(wrong(*compile_to, "full"), "'full' exists and is no artifact", "--out")
+    says(wrong(*compile_to, "full"), "'full' has other files", "--out")
     says(wrong("demo", "--out", "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
     evaluate = ("evaluate", "--data", questions, "--collection", collection, *server.lm, "--rows")
     says(wrong(*evaluate, "absent/rows.jsonl"), "there is no folder 'absent'", "--rows")
     says(wrong(*evaluate, "full"), "'full' is a folder", "--rows")
     for place in ("file", "file/home"):
-        says(wrong(*evaluate[:-1], "--home", place), f"{place!r} cannot be made", "--home")
+        says(wrong(*evaluate[:-1], "--home", place), f"{place!r} cannot be created", "--home")
     assert (Path("full") / "notes.txt").read_text() == "mine"
     assert not Path("new").exists()
 
@@ -143,9 +152,7 @@ def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, serve
         (["rrr:n_querys=3"], "'n_querys' (did you mean n_queries?)"),
         (["plain", "--metric", "recal@5"], "'recal@5' (did you mean recall@K?)"),
         (["plain", "--engine=bm52"], "'bm52' (did you mean bm25?)"),
-        (["plain", "--knob", "max_pasages=3"], "'max_pasages' (did you mean max_passages?)"),
         (["plain", "--reader", "gruonded"], "'gruonded' (did you mean grounded?)"),
-        (["plain", "--judge", "usefullness"], "'usefullness' (did you mean usefulness?)"),
     ],
 )
 def test_a_misspelled_name(wrong, questions, given, meant):
@@ -187,7 +194,10 @@ def test_a_collection_that_is_elsewhere(wrong, ok, passages, questions, home, tm
     evaluate = ("evaluate", "plain", "--data", questions, "--reader", "none")
     told = wrong(*evaluate, "--collection", "mine")
     says(
-        told, str(tmp_path / "deep" / "er" / ".querywright"), f"there is one in '{tmp_path / '.querywright'}'", "--home"
+        told,
+        str(tmp_path / "deep" / "er" / ".querywright"),
+        f"the workspace '{tmp_path / '.querywright'}' has one",
+        "--home",
     )
     says(wrong(*evaluate, "--collection", "other"), "querywright index other SOURCE")
     ok(*evaluate, "--collection", "mine", "--home", tmp_path / ".querywright", "--metric", "recall")

@@ -91,7 +91,7 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection
     found = [{key: one["value"] for key, one in arm["metrics"].items()} for arm in done.data["arms"]]
     assert found == [{"accuracy": value, "joint_passage_f1": value} for value in (0.0, 1.0)]
     assert done.data["arms"][0]["cost"]["calls"] == 0
-    assert "the reader grounded declines where it has no passages" in "\n".join(done.data["notes"])
+    assert "the reader grounded declines without passages" in "\n".join(done.data["notes"])
     written = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     assert (written[0]["answer"], written[0]["support"]) == ("The passages do not say.", [])
     assert (written[6]["answer"], written[6]["support"]) == ("It is about juice.", ["p-juice"])
@@ -100,7 +100,7 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection
     assert "joint_passage_f1 is not scored: it needs a reader that names its support" in "\n".join(done.data["notes"])
     asked = cli("ask", "What about salt and fresh food?", "--technique", "plain", "--collection", collection,
                 "--reader", "grounded", *server.lm)  # fmt: skip
-    assert asked.out.startswith("answer: It is about salt.\nrests on: p-salt\n")
+    assert asked.out.startswith("answer: It is about salt.\nbased on: p-salt\n")
 
 
 def test_the_table_is_whole_and_a_second_run_asks_nothing(ok, cli, collection, questions, server):
@@ -128,10 +128,10 @@ def test_a_judge_is_named_and_said_to_be_uncalibrated(ok, collection, rows, serv
         "evaluate", "--data", source, "--collection", collection, "--reader", "short_answer", "--json", "--judge-lm",
         "openai/judge", "--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY", *server.lm,
     )  # fmt: skip
-    assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain"]
+    assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain", "hcqr"]
     assert set(done.data["arms"][1]["metrics"]) == {"accuracy", "judged_useful"}
     assert done.data["arms"][1]["metrics"]["judged_useful"]["value"] == 1.0  # the script says ENTAILED
-    for said in ("openai/judge: not calibrated", "left out: hcqr", "no labelled evidence"):
+    for said in ("openai/judge: not calibrated", "no labelled evidence"):
         assert any(said in line for line in done.data["notes"]), said
     assert {sent["model"] for sent in server.requests} == {"scripted", "judge"}
 
@@ -160,7 +160,7 @@ def test_a_refused_key_ends_with_3_at_once_and_is_not_printed(cli, collection, q
         assert (done.status, done.out) == (3, "")
         said = done.err.splitlines()[-1]
         assert said.startswith("failed: ")
-        for part in ("refused Bearer ***", "answers received so far are kept"):
+        for part in ("refused Bearer ***", "answers received so far are "):
             assert part in said
         assert "never-to-be" not in done.err
         assert len(server.requests) <= 2
@@ -169,6 +169,10 @@ def test_a_refused_key_ends_with_3_at_once_and_is_not_printed(cli, collection, q
 
 def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(cli, collection, questions, server):
     server.reply = lambda body: "As an AI, I cannot."
+    asked = cli("ask", FEET, "--technique", "hyde", "--collection", collection, *OPTIONS, *server.lm)
+    assert (asked.status, asked.out) == (3, "")
+    assert "answers of the LM in 'ask' could not be read" in " ".join(asked.err.split())
+    server.requests.clear()
     command = ("compare", "plain", "hcqr", "--data", questions, "--out", "made", "--collection", collection)
     done = cli(*command, *server.lm)
     assert (done.status, done.out) == (3, ""), done.err
@@ -179,21 +183,6 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     assert len(server.requests) < 60
     wrong = cli(*command, "--max-unreadable", "1", *server.lm)
     assert (wrong.status, "max_unreadable must be a share from 0 to less than 1" in wrong.err) == (2, True)
-
-
-def test_a_timeout_is_that_of_an_attempt_of_every_lm_of_a_command(cli, collection, server, monkeypatch):
-    monkeypatch.setattr("querywright.models.circuit_breaker.sleep", lambda seconds: None)
-    server.delay = 1.0
-    done = cli(
-        "ask", FEET, "--technique", "hcqr", "--collection", collection, *OPTIONS, "--timeout", "0.2", *server.lm,
-        "--writer-lm", "openai/writes", "--writer-api-base", server.address, "--writer-api-key-env", "SCRIPTED_KEY",
-    )  # fmt: skip
-    said = " ".join(done.err.split())
-    assert (done.status, "no complete answer within 0.2 seconds; if the server is slow" in said) == (
-        3,
-        True,
-    )
-    assert {sent["model"] for sent in server.requests} == {"writes"}
 
 
 def test_an_artifact_s_own_lm_elsewhere_is_asked_where_it_is_named_or_at_a_named_address(cli, artifact, server):
@@ -284,5 +273,5 @@ def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, ser
     assert "answers of the LM are cached" in ok("evaluate", "plain", *asked).out
     more = cli("evaluate", "plain", "hyde", *asked)
     assert (more.status, "OPENAI_API_KEY" in more.err) == (3, True)
-    assert "no arm asks an LM for these metrics" in ok("evaluate", "plain", *asked, "--metric", "recall").out
+    assert "no arm calls an LM for these metrics" in ok("evaluate", "plain", *asked, "--metric", "recall").out
     assert "LM openai/scripted" in first.out

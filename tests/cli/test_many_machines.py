@@ -110,7 +110,7 @@ def answers(sent):
 def test_the_main_job_over_three_engines_gives_what_one_process_gives(
     command, studies, server, sent, passages, more_questions, postgres, chroma_server, tmp_path
 ):
-    pytest.importorskip("ray.data", reason="needs the extra ray")
+    pytest.importorskip("ray", reason="needs the extra ray")
     import chromadb
 
     rows = passages.read_text() + "".join(
@@ -146,7 +146,7 @@ def test_the_main_job_over_three_engines_gives_what_one_process_gives(
     command(one, *build)
     command(one, "study", "run", study("one", "small"), "--out", tmp_path / "whole")
 
-    command(many, "index", "small", passages, "--workers", 2, kill="_Embedding", when=embedded)
+    command(many, "index", "small", passages, "--workers", 2, kill="ray::_Worker", when=embedded)
     server.requests.clear()
     server.delay = 0.05
     command(many, *build, "--workers", 2, kill="ray::_Worker", when=lambda: len(server.requests) > 9)

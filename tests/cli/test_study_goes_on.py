@@ -166,7 +166,7 @@ def test_hosts_share_trials_answers_and_budget_in_a_database_that_may_stop(
     server.delay = 0.0
     for call, said in (
         (("resume", out), "give it with --storage"),
-        (("run", file, "--out", out), "kept in the storage postgresql, not in journal"),
+        (("run", file, "--out", out), "stored in postgresql, not in journal"),
     ):
         refused = cli("study", *call, width=400)
         assert refused.status == 2

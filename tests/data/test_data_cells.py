@@ -135,19 +135,6 @@ def test_questions_come_back_from_the_csv_file_of_a_frame(tmp_path):
     assert read_questions(tmp_path / "q.csv") == questions
 
 
-def test_a_frame_reads_the_same_from_parquet_and_from_csv(tmp_path):
-    frame = pandas.DataFrame([
-        {"question": "One?", "golden_answers": ["2 bar", "it's 2 bar"], "relevant": ["tyre", "wheel"]},
-        {"question": "Two?", "golden_answers": ["x" * 80, "y" * 80, "z"], "relevant": None},
-    ])  # fmt: skip
-    frame.to_parquet(tmp_path / "q.parquet")
-    expected = read_questions(tmp_path / "q.parquet")
-    assert [len(one.answers) for one in expected] == [2, 3]
-    frame.to_csv(tmp_path / "lists.csv", index=False)
-    pandas.read_parquet(tmp_path / "q.parquet").to_csv(tmp_path / "arrays.csv", index=False)  # NumPy's, without commas
-    assert read_questions(tmp_path / "lists.csv") == read_questions(tmp_path / "arrays.csv") == expected
-
-
 def test_forms_of_other_tools_are_known_in_printed_cells(one, tmp_path):
     hotpot = {
         "answer": "Ed", "supporting_facts": "{'title': array(['A', 'B'], dtype=object), 'sent_id': array([0, 0])}",
@@ -155,8 +142,6 @@ def test_forms_of_other_tools_are_known_in_printed_cells(one, tmp_path):
     }  # fmt: skip
     assert (list(one(**hotpot).evidence), one(**hotpot).jointly) == (["A", "B"], True)
     assert read_passages(tmp_path / "one.csv") == [Passage("A", "One. Two.", "A"), Passage("B", "X.", "B")]
-    trivia = "{'value': 'Rome', 'aliases': array(['Roma', 'Rome'], dtype=object), 'type': 'WikipediaEntity'}"
-    assert one(answer=trivia).answers == ("Rome", "Roma")
     ambiguous = "{'type': array(['singleAnswer'], dtype=object), 'answer': [array(['1', 'one'])], 'qaPairs': [[]]}"
     assert one(annotations=ambiguous).answers == ("1", "one")
     assert one(judged="{'p': 4, 'q': 2}").evidence == {"p": Label.ENTAILED, "q": Label.NOT_USEFUL}

@@ -15,8 +15,6 @@ import pytest
 
 from querywright.data import Label, Passage, Question, read_passages, read_questions
 from querywright.data.hub import RECIPES
-from querywright.data.reading import check_evidence
-from querywright.errors import DataError
 
 ROME = {
     "user_input": "Where?", "retrieved_contexts": ["noise", "Rome is it."], "reference_contexts": ["Rome is it."],
@@ -58,8 +56,7 @@ def test_rows_given_in_python(problems):
     first, second = read_questions(frame)
     assert (first.id, list(first.evidence), first.answer) == ("1", ["a", "b"], "yes")
     assert (second.id, second.evidence, second.answer) == ("2", {}, None)
-    whole = datasets.DatasetDict(train=datasets.Dataset.from_list([{"id": "a", "text": "x"}]))
-    assert read_passages(whole) == read_passages(whole["train"]) == [Passage("a", "x")]
+    assert read_passages(datasets.Dataset.from_list([{"id": "a", "text": "x"}])) == [Passage("a", "x")]
     found = problems([{"question": "One?"}, "Two?", {"question": " "}, 4])
     assert [problem.partition(";")[0] for problem in found] == [
         "row 2: found str", "row 3, column \"question\": found ' '", "row 4: found int",
@@ -146,7 +143,6 @@ def test_hotpotqa_as_published():
         (read_passages, HOTPOT | {"context": [["A", "One."]]}, "column \"context\": found 'One.'"),
         (read_questions, HOTPOT | {"supporting_facts": ["A", "B"]}, "expected pairs of title and sent_id"),
         (read_questions, {"question": "?", "annotations": [{"qaPairs": [], "type": "no"}]}, "multipleQAs with qaPairs"),
-        (read_questions, {"question": "?", "answer": {"value": 1.5, "aliases": "a"}}, 'column "answer": found 1.5'),
         (read_questions, {"query": "?", "retrieval_gt": [[1.5]]}, 'column "retrieval_gt": found 1.5'),
         (read_questions, {"question": "?", "judged": {"a": 5}}, "grade, 1 to 4"),
     ],
@@ -229,11 +225,6 @@ def test_hotpotqa_from_the_hub_is_questions_and_a_corpus(hub, caplog):
 
 
 def test_questions_with_short_answers_from_the_hub(hub):
-    answer = {"value": "Rome", "aliases": ["Roma", "Rome", ""], "normalized_aliases": ["roma"], "type": "Entity"}
-    row = {"question": "Where?", "question_id": "tc_1", "answer": answer}
-    untold = row | {"question": "When?", "question_id": "tc_2", "answer": answer | {"value": "<unk>", "aliases": []}}
-    hub("mandarjoshi/trivia_qa", "rc.nocontext", "validation", row, row, untold)  # a row a document of a question
-    assert [one.answers for one in read_questions("hf:triviaqa")] == [("Rome", "Roma"), ()]
     hub("stanfordnlp/web_questions", None, "test", {"url": "u", "question": "where?", "answers": ["Rome", "Italy"]})
     assert read_questions("hf:webquestions")[0].answers == ("Rome", "Italy")
     row = {"id": 42, "question": "What is his work?", "obj": "x", "possible_answers": json.dumps(["pol", "MP"])}
@@ -284,41 +275,3 @@ def test_a_dataset_that_is_a_program_is_not_run(tmp_path, monkeypatch, problems)
     assert not (tmp_path / "ran").exists()
     for source in ("medqua", "hf:"):
         assert all(name in problems(source)[0] for name in RECIPES)
-
-
-def test_a_document_is_a_page_and_the_most_asked_topics_are_taken(tmp_path):
-    def part(id, title, url):
-        return {"id": id, "title": title, "text": f"Of {id}.", "url": url, "metadata": {"source": "nih", "part": id}}
-
-    def asked(text, *gold):
-        return {"question": text, "evidence": gold[0] if isinstance(gold[0], dict) else list(gold)}
-
-    parts = [part("a1", "Flu", "x.org/flu"), part("a2", "Flu", "x.org/flu"), part("b1", "Gout", "x.org/gout")]
-    parts += [part("b2", "Gout", None), part("c1", "Acne", "x.org/acne")]
-    questions = [asked("What is acne?", "c1"), asked("What is flu?", "a1"), asked("WHAT is flu", "a1")]
-    questions += [asked("How long is flu?", {"a1": "NOT_USEFUL", "a2": "USEFUL"}), asked("Gout?", "b1")]
-    questions += [asked("Why gout?", "b2", "b1"), asked("Is it gout?", "b2")]
-    for name, rows in (("corpus", parts), ("questions", questions)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    pages = read_passages(f"{tmp_path}?page=url")
-    assert [(page.id, page.title) for page in pages] == [
-        ("x.org/flu", "Flu"), ("x.org/gout", "Gout"), ("b2", "Gout"), ("x.org/acne", "Acne"),
-    ]  # fmt: skip
-    assert (pages[0].text, pages[0].metadata) == ("Of a1.\n\nOf a2.", {"source": "nih"})
-    every = read_questions(f"{tmp_path}?page=url")
-    assert (len(every), every[3].evidence) == (7, {"x.org/flu": "USEFUL"})
-
-    few = f"{tmp_path}?page=url&questions=4"
-    found = read_questions(few)
-    assert [one.question for one in found] == ["What is flu?", "How long is flu?", "Gout?", "Why gout?", "Is it gout?"]
-    assert [page.id for page in read_passages(few)] == ["x.org/flu", "x.org/gout", "b2"]
-    assert check_evidence(found, [page.id for page in read_passages(few)]) == []
-    assert read_questions(few, limit=2) == found[:2]
-    for wrong, expected in (
-        ("?pages=url", "page=COLUMN&ques"),
-        ("?page=url&questions=0", "NUMBER"),
-        ("?page=u", "'u'"),
-    ):
-        with pytest.raises(DataError, match=expected):
-            read_passages(f"{tmp_path}{wrong}")

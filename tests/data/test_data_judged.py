@@ -47,10 +47,6 @@ def test_a_second_person_and_the_arms(write):
         ("NOT_USEFUL", ("plain", "hyde")),
         (None, ("plain",)),
     ]
-    write("d/corpus.jsonl", {"id": "p1", "text": "Sugar helps."}, {"id": "p2", "text": "Salt."})
-    row = {"question": "What helps?", "judged": {"p1": 4, "p2": 1}, "second_label": {"p1": 1}, "arms": {"p2": ["hyde"]}}
-    found = read(write("d/questions.jsonl", row).parent)
-    assert [(one.second, one.arms) for one in found] == [("NOT_USEFUL", ()), (None, ("hyde",))]
 
 
 def test_other_parts_and_columns(write):
@@ -79,13 +75,6 @@ def test_other_parts_and_columns(write):
 def test_what_is_wrong_is_named(write, problems, change, options, said):
     (problem,) = problems(write("cases.jsonl", ROW | change), read, **options)
     assert said in problem
-
-
-def test_every_bad_row_is_named_at_once(write, problems, tmp_path):
-    found = problems(write("cases.jsonl", ROW | {"label": "X"}, ROW, ROW | {"passage": 3}), read)
-    assert [("line 1" in one, "line 3" in one) for one in found] == [(True, False), (False, True)]
-    assert "found no rows" in problems(write("empty.jsonl"), read)[0]
-    assert "no such file" in problems(tmp_path / "none.jsonl", read)[0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from querywright.data import Label, Question, read_questions
 from querywright.data.labels import PassageLabel, assessors_of, read_labels, with_labels, write_labels
 from querywright.data.reading import check_labels
-from querywright.errors import DataError, InputError
+from querywright.errors import DataError
 
 JUDGE = "usefulness:openai/m"
 GIVEN = [
@@ -32,22 +32,6 @@ def test_columns_that_people_added_stay(tmp_path, ending):
     found = read_labels(tmp_path / f"labels.{ending}")
     assert found[0] == noted
     assert replace(found[1], further={}) == GIVEN[0]
-
-
-def test_qrels_hold_labels_and_tell_which_of_a_judges_a_person_changed(tmp_path):
-    path = tmp_path / "labels.qrels"
-    path.write_text(f"q1 0 p1 2\nq1 Q0 p2 0\nq1 {JUDGE} p3 1\n\n")
-    given = [(Label.ENTAILED, "person"), (Label.NOT_USEFUL, "person"), (Label.USEFUL, JUDGE)]
-    assert [(one.label, one.by) for one in read_labels(path)] == given
-    write_labels(path, [*GIVEN[:2], replace(GIVEN[0], passage_id="p4", by="usefulness:gguf:my model")])
-    assert path.read_text() == f"q1 {JUDGE}=1 p1 1\nq1 0 p2 0\nq1 usefulness:gguf:my_model=1 p4 1\n"
-    path.write_text(path.read_text().replace("p4 1", "p4 2"))
-    given = [(Label.USEFUL, JUDGE), (Label.NOT_USEFUL, "person"), (Label.ENTAILED, "person")]
-    assert [(one.label, one.by) for one in read_labels(path)] == given
-    with pytest.raises(InputError, match=r"the id 'p 3' holds a space, which qrels cannot; end it in .jsonl"):
-        write_labels(path, [replace(GIVEN[2], label=Label.USEFUL)])
-    with pytest.raises(InputError, match=r"end it in .jsonl, .csv, .qrels$"):
-        write_labels(tmp_path / "labels.xlsx", [])
 
 
 def test_where_a_person_decides_judges_may_disagree_in_any_order():
@@ -111,8 +95,8 @@ def test_labels_become_evidence_and_those_of_something_else_are_refused(tmp_path
     assert (second.evidence, second.assessors) == ({}, {})
     check_labels([first, second], {"p1", "p2"})
     check_labels([first, second], {"p1"})
-    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 2 of its 2 labelled.*'p2'"):
+    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 2 of its 2 labeled.*'p2'"):
         check_labels([first, second], {"p3"})
     path.write_text(json.dumps({"question_id": "zz", "passage_id": "p", "label": "USEFUL"}))
-    with pytest.raises(DataError, match=r"of other questions: none of \['zz'\] is among the 2 asked"):
+    with pytest.raises(DataError, match=r"of other questions: none of \['zz'\] is among the 2 questions"):
         read_questions(questions, labels=path)

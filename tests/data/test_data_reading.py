@@ -33,27 +33,6 @@ def test_own_form_is_read_whole():
 
 
 @pytest.mark.parametrize(
-    ("options", "answer", "right"),
-    [
-        (["25 mg", "2.5 mg"], "2.50mg", "2.5 mg"),
-        (["C#", "C++"], "c++", "C++"),
-        (["cafe\u0301", "tea"], "Café", "cafe\u0301"),
-        (["40", "-40"], "\u221240", "-40"),
-        (["red", "blue"], "option B", "blue"),
-        (["red", "blue"], "**(B)**", "blue"),
-        (["yes", "no"], True, "yes"),
-    ],
-)
-def test_the_right_answer_is_found_among_the_options_however_it_is_spelled(options, answer, right):
-    assert one({"question": "Which?", "options": options, "answer": answer}).answer == right
-
-
-@pytest.mark.parametrize("label", ["not-useful", "**NOT_USEFUL**", "Not useful."])
-def test_a_label_of_evidence_is_read_however_it_is_spelled(label):
-    assert one({"question": "Which?", "evidence": {"p": label}}).evidence == {"p": Label.NOT_USEFUL}
-
-
-@pytest.mark.parametrize(
     "fields",
     [
         {"history": ["user: I take two drugs.", " assistant: Which?"]},
@@ -230,7 +209,7 @@ def test_all_problems_come_at_once_in_order(write, problems):
     assert numbers == [2, 3, 4, 5, 6, 6]
     assert "another id" in lines[0]
     assert "line 1 has it" in lines[0]
-    assert "no valid JSON" in lines[2]
+    assert "not valid JSON" in lines[2]
     assert "found list" in lines[3]
     assert len(problems([CHOICE | {"answer": "x" * 5000}])[0]) < 400
 
@@ -294,7 +273,7 @@ def test_evidence_that_is_not_in_the_collection_is_told():
         Question("q3", "?"),
     ]
     (line,) = check_evidence(questions, ["a", "b"])
-    assert line == "question 'q1': 1 of its 2 labelled passages are not among the 2 of the collection: ['zz']"
+    assert line == "question 'q1': 1 of its 2 labeled passages are not among the 2 of the collection: ['zz']"
     assert check_evidence(questions, {"a": 1, "zz": 2}) == []
 
 

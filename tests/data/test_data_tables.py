@@ -81,12 +81,12 @@ def test_letter_columns_and_structs_with_holes(tmp_path, problems):
 @pytest.mark.parametrize(
     ("name", "data", "parts"),
     [
-        ("a.jsonl", b'{"question": "ok?"}\n{"question": \n', ["line 2", "no valid JSON", "one JSON object a line"]),
+        ("a.jsonl", b'{"question": "ok?"}\n{"question": \n', ["line 2", "not valid JSON", "one JSON object per line"]),
         ("a.jsonl", b'{"question": "caf\xe9"}\n', ["a.jsonl line 1", "not UTF-8", "0xe9"]),
         ("a.jsonl", b"[" * 100_000 + b"\n", ["a.jsonl line 1", "nested too deeply"]),
         ("a.jsonl", b"\n \n", ["found no rows"]),
         ("a.json", b'{"question": "ok?"}', ["found dict", "list of objects"]),
-        ("a.json", b'[\n{"question": "ok?"},\n{]', ["no valid JSON", "line 3", ".jsonl"]),
+        ("a.json", b'[\n{"question": "ok?"},\n{]', ["not valid JSON", "line 3", ".jsonl"]),
         ("a.jsonl.gz", b"plain text", ["cannot be read", "damaged"]),
         ("a.jsonl.gz", gzip.compress(b'{"question": "ok?"}\n' * 99, mtime=0)[:-12], ["cannot be read"]),
         ("a.csv", b"question,answer\na,b\nonly\n", ["a.csv line 3", "found 1 cells", "expected 2"]),
@@ -94,7 +94,7 @@ def test_letter_columns_and_structs_with_holes(tmp_path, problems):
         ("a.csv", b'question\n"a"b\n', ["a.csv line 2", "quote"]),
         ("a.csv", b"x," + b",".join(b"c%d" % n for n in range(20_000)) + b"\n", ["a.csv: found no rows"]),
         ("a.csv", b'question,answer\n"two\nlines",b\n"  ",c\n', ["line 4", 'column "question": found nothing']),
-        ("a.parquet", b"PAR1 nonsense", ["a.parquet", "no readable Parquet"]),
+        ("a.parquet", b"PAR1 nonsense", ["a.parquet", "not a readable Parquet"]),
         ("a.txt", b"question", ["unknown format", ".parquet"]),
     ],
 )
@@ -276,4 +276,4 @@ def test_a_folder_with_a_file_a_split_and_one_that_is_not_clear(write, problems,
     write("one/queries.jsonl", {"question": "?"})
     (problem,) = problems(tmp_path / "one")
     assert "several files of questions in this folder, queries.jsonl, questions.jsonl" in problem
-    assert "give the path of one of them" in problem
+    assert "give the path of one file" in problem

@@ -1,10 +1,12 @@
-"""Documents as passages: what is read, where it stood, what is lost and told, and what is not read again."""
+"""Documents as passages: formats, chunks, titles, ids, and the files that cannot be read."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+import zipfile
 from itertools import pairwise
 
 import pytest
@@ -61,24 +63,23 @@ def folder(tmp_path):
     return make
 
 
-def test_a_passage_says_its_headings_and_the_characters_it_stands_at(folder):
+def test_a_passage_has_its_headings_as_the_title_and_the_text_as_it_is(folder):
     text = (
         f"---\ntitle: Guide\n---\n# Garden\n\n## Roses\n\n{WORDS}\n\n```sh\n# no heading\n```\n\n## Tulips\n\n{WORDS}\n"
     )
-    docs = folder(guide__garden_md=text)
-    passages = read_documents(docs, chunk_size=40, chunk_overlap=8).passages
+    passages = read_documents(folder(guide__garden_md=text), chunk_size=40, chunk_overlap=8).passages
     assert {one.title for one in passages} == {"Garden > Roses", "Garden > Tulips"}
     for one in passages:
-        assert text[one.metadata["start"] : one.metadata["end"]] == one.text
-        assert (one.id, one.metadata["file"]) == (
-            f"docs/guide/garden.md#{one.metadata['start']}",
-            "docs/guide/garden.md",
-        )
+        assert one.text in text
+        assert (one.id.rpartition("-")[0].rpartition("#")[0], one.metadata) == (
+            "docs/guide/garden.md", {"file": "docs/guide/garden.md"},
+        )  # fmt: skip
         assert len(one.text.split()) <= 40
-    starts = [(one.metadata["start"], one.metadata["end"]) for one in passages if one.title == "Garden > Roses"]
-    assert all(before[1] > after[0] for before, after in pairwise(starts)), "they overlap"
+    roses = [one.text for one in passages if one.title == "Garden > Roses"]
+    assert all(set(before.split()) & set(after.split()) for before, after in pairwise(roses[:-1])), "they overlap"
+    assert len({one.id for one in passages}) == len(passages)
     whole = read_documents(folder(a_md="# A\n\nOne.\n\n## B\n\nTwo.\n\n## C\n\nThree.\n") / "a.md").passages
-    assert [one.title for one in whole] == ["A"], "of several headings what they share"
+    assert [one.title for one in whole] == ["A"], "a section that fits is whole"
 
 
 def test_a_web_page_loses_its_menus_and_keeps_its_headings(folder):
@@ -112,7 +113,7 @@ def test_what_is_lost_is_told_and_ends_nothing(folder, caplog):
         good_txt="Fine.", empty_txt=" \n", noise_txt=bytes(range(256)), scan_pdf=pdf(None),
         locked_pdf=pdf("a", password="x"), cut_pdf=pdf("a")[:200],
         half_pdf=pdf("Typed.", None), old_txt="Gewähr für Stühle.".encode("latin-1"),
-        letter_docx=b"PK", a_png=b"", b_png=b"",
+        letter_xyz=b"PK", a_png=b"", b_png=b"",
     )  # fmt: skip
     found = read_documents(docs)
     assert sorted(one.text for one in found.passages if "w" not in one.text) == ["Fine.", "Typed."]
@@ -122,10 +123,10 @@ def test_what_is_lost_is_told_and_ends_nothing(folder, caplog):
         "(ocrmypdf): docs/scan.pdf",
         "(qpdf --decrypt): docs/locked.pdf", "save it as UTF-8: docs/noise.txt", "damaged (",
         "by a guess: docs/old.txt",
-        "2 .png, 1 .docx",
+        "2 .png, 1 .xyz",
     ):  # fmt: skip
         assert line in told
-    assert found.files == 3
+    assert len(found.files) == 3
     assert told == "\n".join(record.getMessage() for record in caplog.records)
     with pytest.raises(DataError, match=r"(?s)no text could be read from 1 files.*empty: docs/empty.txt"):
         read_documents(docs / "empty.txt")
@@ -138,11 +139,113 @@ def test_the_first_line_of_plain_text_is_its_title_where_it_stands_alone(folder)
     assert [one.title for one in read_documents(docs).passages] == ["Opening hours", "Hours", "c", "d"]
 
 
+RST = """
+=======
+Signals
+=======
+
+.. module:: signals
+
+Sending
+=======
+
+:meth:`Signal.send` needs a *sender*.
+
+.. code-block:: python
+
+    def receive(sender):
+
+        return 1
+
+``receive``
+-----------
+
+It returns 1.
+
++-----+-----+
+| a   | b   |
++-----+-----+
+"""
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": ["# Sums\n", "\n", "Add."]},
+        {"cell_type": "code", "source": "1 + 1\n\n2 + 2", "outputs": [{"text": "4"}]},
+    ],
+    "metadata": {"kernelspec": {"language": "python"}},
+}
+
+
+def test_a_folder_with_a_mixture_is_listed_with_what_was_made_of_each_file(folder):
+    pytest.importorskip("mammoth")
+    docs = folder(
+        a_rst=RST, b_txt=RST, c_txt="No markup.\n-----\n\nIt only looks so.", d_ipynb=json.dumps(NOTEBOOK),
+        e_docx=docx("Manual", "Clean it weekly."), old_ipynb="{}",
+    )  # fmt: skip
+    found = read_documents(docs, chunk_size=60)
+    assert [(one.name, one.format, one.title) for one in found.files] == [
+        ("docs/a.rst", "reStructuredText", "Signals"), ("docs/b.txt", "reStructuredText", "Signals"),
+        ("docs/c.txt", "text", "c"), ("docs/d.ipynb", "notebook", "Sums"), ("docs/e.docx", "Word", "Manual"),
+    ]  # fmt: skip
+    assert [one.title for one in found.passages if one.metadata["file"] == "docs/a.rst"] == [
+        "Signals", "Signals > Sending", "Signals > Sending > receive",
+    ]  # fmt: skip
+    assert all(one.text in RST for one in found.passages if one.metadata["file"] in ("docs/a.rst", "docs/b.txt"))
+    smaller = read_documents(docs / "a.rst", chunk_size=30, chunk_overlap=0).passages
+    assert smaller[2].text == ".. code-block:: python\n\n    def receive(sender):\n\n        return 1"
+    by_file = {one.metadata["file"]: one.text for one in found.passages}
+    assert by_file["docs/d.ipynb"] == "# Sums\n\nAdd.\n\n```python\n1 + 1\n\n2 + 2\n```"
+    assert by_file["docs/e.docx"] == "# Manual\n\nClean it weekly."
+    assert "a notebook of an old version" in found.lost[0]
+
+
+def docx(title, text):
+    """Return a document of Word with a heading and a paragraph."""
+    held = io.BytesIO()
+    w = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    body = (
+        f'<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>{title}</w:t></w:r></w:p>'
+        f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>"
+    )
+    style = '<w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/></w:style>'
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"/>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="1" '
+        f'Type="{office}/officeDocument" Target="word/document.xml"/></Relationships>',
+        "word/_rels/document.xml.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="1" '
+        f'Type="{office}/styles" Target="styles.xml"/></Relationships>',
+        "word/styles.xml": f"<w:styles {w}>{style}</w:styles>",
+        "word/document.xml": f"<w:document {w}><w:body>{body}</w:body></w:document>",
+    }
+    with zipfile.ZipFile(held, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return held.getvalue()
+
+
+def test_a_chunk_does_not_cut_code_and_tables_and_has_no_more_tokens_than_prose(folder):
+    code = "\n\n".join(f"    total_{n} = compute(items[{n}], key={n!r})  # {{'a': {n}}}" for n in range(4))
+    table = "| a | b |\n|---|---|\n" + "".join(f"| row {n} | {n}.{n} |\n" for n in range(6))
+    fenced = f"```python\ndef f():\n{code}\n```"
+    text = f"# A\n\n{WORDS}\n\n## Code\n\nFor example:\n\n{fenced}\n\n{WORDS}\n\n{table}\n"
+    found = [one.text for one in read_documents(folder(a_md=text)).passages]
+    assert any(fenced in one for one in found)
+    assert any(table.strip() in one for one in found)
+    assert all(one.strip() != "## Code" for one in found), "a heading is in front of what follows it"
+    long = "\n".join(f"value_{n}['key'] = {{{n}: [{n}.5, {n}e3]}}" for n in range(300))
+    tokens = [
+        len(re.findall(r"[A-Za-z]+|\d|[^\w\s]|_", one.text))
+        for one in read_documents(folder(b_md=f"```\n{long}\n```") / "b.md").passages
+    ]
+    assert max(tokens) <= 200
+
+
 def test_which_sources_are_documents(folder, tmp_path):
     docs = folder(a_md="A.", sub__b_txt="B.", README_md="R.")
     assert all(map(names_documents, (docs, str(docs), docs / "a.md", [docs / "a.md"])))
-    assert [one.id for one in read_documents(list(docs.rglob("*.txt"))).passages] == ["sub/b.txt#0"]
-    assert not any(map(names_documents, ("sample", "hf:x/y", "rows.jsonl", "rows.jsonl?page=url", [{"text": "a"}], 3)))
+    assert [one.id for one in read_documents(list(docs.rglob("*.txt"))).passages] == ["sub/b.txt#b-be651d5a"]
+    assert not any(map(names_documents, ("sample", "hf:x/y", "rows.jsonl", [{"text": "a"}], 3)))
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "README.md").write_text("card")
     assert names_documents(tmp_path / "rows")
@@ -172,31 +275,27 @@ def test_the_command_takes_sizes_and_says_what_was_lost(folder, tmp_path, capsys
     docs, home = str(folder(a_md=f"# A\n\n{WORDS}", empty_txt="")), ("--home", str(tmp_path / "home"))
     assert run(["index", "mine", docs, f"{docs}/a.md", "--chunk-size", "50", "--json", *home]) == 0
     first = json.loads(capsys.readouterr().out)
-    assert (first["files"], first["unchanged"], first["lost"]) == (1, 0, ["not read: empty: docs/empty.txt"])
+    (file,) = first["files"]
+    assert (file["name"], file["format"], file["title"]) == ("docs/a.md", "Markdown", "A")
+    assert first["lost"] == ["not read: empty: docs/empty.txt"]
     assert run(["index", "mine", docs, "--chunk-size", "50", "--json", *home]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert (again["count"], again["unchanged"], again["rebuilt"]) == (first["count"], 1, False)
+    assert (again["count"], again["rebuilt"]) == (first["count"], False)
     assert (
         run(["index", "mine", docs, "--column", "text=body", *home])
         == run(["index", "mine", "sample", "--chunk-size", "50", *home])
         == 2
     )
-    assert "--chunk-size and --chunk-overlap are of documents" in capsys.readouterr().err
+    assert "--chunk-size and --chunk-overlap are for documents" in capsys.readouterr().err
 
 
-def test_a_changed_file_replaces_its_passages_and_the_rest_is_not_read_again(folder, tmp_path, monkeypatch):
+def test_a_changed_file_replaces_its_passages_and_the_others_stay(folder, tmp_path):
     docs = folder(a_md=f"# A\n\n{WORDS}", b_md="# B\n\nSecond.", half_pdf=pdf("Typed.", None))
     home = tmp_path / "home"
-    first = qw.ChromaRetriever.build("mine", docs, home=home)
-    read = []
-    kept = qw.data.documents._markdown
-    monkeypatch.setitem(qw.data.documents.READERS, ".md", lambda data: read.append(data) or kept(data))
-    qw.ChromaRetriever.build("mine", str(docs), home=home)
-    assert read == []
+    qw.ChromaRetriever.build("mine", docs, home=home)
     (docs / "a.md").write_text("Now it is short.")
-    again = qw.ChromaRetriever.build("mine", docs, home=home)
-    assert read == [b"Now it is short."]
-    assert (first.count, again.count) == (first.count, 3)
+    again = qw.ChromaRetriever.build("mine", docs / "a.md", home=home)
+    assert again.count == 3
     assert {hit.passage.text for hit in again.search(["short"], 5)[0]} == {
         "Now it is short.",
         "# B\n\nSecond.",

@@ -15,7 +15,7 @@ from querywright.optimize.comparison import References, compare
 from querywright.optimize.diagnosis import Stage
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judging import judged_metrics
-from querywright.optimize.report import packed_prompts
+from querywright.optimize.report import packed_prompts, score_rows
 from querywright.programs import make_program
 from querywright.retrieval.callable import CallableRetriever
 
@@ -41,6 +41,24 @@ def test_every_arm_is_held_against_the_baseline(world, make_lm):
     swapped = compare(arms(world), world.questions, lm=make_lm(), references=False, baseline="hcqr")
     assert swapped.baseline == "hcqr"
     assert swapped.comparisons[0].sentence.startswith("accuracy: plain is worse than hcqr: 0 wins, 18 losses")
+
+
+def test_question_and_options_is_a_second_baseline_and_arms_that_see_options_without_it_are_noted(world, make_lm):
+    second = "add the second baseline plain:query_with_options=true"
+    note = f"the search uses the options in hcqr, not in the baseline; {second}"
+    alone = compare(arms(world), world.questions, lm=make_lm())
+    assert note in alone.notes
+    assert alone.to_json()["sees_options"] == {"plain": False, "hcqr": True}
+
+    programs = {"plain": world.program("plain"), "both": world.program("plain", query_with_options=True)}
+    compared = compare({**programs, "hcqr": world.program()}, world.questions, lm=make_lm())
+    assert (compared.baseline, compared.second, compared.notes) == ("plain", "both", ())
+    pairs = [(one.arm, one.other) for one in compared.comparisons if one.metric == "accuracy"]
+    assert pairs == [("both", "plain"), ("hcqr", "plain"), ("hcqr", "both")]
+    assert compared.comparisons[-1].sentence.startswith("against both, decision_useful: hcqr beats both")
+    assert [(row["arm"], row["options"]) for row in score_rows(compared)[:3]] == [
+        ("1 plain (baseline)", "no"), ("2 both (second baseline)", "yes"), ("3 hcqr", "yes")
+    ]  # fmt: skip
 
 
 def test_closed_book_and_oracle_evidence_stand_beside_the_arms_and_tell_where_answers_are_lost(world, make_lm):

@@ -137,7 +137,7 @@ def test_an_arm_whose_prompts_do_not_fit_is_out_and_the_search_goes_on(world, fa
     assert list(compiled.failed) == ["untuned"]
     assert [one.name for one in compiled.test] == ["closed book", "baseline", "hcqr compiled", "oracle evidence"]
 
-    with pytest.raises(QuerywrightError, match=r"(?s)5 of 6 trials failed; the last: .*prompt_too_long"):
+    with pytest.raises(QuerywrightError, match=r"(?s)5 of 6 trials failed; last error: .*prompt_too_long"):
         compiled_in(world, failing(lambda asked: asked.step == "queries" and asked.number >= 6))
 
 
@@ -195,7 +195,7 @@ def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(mak
 def test_further_questions_that_another_stage_sees_are_refused(world, make_engine, compiled_in):
     engine = make_engine()
     further = [Question("new", "What of number 40?", ("a", "b"), "a"), world.questions[13]]
-    with pytest.raises(InputError, match="nor twice, by id or text, but these do: q13;"):
+    with pytest.raises(InputError, match="or twice, by id or text, but these do: q13;"):
         compiled_in(world, engine, reader_check=further)
     with pytest.raises(InputError, match="reader_check needs a reader"):
         compiled_in(world, engine, reader_check=further[:1], reader=None)
@@ -299,3 +299,12 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_asked(change, mes
     with pytest.raises(InputError, match=message):
         compiled_in(world, engine, **change)
     assert engine.asked == []
+
+
+@pytest.mark.parametrize("values", [[1, 3], {"low": 1, "high": 3}])
+def test_a_budget_is_searched_and_the_baseline_has_the_largest(values, world, compiled_in):
+    compiled = compiled_in(world, knobs={"max_passages": values, "top_k": [3, 5]}, settings=replace(QUICK, trials=8))
+    baseline, *others = compiled.arms
+    assert baseline.knobs["max_passages"] == 3
+    assert {arm.knobs["max_passages"] for arm in others} >= {1, 3}
+    assert {arm.knobs["top_k"] for arm in others} <= {3, 5}

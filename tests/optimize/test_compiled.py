@@ -84,9 +84,9 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert "So it is" in text
     assert all(one.sentence in text for one in compiled.comparisons)
     assert "a stronger LM" not in text
-    assert "out, no question could be scored: trial 9, trial 8" in text
+    assert "left out, no question could be scored: trial 9, trial 8" in text
     assert "no prompts of demos_2: nothing to show" in text
-    assert f"the best of {len(compiled.arms)} arms has 100.0 on the questions it was chosen on" in text
+    assert f"the best of {len(compiled.arms)} arms has 100.0 on dev, where it was chosen" in text
 
 
 def test_what_is_saved_says_how_it_was_made_and_what_it_answers(
@@ -151,7 +151,7 @@ ALONE = {
             "Nothing was better than the baseline on dev (decision_useful: best 0.0 against 100.0 per cent; "
             "0 won, 6 lost of 6, p = .031), so the baseline is recommended; test (other questions) was evaluated",
         ),
-        ("rewriting", 15, "too few questions", "5 dev and 5 test questions are too few to crown an arm"),
+        ("rewriting", 15, "too few questions", "5 dev and 5 test questions are too few to choose another program"),
     ],
 )
 def test_the_verdict_is_said_with_its_figures(winner, size, verdict, sentence, make_world, compile_in):

@@ -215,7 +215,7 @@ def test_a_judge_that_is_not_there_or_cut_off(tmp_path):
         load_judge(tmp_path / "none")
     file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(ArtifactError, match=r"judge\.json: it is no JSON"):
+    with pytest.raises(ArtifactError, match=r"judge\.json: it is not valid JSON"):
         load_judge(file)
 
 

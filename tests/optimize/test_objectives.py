@@ -7,11 +7,14 @@ import pytest
 from querywright.data.splits import Splits
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
+from querywright.models.lm import resolve_lm
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.objectives import check_objectives, objective_named, objectives_of
+from querywright.optimize.objectives import check_objectives, check_price, objective_named, objectives_of
 
-COST = Cost(calls=2, saved=3, input_tokens=10, output_tokens=5, saved_tokens=20, seconds=1.5)
+COST = Cost(
+    calls=2, saved=3, input_tokens=10, output_tokens=5, saved_tokens=20, seconds=1.5, dollars=0.5, saved_dollars=1.5
+)
 EVALUATION = Evaluation(
     "arm",
     (
@@ -40,6 +43,7 @@ def splits(*, evidence=True, answer=True):
         ("lm_calls", 2.5, "minimize"),
         ("tokens", 17.5, "minimize"),
         ("seconds", 0.75, "minimize"),
+        ("dollars", 1.0, "minimize"),
     ],
 )
 def test_values(name, value, direction):
@@ -72,6 +76,12 @@ def test_what_is_read_and_scored():
 def test_what_the_data_cannot_carry_is_refused(names, given, reader, part):
     with pytest.raises(InputError, match=part):
         check_objectives(names, splits(**given), reader)
+
+
+def test_dollars_need_a_known_price(make_lm):
+    check_price(["accuracy", "dollars"], resolve_lm("openai/gpt-4o-mini", api_key="k" * 12))
+    with pytest.raises(InputError, match=r"dollars needs an LM whose price is known, but got .*; use tokens"):
+        check_price(["accuracy", "dollars"], make_lm())
 
 
 def test_everything_that_is_lacking_is_said_at_once_and_what_can_be_carried_is_let_through():

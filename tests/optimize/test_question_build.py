@@ -8,22 +8,23 @@ import shutil
 
 import dspy
 import numpy as np
-import pandas
 import pytest
 
 from querywright.data.types import Passage
+from querywright.errors import CollectionError
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_build import MADE, build_questions
+from querywright.optimize.question_build import MADE, build_questions, question_stats
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
-    IMPORTED,
     RECORDS,
+    PassageRecord,
+    WrittenQuestion,
     questions_folder,
     read_records,
+    write_records,
 )
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_files import export_questions, import_questions
 
 NAMES = ("apple", "bread", "cheese", "dates")
 NUMBERS = ("one", "two", "three")
@@ -158,29 +159,41 @@ def test_the_same_settings_ask_nothing_and_other_ones_write_or_judge_anew(build,
     assert report.written == 4
     assert len(lm.engine.inner.asked) == 4 * (1 + 3)  # the questions were stored
     assert len(judge.engine.inner.asked) == 4 * 3
-    assert (report.made.cost["calls"], report.made.cost["saved"]) == (4 * 3, 4)
+    assert (report.cost["calls"], report.cost["saved"]) == (4 * 3, 4)
     assert build(lm, writer=QuestionWriter(2, 2)).written == 4
     assert {len(record.questions) for record in read_records(folder).values()} == {2}
 
 
-def test_questions_that_people_edited_stay_until_their_passage_changes(build, home, folder, lm, tmp_path):
+def test_records_that_people_edited_are_published_and_stay_until_their_passage_changes(build, home, folder, lm):
     build(lm)
-    file = tmp_path / "questions.parquet"
-    export_questions("foods", file, home)
-    table = pandas.read_parquet(file)
-    table["question"] = table["question"].replace("What is bread one good for?", "Who should eat bread?")
-    table.to_parquet(file)
-    import_questions("foods", file, embedder=Words(), home=home)
-    edited = read_records(folder)["bread"]
-    assert (edited.settings, edited.questions[0].text) == (IMPORTED, "Who should eat bread?")
-
-    report = build(lm, writer=QuestionWriter(2, 2))  # all but the edited ones are of other settings now
-    assert (report.written, report.current) == (3, 1)
-    assert read_records(folder)["bread"] == edited
-
+    records = folder / RECORDS
+    records.write_text(records.read_text().replace("What is bread one good for?", "Who should eat bread?"))
+    report = build(lm)
+    assert (report.written, report.current) == (0, 4)
+    assert "Who should eat bread?" in {one.text for one in published_passages(folder)[1].values()}
     index(home, bread="bread is good, of 1. For ever.")
-    report = build(lm, writer=QuestionWriter(2, 2))
-    assert (report.written, report.current, report.replaced) == (1, 3, 1)
-    bread = read_records(folder)["bread"]
-    assert bread.settings == read_records(folder)["apple"].settings
-    assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
+    report = build(lm)
+    assert (report.written, report.current) == (1, 3)
+    assert read_records(folder)["bread"].questions[0].text == "What is bread one good for?"
+
+
+def test_stats_count_the_questions_of_passages_as_they_are_now(home, folder):
+    with pytest.raises(CollectionError, match="has no questions; run querywright questions build foods"):
+        question_stats("foods", home)
+
+    def record(name, *questions, digest="", repeated=0, unfit=None):
+        digest = digest or Passage(name, f"{name} is good, of {NAMES.index(name)}.").text_digest()
+        written = tuple(WrittenQuestion(*pair) for pair in questions)
+        return PassageRecord(name, digest, "s", written, repeated, unfit or {})
+
+    write_records(folder, [
+        record("apple", ("a?", "complete"), ("b?", "complete"), ("x?", "partial"), repeated=2, unfit={"no_words": 1}),
+        record("bread", ("y?", "none"), ("z?", ""), repeated=1),
+        record("cheese", ("v?", "complete"), digest="of another text"),
+        record("none", ("w?", "complete"), digest="of a passage that was removed"),
+    ])  # fmt: skip
+    assert question_stats("foods", home) == {
+        "collection": "foods", "passages": 4, "recorded": 2, "stale": 1, "unwritten": 1, "written": 5,
+        "labels": {"complete": 2, "partial": 1, "none": 1, "unreadable": 1}, "per_passage": (1.0, 0, 2),
+        "bare": ["bread"], "coverage": 1 / 4, "dropped": {"no_words": 1, "repeated": 3}, "made": None,
+    }  # fmt: skip

@@ -16,7 +16,7 @@ from querywright.data.types import Passage
 from querywright.errors import BudgetError, InputError, ModelError, OutageError
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
-from querywright.optimize.question_ray import _Worker, records_by_ray
+from querywright.optimize.question_ray import _Worker, ray_each
 from querywright.pool import bounded_map
 from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion
 
@@ -89,9 +89,9 @@ def test_an_address_where_nobody_listens_is_told_before_ray_is_asked(monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", form.format(server.getsockname()[1]))
         with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
-            next(records_by_ray(lambda: simple, PASSAGES, workers=1))
+            next(ray_each(lambda: simple, PASSAGES, workers=1))
     with pytest.raises(InputError, match=r"no Ray answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset it"):
-        next(records_by_ray(lambda: simple, PASSAGES, workers=1))
+        next(ray_each(lambda: simple, PASSAGES, workers=1))
 
 
 @pytest.mark.slow
@@ -105,9 +105,7 @@ def test_a_killed_process_costs_only_its_passages_and_one_that_always_dies_ends_
     from ray_maker import maker
 
     maker, ledger = partial(maker, str(tmp_path)), Ledger()
-    with closing(
-        records_by_ray(partial(maker, kill=(5,), fail=(7,)), PASSAGES, workers=2, threads=3, ledger=ledger)
-    ) as done:
+    with closing(ray_each(partial(maker, kill=(5,), fail=(7,)), PASSAGES, workers=2, threads=3, ledger=ledger)) as done:
         found = dict(done)
     assert (type(found[7]), str(found[7])) == (FailedElsewhereError, "broken 7")
     by_threads = bounded_map(maker(), PASSAGES, threads=3)
@@ -115,8 +113,8 @@ def test_a_killed_process_costs_only_its_passages_and_one_that_always_dies_ends_
     assert (ledger.total.calls, ledger.total.input_tokens) == (24, sum(range(24)))
     (tmp_path / "asked").unlink()
     with (
-        closing(records_by_ray(partial(maker, kill_again=(0,)), PASSAGES[:1], workers=1, threads=1)) as done,
-        pytest.raises(OutageError, match="processes of Ray ended before their passages were done"),
+        closing(ray_each(partial(maker, kill_again=(0,)), PASSAGES[:1], workers=1, threads=1)) as done,
+        pytest.raises(OutageError, match="processes of Ray ended before their work was done"),
     ):
         list(done)
     assert Counter((tmp_path / "asked").read_text().split()) == {"p00": 4}

@@ -26,6 +26,7 @@ from querywright.programs import (
     make_program,
 )
 from querywright.programs.base import SHARED_KNOBS
+from querywright.programs.selection import SELECT_WORDS
 from querywright.retrieval.types import Hit, Query
 
 OPTIONS = ["Aspirin", "Insulin", "Warfarin", "Heparin"]
@@ -45,9 +46,9 @@ KNOBS = [
     pytest.param(name, knob, id=f"{name}-{knob.name}")
     for name, technique in TECHNIQUES.items()
     for knob in technique.KNOBS
-    if name == "hcqr" or knob not in SHARED_KNOBS
+    if knob != SELECT_WORDS and (name == "hcqr" or knob not in SHARED_KNOBS)
 ]
-"""Those that every technique has alike, of one of them."""
+"""Those that every technique has alike, of one of them; ``select_words`` acts on longer passages than these."""
 AS_BARE_AS_CAN_BE = {"reader_sees_answers": False, "may_skip": False}
 """Knobs that let a technique's own words reach the reader, or let it find nothing, set so that neither happens."""
 every_technique = pytest.mark.parametrize("name", TECHNIQUES)
@@ -242,8 +243,8 @@ def test_as_many_items_as_asked_for_are_searched_the_first_of_those_written(name
 
 def reader_prompts(program, lm):
     """The prompts that the reader sent, and the others."""
-    mark = program.reader.predict.signature.instructions
-    prompts = [(asked.system.startswith(mark), asked.text) for asked in lm.engine.asked]
+    marks = tuple(one.signature.instructions for _, one in program.reader.named_predictors())
+    prompts = [(asked.system.startswith(marks), asked.text) for asked in lm.engine.asked]
     return [text for reads, text in prompts if reads], [text for reads, text in prompts if not reads]
 
 
@@ -260,6 +261,45 @@ def test_the_reader_sees_question_passages_and_options_and_nothing_hidden(name, 
             assert plant not in prompt
             assert all(text in prompt for text in (QUESTIONS[0], *(passage.text for passage in out.passages)))
             assert all(option in prompt for option in OPTIONS) or reader == "short_answer"
+
+
+@every_asking
+def test_a_prompt_with_the_question_shows_its_options_if_a_knob_says_so(name, retriever, ask):
+    technique = TECHNIQUES[name]
+    has_knob = "sees_options" in [knob.name for knob in technique.KNOBS]
+    assert has_knob != technique.SHOWS_OPTIONS
+    for shows in (False, True):
+        program = technique(retriever, **({"sees_options": shows} if has_knob else {}))
+        out, lm = ask(program)
+        prompts = [one.text for one in lm.engine.asked if QUESTIONS[0] in one.text]
+        assert prompts
+        shown = shows or technique.SHOWS_OPTIONS
+        assert program.uses_options == shown
+        assert {all(option in text for option in OPTIONS) for text in prompts} == {shown}
+        if has_knob:
+            for step in asked_by(out):  # an optimizer makes a demonstration of it, which an artifact can hold
+                predictor = getattr(program, step.name)
+                assert {*step.given, *step.made} <= {*predictor.signature.fields, *predictor.call_fields}
+            without, _ = ask(program, options=None)
+            assert [step.made for step in asked_by(without)] == [
+                step.made for step in asked_by(ask(technique(retriever), options=None)[0])
+            ]
+
+
+@pytest.mark.parametrize(("name", "paper"), [("step_back", 1), ("query2doc", 4), ("rrr", 3), ("ircot", 15)])
+def test_our_demonstrations_come_before_those_of_an_optimizer(name, paper, retriever, ask):
+    assert f"the paper shows {paper}" in next(knob.help for knob in TECHNIQUES[name].KNOBS if knob.name == "demos")
+    shown = {}
+    for count in {0, 1, paper}:
+        technique = TECHNIQUES[name](retriever, demos=count)
+        predictor = technique.predictors()[0]
+        predictor.demos = [dspy.Example(**{**dict.fromkeys(predictor.signature.fields, "Old"), "queries": ["Old"]})]
+        _, lm = ask(technique)
+        shown[count] = [text for role, text in lm.engine.asked[0].messages if role == "assistant"]
+    assert {count: len(texts) for count, texts in shown.items()} == {count: count + 1 for count in shown}
+    assert all(list(json.loads(text)) == list(predictor.signature.output_fields) for text in shown[paper])
+    assert "Old" in shown[paper][-1]
+    assert shown[paper][0] == shown[1][0]
 
 
 @every_asking
@@ -367,14 +407,12 @@ def test_what_is_no_question_and_what_are_no_options_is_refused_and_nothing_aske
         (QUESTIONS[0], bad, "two or more distinct") for bad in (["Aspirin"], ["Aspirin", "Heparin", " Aspirin "])
     ]
     refused += [(QUESTIONS[0], bad, "list of texts") for bad in (["Aspirin", 5], ["Aspirin", ""], "A, B", {"A": "B"})]
-    refused += [(QUESTIONS[0], none, "give options") for none in (None, [])] if technique.NEEDS_OPTIONS else []
     with asking(lm):
         for question, options, message in refused:
             with pytest.raises(TechniqueError, match=message):
                 technique(question=question, options=options)
         assert lm.engine.asked == []
-        if not technique.NEEDS_OPTIONS:
-            technique(question=QUESTIONS[0], options=[])
+        technique(question=QUESTIONS[0], options=[])
 
 
 BAD_ANSWERS = {

@@ -68,6 +68,33 @@ def test_deliberation_weighs_each_option_and_stays_with_the_hypothesis(hcqr):
     assert write == plain[1]
 
 
+def test_the_published_form_weighs_first_hides_the_options_and_joins_by_union(hcqr, retriever):
+    out, asked = hcqr({**GOOD, "weighing": ["one", "two", "three"]}, form="published", fusion="rrf")
+    same = {"deliberate": True, "rewriter_sees_options": False, "fusion": "union"}
+    alike, as_knobs = hcqr({**GOOD, "weighing": ["one", "two", "three"]}, **same)
+    assert asked == as_knobs
+    assert found(out) == found(alike) != found(hcqr()[0])
+    assert found(out)[:5] == ids(retriever, QUERIES["support"])
+
+
+@pytest.mark.parametrize("deliberate", [False, True])
+def test_without_options_it_proposes_candidates_in_the_same_call_and_continues_with_them(hcqr, deliberate):
+    step = {**GOOD, "best_guess": "Glucagon", "candidates": ["1. Glucagon", "2. Oral glucose", "3. oral glucose"]}
+    out, (weigh, write) = hcqr(step, options=None, deliberate=deliberate)
+    assert list(weigh.properties) == ["candidates", *["weighing"] * deliberate, *HYPOTHESIS]
+    assert "First propose two to four different answers" in weigh.system
+    assert "options:" not in weigh.messages[-1][1]
+    assert "enum" not in weigh.properties["best_guess"]
+    assert "options:\n- Glucagon\n- Oral glucose\n\n" in write.text
+    assert ([query.text for query in out.queries], out.fallbacks) == (list(QUERIES.values()), [])
+    assert out.queries[0].role == "support"
+
+    out, (_, write) = hcqr({**step, "candidates": []}, options=[])
+    assert ("options: - Glucagon\n" in write.text, out.fallbacks) == (True, ["candidates"])
+    out, _ = hcqr({**step, "best_guess": "None"}, options=None)
+    assert ([query.role for query in out.queries], out.fallbacks) == (["original"], ["hypothesis"])
+
+
 def test_the_question_joins_first_with_its_weight(hcqr, retriever):
     out, _ = hcqr(search_question=True, question_weight=2.5)
     assert [(q.role, q.weight) for q in out.queries] == [("original", 2.5), *((role, 1.0) for role in QUERIES)]

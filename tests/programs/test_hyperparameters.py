@@ -71,6 +71,8 @@ def test_knobs_are_a_mapping_that_is_checked_as_a_whole():
     assert knobs["top_k"] == 9
     with pytest.raises(TechniqueError, match=r"^unknown knob 'topk' \(did you mean top_k\?\); there are: top_k"):
         Knobs(ALL, {"topk": 3})
+    knobs.load_state({"top_k": 9})  # saved before the others existed
+    assert dict(knobs) == {"top_k": 9, "weight": 0.5, "keep": True, "fusion": "rrf", "size": 2}
     other = copy.deepcopy(knobs)
     other.update({"top_k": 1})
     assert (knobs["top_k"], knobs == other) == (9, False)

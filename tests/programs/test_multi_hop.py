@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -229,6 +230,32 @@ def test_a_smaller_budget_of_the_reader_ends_nothing_and_is_shared_by_the_search
     turns = [first[0], second[0], third[0], first[1], second[1], third[1], first[2]]
     assert len(asked) == 3
     assert [p.id for p in out.passages] == list(dict.fromkeys(hit.passage.id for hit in turns))[:5]
+
+
+def test_it_may_not_end_before_its_least_number_of_steps(run, retriever):
+    out, asked = reason(run, CHAIN[2], *CHAIN[:2], CHAIN[2], min_steps=3)
+    assert ["too early for the answer" in one.system for one in asked] == [True, True, False, False]
+    assert searched(retriever) == [QUESTION, *CHAIN[:2]]
+    assert out.fallbacks == []
+
+
+def test_further_hits_of_the_searches_fill_the_budget(run, retriever):
+    assert len(reason(run, CHAIN[2])[0].passages) == 4
+    retriever.searches.clear()
+    out, asked = reason(run, CHAIN[0], "The answer is Ohio.", fill=True)
+    assert (len(out.passages), len(asked)) == (15, 2)
+    assert retriever.searches[2] == ((QUESTION, CHAIN[0]), 15)
+    before = collected(retriever, [QUESTION, CHAIN[0]], 15)
+    assert out.passages[: len(before)] == before
+
+
+def test_the_patterns_of_another_language_end_the_loop(run, retriever):
+    class German(IRCoT):
+        STOP = re.compile(r"Antwort ist")
+        CONCLUDES = re.compile(r"Also")
+
+    run(German, writing("Also ist das klar.", CHAIN[0], "Die Antwort ist Ohio."), question=QUESTION)
+    assert searched(retriever) == [QUESTION, CHAIN[0]]
 
 
 @pytest.mark.parametrize(

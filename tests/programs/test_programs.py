@@ -47,7 +47,7 @@ def test_make_program(retriever):
     for arguments, message in (({"reader": "long"}, "unknown reader 'long'"), ({"top_k": 3}, "unknown knob 'top_k'")):
         with pytest.raises(TechniqueError, match=message):
             make_program("plain", retriever, **arguments)
-    with pytest.raises(InputError, match="int is no retriever"):
+    with pytest.raises(InputError, match="int is not a retriever"):
         make_program("plain", 5)
 
 
@@ -60,6 +60,10 @@ def test_a_technique_of_ones_own_may_leave_knobs_undeclared_but_not_its_forward(
 
     out = Pair(retriever, max_passages=4)(question=QUESTION)
     assert (len(out.passages), retriever.searches) == (4, [(("one", "two"), 4)])
+    Pair.NEEDS_OPTIONS = True
+    for none in (None, []):
+        with pytest.raises(TechniqueError, match=r"pair compares options, but the question has none.*give options"):
+            Pair(retriever)(question=QUESTION, options=none)
     with pytest.raises(NotImplementedError, match=r"Technique must write forward\(\)"):
         Technique(retriever)(question=QUESTION)
 

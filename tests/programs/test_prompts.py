@@ -20,6 +20,7 @@ def shown(name, predictor):
 def all_prompts():
     """The prompts of every technique and reader."""
     modules = {name: technique() for name, technique in TECHNIQUES.items()}
+    modules |= {"rrs:select_by=needs": TECHNIQUES["rrs"](select_by="needs")}
     modules |= {name: make_reader(name) for name in READERS}
     return "\n".join(
         shown(f"{name}.{attribute}", predictor)

@@ -44,7 +44,7 @@ def searched_choices(technique):
 
 def test_what_cannot_be_searched_is_refused_with_the_remedy(index, monkeypatch):
     for other in (index.plain, lambda query, k: []):
-        with pytest.raises(TechniqueError, match="engine questions, and if there are none yet run querywright quest"):
+        with pytest.raises(TechniqueError, match="engine questions, and if it has no questions yet, run query"):
             QBRAG(other)
     with pytest.raises(TechniqueError, match=r"questions build full$"):
         QBRAG(index.plain)

@@ -16,6 +16,7 @@ from querywright.metrics.answers import choice_accuracy
 from querywright.programs import (
     RAG,
     READERS,
+    AutoReader,
     Finding,
     GroundedReader,
     MultipleChoiceReader,
@@ -55,6 +56,15 @@ def test_multiple_choice_offers_the_options_as_the_only_answers(read):
     for options in (None, []):
         with pytest.raises(TechniqueError, match=r"the question has none: 'Which drug .*short_answer"):
             read(MultipleChoiceReader(), options=options)
+
+
+def test_the_reader_is_chosen_for_each_question(read):
+    reader = AutoReader()
+    chosen, (asked,) = read(reader, {"answer": "Insulin"})
+    assert (chosen.answer, asked.properties["answer"]["enum"]) == ("Insulin", OPTIONS)
+    short, (asked,) = read(reader, {"answer": "insulin"}, options=None)
+    assert (short.answer, "enum" in asked.properties["answer"]) == ("insulin", False)
+    assert [name for name, _ in reader.named_predictors()] == ["predict", "choose.predict"]
 
 
 def test_reasoning_comes_before_an_option_or_a_short_answer(read):
@@ -228,5 +238,5 @@ def test_a_program_says_what_its_answer_rests_on_where_its_reader_does(scripted,
             out = RAG(PlainRetrieval(retriever, max_passages=3), reader)(question=QUESTION)
             assert out.support == (None if named is None else [out.passages[named].id])
     assert {name: type(make_reader(name)) for name in READERS} == READERS
-    with pytest.raises(TechniqueError, match="unknown reader 'choice'; there are: multiple_choice, short_answer"):
+    with pytest.raises(TechniqueError, match="unknown reader 'choice'; there are: auto, multiple_choice, short_answer"):
         make_reader("choice")

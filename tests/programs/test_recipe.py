@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(not RECIPE.is_file(), reason="the package was in
 
 
 def blocks():
-    return re.findall(r"```python\n(.*?)```", RECIPE.read_text(encoding="utf-8"), re.DOTALL)
+    note = "<!-- run by tests/programs/test_recipe.py -->\n"
+    return re.findall(note + r"```python\n(.*?)```", RECIPE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_a_subclass_with_another_signature_is_optimized_by_dspy(retriever, scripted, asking):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from dspy.utils.exceptions import ContextWindowExceededError
 
+from querywright.data.types import Passage
 from querywright.models.adapter import PromptAdapter
 from querywright.programs import TECHNIQUES, RewriteRetrieveSelect
 
@@ -74,6 +75,44 @@ def test_a_pool_that_does_not_fit_the_lm_is_halved(run, fit, pools):
     out, asked = run(RewriteRetrieveSelect, PLANNED, short, question=QUESTION, options=OPTIONS, max_passages=3)
     assert [len(shown(one)) for one in asked[1:]] == pools  # one alone is shown without a number
     assert (len(out.passages), out.fallbacks) == ((1, []) if fit > 0 else (3, ["select_passages"]))
+
+
+def test_it_may_name_what_is_needed_first_and_then_choose_a_set(run, retriever):
+    given = {"question": QUESTION, "options": OPTIONS, "max_passages": 3}
+    out, asked = run(RewriteRetrieveSelect, PLANNED, {"chosen": [7, 2]}, select_by="needs", **given)
+    assert list(asked[1].properties) == ["needs", "chosen"]
+    assert [passage.title for passage in out.passages] == [
+        shown(asked[1])[place].split(":")[0].split("] ")[1] for place in (6, 1)
+    ]
+    technique = RewriteRetrieveSelect(retriever)
+    again = technique.with_knobs(select_by="needs").with_knobs(select_by="decision")
+    assert again.select_passages.signature == technique.select_passages.signature
+
+
+def test_it_reads_the_sentences_of_each_passage_that_match_and_the_reader_gets_the_whole(run, retriever):
+    text = (
+        "Cars have wheels. The hose is old. The pads of a brake wear first, before the rotor. They are cheap. Buy two."
+    )
+    retriever.passages = [Passage("long", text, "Brakes"), *(Passage(f"p{n}", f"Wheels {n} turn.") for n in range(5))]
+    given = {"question": QUESTION, "options": OPTIONS}
+    out, asked = run(
+        RewriteRetrieveSelect, PLANNED, {"chosen": [*range(1, 7)]}, select_words=14, max_passages=6, **given
+    )
+    (line,) = [line for line in shown(asked[1]) if "Brakes" in line]
+    assert line.endswith("Brakes: ... The hose is old. The pads of a brake wear first, before the rotor. ...")
+    assert text in {passage.text for passage in out.passages}
+    _, (_, whole) = run(RewriteRetrieveSelect, PLANNED, {"chosen": [1]}, **given)
+    assert any(text in line for line in shown(whole))
+
+
+def test_passages_with_a_low_fused_score_are_left_out_of_the_pool(run):
+    given = {"question": QUESTION, "options": OPTIONS}
+    pools = []
+    for least in (0.0, 0.5, 1.0):
+        _, asked = run(RewriteRetrieveSelect, PLANNED, {"chosen": [1]}, select_least=least, max_passages=2, **given)
+        pools.append(shown(asked[1]))
+    assert len(pools[0]) == 20 > len(pools[1]) > len(pools[2]) == 2
+    assert pools[0][: len(pools[1])] == pools[1]
 
 
 @pytest.mark.parametrize("name", [name for name, kind in TECHNIQUES.items() if kind.LM_STAGES])

@@ -13,7 +13,7 @@ import pytest
 from dspy.lm15 import Message, Request
 
 from querywright.models.response_parsing import text_response
-from querywright.models.transcript import Transcribed, Transcript
+from querywright.models.transcript import Transcript, TranscriptLayer
 from querywright.programs import HyDE, Predict, QuestionToHypotheticalDocument, Technique
 from querywright.programs.steps import parallel, record, recording
 from querywright.retrieval.types import Query
@@ -55,7 +55,7 @@ def test_a_transcript_has_calls_side_by_side_in_the_order_of_the_calls():
             time.sleep(seconds)
             return text_response(name, "stop", "m", 1, 1)
 
-        layer = Transcribed(SimpleNamespace(complete=answer))
+        layer = TranscriptLayer(SimpleNamespace(complete=answer))
         return lambda: layer.complete(Request(model="m", messages=(Message.user(f"{name}?"),)))
 
     with Transcript() as transcript:

@@ -376,7 +376,7 @@ def test_a_cross_encoder_takes_the_place_of_the_lm_and_runs_beside_the_event_loo
     with pytest.raises(TechniqueError, match="plain does not rerank"):
         PlainRetrieval(POOL, reranker=reranker)
     unnamed = [SimpleNamespace(id=one, score=max) for one in ("/home/me/model", "~/model", "models\\mine", " ", None)]
-    for lacking, said in (*((one, "needs an id .* no path") for one in unnamed), (SimpleNamespace(id="x"), "score")):
+    for lacking, said in (*((one, "needs an id .* not a path") for one in unnamed), (SimpleNamespace(id="x"), "score")):
         with pytest.raises(TechniqueError, match=said):
             Rerank(POOL, reranker=lacking)
 
@@ -386,7 +386,7 @@ def test_knobs_that_cannot_be_what_they_say_are_refused():
     for knobs, said in (
         ((one, one), "two knobs 'one'"),
         ((replace(one, name="gate"),), "two knobs 'gate'"),
-        ((replace(one, when={"other": (True,)}),), "acts only beside 'other'"),
+        ((replace(one, when={"other": (True,)}),), "depends on 'other'"),
     ):
         with pytest.raises(TechniqueError, match=said):
             type("Mine", (PlainRetrieval,), {"KNOBS": knobs})

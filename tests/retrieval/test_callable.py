@@ -171,5 +171,5 @@ def test_answers_that_cannot_be_read(answer, message):
 
 @pytest.mark.parametrize("thing", [7, None, "name", Passage])
 def test_things_that_are_no_retriever(thing):
-    with pytest.raises(InputError, match=r"is no retriever: give a function|is a class; give an instance"):
+    with pytest.raises(InputError, match=r"is not a retriever; pass a function|is a class; pass an instance"):
         as_retriever(thing)

@@ -71,7 +71,7 @@ def test_questions_whose_evidence_a_filter_removes_are_counted(bicycles):
     questions = asked(["tyre"], ["chain"], ["chain", "pads"], ["chain", "tyre"], [])
     assert told(questions, bicycles()) == []
     (line,) = told(questions, bicycles({"year": {"$gte": 2023}}))
-    assert "passes 2 of 3 passages. Of 5 questions, it removes all labelled passages of 1, which" in line
+    assert "passes 2 of 3 passages. Of 5 questions, it removes all labeled passages of 1, on which" in line
     assert "and some of 2: " in line
     assert told(questions, bicycles({"year": {"$gt": 2000}})) == []
 
@@ -81,10 +81,10 @@ def test_a_key_that_no_passage_has_is_reported_although_the_filter_passes(bicycl
     assert "no passage has the metadata key 'yaer' (did you mean year?)" in line
 
 
-def test_labelled_passages_whose_text_has_another_id_are_counted(bicycles):
+def test_labeled_passages_whose_text_has_another_id_are_counted(bicycles):
     copies = [Passage("tyre 2", "wide  tyres want TWO bar."), Passage("chain 2", ROWS[1].text)]
     (line,) = told(asked(["tyre"], ["tyre"], ["chain", "chain 2"], ["pads"]), bicycles(rows=[*ROWS, *copies]))
-    assert "such as 'tyre' and 'tyre 2' (labelled passages: 1, questions: 2 of 4)" in line
+    assert "such as 'tyre' and 'tyre 2' (labeled passages: 1, questions: 2 of 4)" in line
 
 
 def test_ids_that_no_label_names_are_reported_with_one_of_each():
@@ -95,8 +95,8 @@ def test_ids_that_no_label_names_are_reported_with_one_of_each():
         retriever = as_retriever(lambda query, k, given=given: [given(row) for row in ROWS])
         (line,) = told(asked(["tyre"], ["tyre"]), retriever)
         assert "no label names any of the " in line
-        assert f"gives ids such as {id}" in line
-        assert "the labels name ids such as 'tyre'" in line
+        assert f"returns ids such as {id}" in line
+        assert "the labels use ids such as 'tyre'" in line
 
 
 def test_ids_in_the_metadata_that_labels_name_are_the_ids():
@@ -108,7 +108,7 @@ def test_ids_in_the_metadata_that_labels_name_are_the_ids():
         inner = as_retriever(lambda query, k, item=item: [item(row) for row in ROWS])
         retriever, before = ReplayRetriever(inner, store=None, deepest=5), inner.fingerprint
         (line,) = told(asked(["tyre"], ["pads"]), retriever)
-        assert "the labels name the metadata 'source'" in line
+        assert "the labels use the metadata key 'source'" in line
         assert [hit.passage.id for hit in retriever.search(["How much air?"], 5)[0]] == ["tyre", "chain", "pads"]
         assert inner.fingerprint != before
 
@@ -123,7 +123,7 @@ def test_passages_without_an_id_beside_others_are_counted():
 
 def test_a_retriever_that_finds_nothing_is_reported():
     (line,) = told(asked(["tyre"], ["chain"]), as_retriever(lambda query, k: []))
-    assert "found nothing for the first 2 labelled questions" in line
+    assert "found nothing for the first 2 labeled questions" in line
 
 
 def test_a_retriever_that_fails_is_left_to_the_run():

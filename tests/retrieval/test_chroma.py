@@ -107,13 +107,13 @@ def test_another_embedder_and_a_missing_collection_are_told(books, opened_in, ha
     def load():
         raise AssertionError("the model was loaded")
 
-    with pytest.raises(CollectionError, match=r"embedder 'hashed', but the one given is 'other'"):
+    with pytest.raises(CollectionError, match=r"embedder 'hashed', but got 'other'"):
         opened_in(books, embedder=Embedder("other", load, dimension=16))
-    with pytest.raises(CollectionError, match=r"vectors of 16 numbers, the embedder 'hashed' makes 8"):
+    with pytest.raises(CollectionError, match=r"have 16 dimensions, but the embedder 'hashed' makes vectors with 8"):
         opened_in(books, embedder=hashed(8))
     with pytest.raises(CollectionError, match=r"no collection 'bookz' in .* \(known: .*books.*\); build it"):
         ChromaRetriever("bookz", embedder=hashed(), home=books)
-    with pytest.raises(CollectionError, match="embedder 'hashed', which cannot be had by its name alone; give it"):
+    with pytest.raises(CollectionError, match="embedder 'hashed', which cannot be loaded by its name; pass"):
         ChromaRetriever("books", home=books)
     monkeypatch.setattr("querywright.retrieval.chroma.embedder_of", lambda id, store: hashed())
     again = ChromaRetriever("books", home=books)
@@ -150,7 +150,7 @@ DAMAGES = {
     "rows deleted": (lambda f: sql(f, "DELETE FROM embeddings WHERE id % 2 = 0"), "damaged or missing"),
     "passages edited": (lambda f: flip(f / "generation-1/passages.jsonl"), "of the collection 'books' is damaged"),
     "passages deleted": (lambda f: (f / "generation-1/passages.jsonl").unlink(), "collection 'books' is missing"),
-    "manifest edited": (edit_manifest, "its checksum does not fit"),
+    "manifest edited": (edit_manifest, "its checksum does not match"),
     "manifest cut": (lambda f: os.truncate(f / "manifest.json", 100), "manifest of the collection 'books' is damaged"),
     "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the generation of the collection 'books' is missing"),
 }

@@ -117,7 +117,7 @@ def test_without_an_embedder_it_is_the_one_that_the_collection_names(weather, en
     if engine in LEXICAL:  # which need none
         assert weather(engine, embedder=None).count == weather(engine, embedder=Compass("other")).count == 3
         return
-    with pytest.raises(CollectionError, match="the embedder 'compass', which cannot be had by its name alone"):
+    with pytest.raises(CollectionError, match="the embedder 'compass', which cannot be loaded by its name"):
         weather(engine, embedder=None)
     with pytest.raises(CollectionError, match="was built with the embedder 'compass'"):
         weather(engine, embedder=Compass("other"))

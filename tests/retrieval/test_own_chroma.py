@@ -162,7 +162,7 @@ def test_a_collection_is_what_every_entrance_takes(tmp_path, embedder):
     with pytest.raises(InputError, match=r'filter {"topic": "none"} passes 0 of 3 .* metadata key \'topic\''):
         qw.evaluate("plain", rows, where={"topic": "none"}, **options)
     assert (table.count(), table.metadata) == (3, None)
-    with pytest.raises(InputError, match="a filter is for a collection, its name or its place, but got"):
+    with pytest.raises(InputError, match="where= filters a collection, but the retriever is"):
         qw.evaluate("plain", rows, **options | {"retriever": as_retriever(table)}, where={"a": 1})
 
 
@@ -176,12 +176,12 @@ def test_a_server_two_clients_at_once_and_its_end(server, fill):
     assert {one[1][0].passage.text for one in lists} == {TEXTS["tea"]}
     with pytest.raises(CollectionError, match="there are: langchain, llamaindex"):
         ChromaRetriever(f"{address}#lang")
-    with pytest.raises(CollectionError, match=r"there are langchain, llamaindex; name one: .*#NAME"):
+    with pytest.raises(CollectionError, match=r"has the collections langchain, llamaindex; choose one: .*#NAME"):
         ChromaRetriever(address)
     process.kill()
     process.wait()
     for use in (lambda: both[0].search(["tea"], 1), lambda: both[0].get(["x"]), lambda: both[0].count):
-        with pytest.raises(CollectionError, match=r"'langchain' cannot be read .*; see that its server is up"):
+        with pytest.raises(CollectionError, match=r"'langchain' cannot be read .*; check that its server is running"):
             use()
     with pytest.raises(CollectionError, match=r"no Chroma server answers at http.* start it: chroma run --path"):
         ChromaRetriever(f"{address}#langchain")
@@ -197,8 +197,8 @@ def test_a_server_that_is_silent_is_not_waited_for(monkeypatch):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("{here}#any", r"no Chroma in the folder .*\(no chroma.sqlite3\); write FOLDER#NAME"),
-        ("ftp://somewhere#any", "is no address of a Chroma server"),
+        ("{here}#any", r"has no Chroma data \(no chroma.sqlite3\); use FOLDER#NAME"),
+        ("ftp://somewhere#any", "is not the address of a Chroma server"),
         ("http://somewhere/tenant/database#any", "more than a host and a port.*--retriever MODULE:FUNCTION"),
     ],
 )
@@ -211,14 +211,17 @@ def test_wrong_addresses(tmp_path, address, said):
 def test_vectors_of_another_model_are_told_before_the_first_search():
     random = np.random.default_rng(0).normal(size=(3, 384))
     for vectors, said in (
-        (random[:, :16], "have 16 numbers, those of the embedder 'embedded:all-MiniLM-L6-v2' 384, and it keeps no emb"),
-        (random, r"are not those of the embedder .* for the same texts \(cosine -?0.0"),
+        (
+            random[:, :16],
+            "have 16 dimensions, but 384 if made by the embedder 'embedded:.*', and the collection has no emb",
+        ),
+        (random, r"differ from the vectors of the same texts \(cosine -?0.0.* by the embedder "),
     ):
         for options in ({"embedding_function": None}, {}):  # Chroma's default is only what nobody chose
             with pytest.raises(CollectionError, match=f"{said}.*embedder=.*--retriever MODULE:FUNCTION"):
                 make_program("plain", collection(vectors=vectors, **options))
     given = SimpleNamespace(id="given", dimension=384, encode=lambda texts: random[: len(texts)])
-    with pytest.raises(CollectionError, match="have 16 numbers, those of the embedder 'given' 384"):
+    with pytest.raises(CollectionError, match="have 16 dimensions, but 384 if made by the embedder 'given'"):
         ChromaRetriever(collection(vectors=random[:, :16]), embedder=given)
     assert ChromaRetriever(collection(vectors=random), embedder=given).search(["x"], 1)[0][0].passage.id == "0"
 
@@ -245,10 +248,10 @@ def test_what_cannot_be_searched():
     bare = collection("bare")
     bare.add(ids=["a"], embeddings=[[1.0, 2.0]])
     for wrong, said in (
-        (7, "int is no retriever"),
+        (7, "int is not a retriever"),
         (collection("nothing"), "'nothing' is empty"),
         (bare, "'bare' has no documents"),
-        (asynchronous, "of an async client; open it with chromadb.HttpClient"),
+        (asynchronous, "belongs to an async client; open the collection with chromadb.HttpClient"),
     ):
         with pytest.raises(InputError, match=said):
             as_retriever(wrong)
@@ -270,5 +273,5 @@ def test_records_without_a_document_are_skipped_and_counted(embedder, caplog):
     told = [one.getMessage() for one in caplog.records]
     assert told == [
         "the Chroma collection 'own' has records without a document; they are skipped",
-        "skipped in the Chroma collection 'own': 9 of 12 records, which have no document",
+        "the Chroma collection 'own' has 9 of 12 records without a document; they are skipped",
     ]

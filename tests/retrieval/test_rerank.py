@@ -104,7 +104,7 @@ def test_what_a_reranker_tells_about_itself(folder, reranker, saved):
 
 @pytest.mark.parametrize("name", ["", "  ", "/no/such/folder", "./none", "a/b/c", "../x"])
 def test_a_folder_that_there_is_not(name):
-    with pytest.raises(ModelError, match=r"no folder of a cross-encoder at .*give the path of one"):
+    with pytest.raises(ModelError, match=r"no folder with a cross-encoder at .*use the path of such a folder"):
         resolve_reranker(name)
 
 
@@ -114,9 +114,9 @@ def test_what_is_no_model_for_ranking_is_refused(tmp_path, saved, folder, monkey
         CrossEncoderReranker(str(tmp_path)).load()
     several, broken = CrossEncoderReranker(str(saved(labels=3))), CrossEncoderReranker(str(folder))
     for passages in (PASSAGES[:3], PASSAGES[:1]):
-        with pytest.raises(ModelError, match="gives 3 numbers a pair"):
+        with pytest.raises(ModelError, match="returns 3 numbers per pair"):
             several.score(QUERY, passages)
     broken.load()
     monkeypatch.setattr(broken._model, "predict", lambda pairs, **_: np.full(len(pairs), np.nan))
-    with pytest.raises(ModelError, match="scores that are no numbers"):
+    with pytest.raises(ModelError, match="scores that are not finite"):
         broken.score(QUERY, PASSAGES[:2])

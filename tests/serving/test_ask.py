@@ -64,6 +64,13 @@ def test_options_are_chosen_from(run, make, scripted):
     assert (missing.status_code, "options" in missing.json()["error"]["message"]) == (422, True)
 
 
+def test_options_and_short_answers_are_asked_of_one_program(run, make, scripted):
+    server = run(make(scripted, reader="auto"))
+    assert server.ask(7, options=["first", "second"], stream=True).text.count("event: text") == 1
+    assert server.ask(7, options=["first", "second"]).json()["answer"] == "first"
+    assert server.ask(7).json()["answer"] == "answer 7"
+
+
 def test_health_names_the_artifact(run):
     assert run().client.get("/health").json() == {
         "artifact": "sample", "version": "a" * 12, "technique": "plain", "reader": "short_answer", "token": False

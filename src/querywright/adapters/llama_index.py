@@ -12,7 +12,6 @@ try:
     from llama_index.core.base.base_query_engine import BaseQueryEngine
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.base.response.schema import Response
-    from llama_index.core.callbacks import CallbackManager
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 except ImportError as error:
     raise missing("llama-index", error) from error
@@ -38,11 +37,10 @@ class QuerywrightRetriever(BaseRetriever):
 
     Args:
         program: Path of an artifact, or a loaded program.
-        callback_manager: Callback manager of LlamaIndex. Default: a new one.
     """
 
-    def __init__(self, program: ProgramSource, callback_manager: CallbackManager | None = None) -> None:
-        super().__init__(callback_manager=callback_manager)
+    def __init__(self, program: ProgramSource) -> None:
+        super().__init__()
         self.program = opened(program)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -60,11 +58,10 @@ class QuerywrightQueryEngine(BaseQueryEngine):
 
     Args:
         program: Path of an artifact, or a loaded program.
-        callback_manager: Callback manager of LlamaIndex. Default: a new one.
     """
 
-    def __init__(self, program: ProgramSource, callback_manager: CallbackManager | None = None) -> None:
-        super().__init__(callback_manager=callback_manager)
+    def __init__(self, program: ProgramSource) -> None:
+        super().__init__(callback_manager=None)
         self.program = opened(program)
 
     def _query(self, query_bundle: QueryBundle) -> Response:

@@ -59,7 +59,9 @@ def log(
     """
     given, notes, compared, trials = _parts(result)
     arms = [result] if isinstance(result, Evaluation) else [*compared.arms, *compared.references] if compared else []
-    leads = [] if compared is None else [one.to_json() for one in compared.comparisons]
+    leads: list[dict[str, Any]] = []
+    if compared is not None:
+        leads = [one.to_json() for one in compared.comparisons if one.other == compared.baseline]
     inside = [(one.name, {"arm": one.name}, _metrics(one, leads)) for one in arms]
     with mlflow.start_run(run_name=name, nested=mlflow.active_run() is not None) as run:
         mlflow.log_params({_fit(key): value for key, value in {**given, **(params or {})}.items()})

@@ -1,6 +1,6 @@
 """``querywright artifact``: show and check compiled programs.
 
-What is printed of an artifact, which anybody may have made, cannot steer the terminal or pass for a line of ours.
+Anybody may have made an artifact, so its printed texts cannot control the terminal or look like a line of the command.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def verify_command(
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
 ) -> int:
-    """Check the files of a compiled program, what it needs here, and that it gives its golden answers.
+    """Check a compiled program: its files, its requirements, and its golden answers.
 
-    The exit status is 0 only when all is well; a library in another version is a warning, unless answers differ.
+    The exit status is 0 only if all checks pass. A library with another version is a warning, unless answers differ.
 
     Example: querywright artifact verify artifacts/hcqr --digest sha256:...
 
     Args:
-        digest: Refuse anything else; this is the SHA-256 of its manifest, as artifact show prints it.
+        digest: The digest that the artifact must have, as artifact show prints it.
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
@@ -102,7 +102,7 @@ def _show_card(card: Mapping[str, Any]) -> None:
 
 
 def _spent(cost: Any) -> Any:
-    """Counters by stage, without those that are zero and stages that have no other."""
+    """Return counters by stage, without counters that are zero, and without empty stages."""
     if not isinstance(cost, Mapping):
         return cost
     told = {name: _spent(value) for name, value in cost.items()}
@@ -117,12 +117,12 @@ def _show_checks(checks: Sequence[Any]) -> None:
 
 
 def _value(value: Any) -> str:
-    """Return a value of a manifest as text: a text unchanged, other values as JSON."""
+    """Return a value of a manifest as text: texts unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _show_scores(rows: Iterable[tuple[str, Mapping[str, str], Mapping[str, Any]]]) -> None:
-    """A table of means on test: of each row its name, what else is said of it, and its scores."""
+    """Print a table of means on test. A row has a name, further columns, and scores."""
     told = list(rows)
     metrics = list(dict.fromkeys(name for _, _, scores in told for name in scores))
     table = [

@@ -1,4 +1,4 @@
-"""``querywright ask``: one question, its answer, and the passages that it came from."""
+"""``querywright ask``: answer one question, and show its passages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from querywright.programs import Record
 
 SHOWN_PASSAGES = 5
-"""Of one search, in a trace."""
+"""Number of passages of one search in a trace."""
 
 Program = Callable[..., Any]
 
@@ -33,6 +33,7 @@ def ask(
     reader: opt.Reader = "auto",
     history: Annotated[tuple[str, ...], Parameter(metavar="TURN", show_default=False)] = (),
     verify: opt.Flag = False,
+    accept: opt.Flag = False,
     trace: opt.Flag = False,
     prompts: opt.Flag = False,
     search: opt.Searching = opt.Searching(),
@@ -47,13 +48,16 @@ def ask(
         question: The question.
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
-        technique: Ask an untuned technique instead of an artifact.
+        technique: An untuned technique instead of an artifact, by name or as FILE.py:NAME.
         history: A turn of the conversation before the question, the earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
+        accept: Load the artifact even if most of its collection changed.
         trace: Show the LM calls and searches of each step.
-        prompts: Show the prompt and the answer of each LM call as they were.
+        prompts: Show the prompt and the answer of each LM call.
     """
     from querywright.models.transcript import Transcript
+    from querywright.models.usage import metered
+    from querywright.optimize.failures import Failures
     from querywright.programs.base import checked_options
 
     options = list(option)
@@ -67,24 +71,32 @@ def ask(
         clashing = [name for name, value in given.items() if value]
         if clashing:
             raise InputError(
-                f"an artifact brings its own technique, knobs, reader and engine; leave out {', '.join(clashing)}"
+                f"an artifact has its own technique, knobs, reader, and engine; leave out {', '.join(clashing)}"
             )
-        program = _compiled(artifact, options, search, lm, output.home, verify)
+        program = _compiled(artifact, options, search, lm, output.home, verify, accept)
     elif verify:
         raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
     elif technique is None:
-        raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
+        raise InputError("name a program: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
         program = _technique(technique, Question("asked", question, tuple(options)), reader, search, lm, output.home)
-    with Transcript() as transcript:
+    with Transcript() as transcript, metered() as meter:
         found = program(question, options or None, **before)
+    if meter.total.unreadable == meter.total.answers:
+        Failures("ask", 1, 0.0).check_read(meter)
     asked = transcript.exchanges if prompts else ()
     data = _as_data(found) | ({"prompts": [one.to_json() for one in asked]} if prompts else {})
     emit(output.as_json, data, lambda: _show(found, trace, asked))
 
 
 def _compiled(
-    artifact: Path, options: list[str], search: opt.Searching, lm: opt.LMOptions, home: Path | None, verify: bool
+    artifact: Path,
+    options: list[str],
+    search: opt.Searching,
+    lm: opt.LMOptions,
+    home: Path | None,
+    verify: bool,
+    accept: bool,
 ) -> Program:
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import load
@@ -94,20 +106,20 @@ def _compiled(
         raise InputError("this artifact chooses between options; give at least two with --option")
     return load(
         artifact, lm=lm.for_artifact(manifest, home), **search.searched.given, **search.helpers.given(lm), home=home,
-        verify=verify,
+        verify=verify, accept=accept,
     )  # fmt: skip
 
 
 def _technique(
     technique: str, question: Question, reader: str, search: opt.Searching, lm: opt.LMOptions, home: Path | None
 ) -> Program:
-    """The program, open; everything given is checked before."""
+    """Open the program of a technique. All options are checked before."""
     from querywright.arms import ArmDefaults
     from querywright.opening import open_experiment
     from querywright.optimize.contexts import asking
-    from querywright.programs import technique_class
+    from querywright.technique_names import technique_named
 
-    engine, compares = search.engine_of(technique), technique_class(technique).NEEDS_OPTIONS
+    engine, compares = search.engine_of(technique), technique_named(technique).NEEDS_OPTIONS
     if not question.options and (compares or reader == "multiple_choice"):
         what = technique if compares else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
@@ -140,11 +152,11 @@ def _as_data(found: Any) -> dict[str, Any]:
 
 def _show(found: Any, trace: bool, asked: Sequence[Exchange]) -> None:
     if found.answer is None:
-        say("no answer: the program has no reader; it finds passages", style="dim")
+        say("no answer: the program has no reader and only finds passages", style="dim")
     else:
         say(f"answer: {found.answer or '(none)'}", style="bold")
     if found.support is not None:
-        say(f"rests on: {', '.join(found.support) or '(nothing)'}")
+        say(f"based on: {', '.join(found.support) or '(nothing)'}")
     if trace:
         _show_steps(found.steps)
     for number, call in enumerate(asked, 1):
@@ -160,7 +172,7 @@ def _show(found: Any, trace: bool, asked: Sequence[Exchange]) -> None:
 
 
 def _show_steps(steps: Iterable[Record]) -> None:
-    """Return the LM calls and searches with the number of their stage; parallel steps share a number."""
+    """Print the LM calls and searches with the number of their stage. Parallel steps have the same number."""
     for step in steps:
         say(f"{step.stage}. {step.kind}: {step.name}" + (f" ({step.lm})" if step.lm else ""), style="dim")
         for line in _told(step):

@@ -1,4 +1,4 @@
-"""Places that commands were given to write to, checked before anything is spent."""
+"""Check the files and folders that a command writes, before it calls an LM."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from pathlib import Path
 from querywright.errors import InputError
 
 
-def check_folder(target: Path, option: str, mark: str = "manifest.json", what: str = "artifact") -> None:
-    """Raise when a folder could not be written there; one that holds anything is ours, which its mark tells."""
+def check_folder(target: Path, option: str, mark: str = "manifest.json") -> None:
+    """Raise an error if a folder cannot be written, or has files but not the file ``mark``, which shows its kind."""
     if os.path.isdir(target):
         if not (target / mark).is_file() and any(target.iterdir()):
-            raise InputError(f"{target.name!r} exists and is no {what}; give another folder with {option}")
+            raise InputError(f"{target.name!r} has other files; give another folder with {option}")
     elif os.path.lexists(target):
-        raise InputError(f"{target.name!r} is a file, but {what} needs a folder; give another {option}")
+        raise InputError(f"{target.name!r} is a file; give a folder with {option}")
     check_place(target, option)
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
-    """Raise when a file could not be written there; its folder must be there unless parents are made."""
+    """Raise an error if a file cannot be written. Its folder must exist, unless parents are created."""
     if os.path.isdir(target):
         raise InputError(f"{target.name!r} is a folder; give a file with {option}")
     if not parents and not os.path.isdir(target.absolute().parent):
-        raise InputError(f"there is no folder {os.fspath(target.parent)!r} for {option} {target.name}; make it first")
+        raise InputError(f"there is no folder {os.fspath(target.parent)!r} for {option} {target.name}; create it first")
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{target.name!r} cannot be written; give another file with {option}")
-    if os.path.isfile(target) or not os.path.exists(target):  # a device or a pipe has no disk
+    if os.path.isfile(target) or not os.path.exists(target):  # not for a device or a pipe
         check_place(target, option)
 
 
 def check_place(target: Path, option: str) -> None:
-    """Raise if the nearest existing folder above a file or folder is not writable."""
+    """Raise an error if the nearest existing folder above a file or folder is not writable."""
     folder = next(one for one in target.absolute().parents if os.path.exists(one))
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InputError(
             f"{target.name!r} cannot be written into {folder.name or os.fspath(folder)!r}; give another place with "
-            f"{option}, or make it writable. Nothing was asked yet"
+            f"{option}, or make it writable. No LM was called yet"
         )

@@ -1,4 +1,4 @@
-"""``querywright collections``: what there is to search, what is in it, and its end."""
+"""``querywright collections``: list, show, and delete collections."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from querywright.cli.show import emit, note, say, show_facts, show_table
 from querywright.errors import CollectionError, InputError
 
 SHOWN_VALUES = 5
-"""Of one key of the metadata."""
+"""Number of values shown of one key of the metadata."""
 
-collections_app = opt.make_app("collections", "List, show and delete collections.")
+collections_app = opt.make_app("collections", "List, show, and delete collections.")
 
 
 @collections_app.command(name="list")
@@ -33,7 +33,7 @@ def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output
     if place is not None and ("://" in place or (home / "chroma.sqlite3").is_file()):
         rows: list[dict[str, Any]] = [{"collection": name, "passages": n} for name, n in collections_at(place).items()]
     elif not home.is_dir():
-        raise InputError(f"there is no folder {place!r}; name the folder of a workspace or of your Chroma")
+        raise InputError(f"there is no folder {place!r}; give the folder of a workspace or of your Chroma")
     else:
         rows = [_facts(name, home) for name in list_collections(home)]
 
@@ -49,7 +49,7 @@ def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output
 
 @collections_app.command(name="show")
 def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Output = opt.Output()) -> None:
-    """Show what a collection is, its metadata and its first passages.
+    """Show a collection: its facts, its metadata, and its first passages.
 
     Example: querywright collections show mine
 
@@ -95,7 +95,7 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
 
 @collections_app.command(name="delete")
 def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Output = opt.Output()) -> None:
-    """Delete a collection and the questions that were written for it; what was embedded stays in the store.
+    """Delete a collection and its questions. Its vectors stay in the cache.
 
     Example: querywright collections delete mine --yes
 
@@ -110,8 +110,8 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
         raise no_collection(collection, output.folder)
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"{collection} is deleted only with --yes if there is no terminal to ask on")
-        note(f"{collection}: {_facts(collection, output.folder)['passages']} passages are deleted. Yes? [y/N] ")
+            raise InputError(f"without a terminal, {collection} is deleted only with --yes")
+        note(f"Delete {collection} with {_facts(collection, output.folder)['passages']} passages? [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise InputError(f"{collection} is not deleted")
     delete_collection(collection, output.folder)
@@ -119,7 +119,7 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
 
 
 def _facts(name: str, home: Path) -> dict[str, Any]:
-    """What a collection is; one that is damaged says so."""
+    """Return the facts of a collection; a damaged collection is reported as damaged."""
     from querywright.retrieval.chroma import dense_fingerprint
     from querywright.retrieval.collection import collection_folder, read_manifest
 

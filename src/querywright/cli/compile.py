@@ -41,7 +41,6 @@ def compile_command(
     reader: opt.Reader = "auto",
     reader_check: opt.Whole = 0,
     allow_copies: opt.Flag = False,
-    deadline: opt.Deadline = None,
     slice: opt.Slices = (),
     search: opt.Searching = opt.Searching(),
     judging: opt.Judges = opt.Judges(),
@@ -49,29 +48,30 @@ def compile_command(
     run: opt.RunOptions = opt.RunOptions(),
     output: opt.Results = opt.Results(),
 ) -> None:
-    """Tune prompts and knobs together on dev, compare the winner with the baseline on test once, save it.
+    """Tune a technique's prompts and knobs, and save the best program.
 
-    A knob given here is fixed and not searched.
+    Prompts and knobs are tuned together on dev, and the best program is compared with the baseline on test once. A knob
+    that is given here is fixed. A list of values (--knob top_k=3,5,10) or a range (--knob top_k=1..10) is searched.
 
     Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
     Args:
-        technique: A name that querywright techniques lists.
-        save_to: Folder of the artifact. The same command again resumes; a folder with another program is refused.
-        replace: Replace a program that is already in the folder.
+        technique: A name from querywright techniques.
+        save_to: Folder of the artifact. The same command resumes; a folder with another program is an error.
+        replace: Replace another program in the folder.
         sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
             auto: judged_useful if --judge-lm is given, or the metric of --judge; else decision_useful if evidence is
-            labeled, else accuracy. Repeatable, costs (lm_calls, tokens, seconds) too: the first decides.
-        teleprompter: What makes the prompts; an unknown name lists all.
-        argument: Of the teleprompter, such as num_trials=10. Repeatable.
-        trials: Trials of the search.
-        max_passages: Passages shown to the reader at most, in every arm. Default: 5.
-        seed: Of the split, the demonstrations and the search.
+            labeled, else accuracy. Repeatable, also with costs (lm_calls, tokens, seconds, dollars); the first decides.
+        teleprompter: Name of the DSPy optimizer; an unknown name lists all.
+        argument: Argument of the teleprompter, such as num_trials=10. Repeatable.
+        trials: Number of trials.
+        max_passages: Maximum number of passages that each program shows the reader. Default: 5.
+        seed: Seed of the split, the demonstrations and the search.
+        reader_check: Number of questions left over by --sizes that only closed book and oracle evidence answer.
         allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave them out.
         slice: Also show the results on test by a column of the questions, or by known: whether the LM answers a
             question rightly without passages. Repeatable.
-        reader_check: Further questions, of those that --sizes leaves over, for closed book and oracle evidence only.
     """
     from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named
@@ -89,7 +89,7 @@ def compile_command(
         judge=judging.judge, judge_lm=judging.open(workspace, lm),
         settings=CompileSettings(
             objective=objective, trials=trials, seed=seed, threads=run.threads, max_failures=run.max_failures,
-            allow_copies=allow_copies, deadline=deadline, teleprompter=teleprompter, arguments=arguments,
+            allow_copies=allow_copies, teleprompter=teleprompter, arguments=arguments,
         ),
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ def compile_command(
 def compile_and_show(
     technique: str, questions: Any, save_to: Path, output: opt.Results, *, replace: bool, **given: Any
 ) -> Workspace:
-    """Compile, save, show and log, and return the workspace. Show the results even if saving fails."""
+    """Compile, save, show, and log, and return the workspace; show the results even if saving fails."""
     from querywright.api import compile as compiled
 
     logged = tracking(output.log)
@@ -138,19 +138,19 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
             objective.name: _per_cent(objective.value(arm.dev)) + (f" ({unscored} unscored)" if unscored else ""),
             "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
             "prompts": arm.prompt,
-            "knobs": _changed_knobs(tuned.technique, arm),
+            "knobs": _changed_knobs(tuned, arm),
         }
         for arm, unscored in zip(best, left_out, strict=True)
     ]
     notes = []
-    if tuned.corrected is not None:  # how much of the best arm's value is owed to its having been chosen
+    if tuned.corrected is not None:
         dev, corrected = map(_per_cent, tuned.corrected)
         notes.append(
-            f"the best of {len(tuned.arms)} arms has {dev} on the questions it was chosen on, of which about "
-            f"{corrected} is expected on new questions (the rest is the luck of the best of many); see test"
+            f"the best of {len(tuned.arms)} arms has {dev} on dev, where it was chosen; about {corrected} is expected "
+            "on new questions (the winner's curse); see test"
         )
     for why in dict.fromkeys(tuned.failed.values()):
-        notes.append(f"out, {why}: {', '.join(name for name, said in tuned.failed.items() if said == why)}")
+        notes.append(f"left out, {why}: {', '.join(name for name, said in tuned.failed.items() if said == why)}")
     notes += pool_notes([changed(arm.dev, name=arm.name) for arm in best], splits.dev)
     notes += [f"no prompts of {name}: {why}" for name, why in tuned.nothing.items()]
     show_table(
@@ -180,19 +180,21 @@ def _per_cent(value: float) -> str:
     return "-" if value != value else f"{100 * value:.1f}"
 
 
-def _changed_knobs(technique: str, arm: Candidate) -> str:
-    """The knobs of an arm that are not at their defaults; the budget, equal in all arms, is left out."""
+def _changed_knobs(tuned: Compilation, arm: Candidate) -> str:
+    """Return the knobs of an arm that differ from their defaults, without a budget that is equal in all arms."""
     from querywright.optimize.results import BASELINE, PLAIN
     from querywright.programs import technique_class
 
-    name = PLAIN if arm.name == BASELINE else technique
+    name = PLAIN if arm.name == BASELINE else tuned.technique
     defaults = {knob.name: knob.default for knob in technique_class(name).KNOBS}
-    changed = (name for name, value in arm.knobs.items() if value != defaults[name] and name != "max_passages")
+    if len({one.knobs["max_passages"] for one in tuned.arms}) == 1:
+        defaults["max_passages"] = arm.knobs["max_passages"]
+    changed = (name for name, value in arm.knobs.items() if value != defaults[name])
     return " ".join(f"{name}={arm.knobs[name]}" for name in changed) or "-"
 
 
 def split_sizes(text: str | None) -> tuple[int, int, int] | None:
-    """Questions in train, dev and test, as ``--sizes`` gives them; None where it is not given."""
+    """Return the number of questions in train, dev, and test from ``--sizes``; None if it is not given."""
     if text is None:
         return None
     if not re.fullmatch(r"\s*[0-9]+\s*(,\s*[0-9]+\s*){2}", text):

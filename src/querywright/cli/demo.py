@@ -1,4 +1,4 @@
-"""``querywright demo``: the main job on the packaged sample, with what a large LM answered or with the embedded one."""
+"""``querywright demo``: compile, compare, and ask on the packaged sample, with recorded answers or the embedded LM."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from querywright.workspace import Workspace
 
 OWN = Path("artifacts/hcqr-sample")
-"""The demo's own place, where it replaces what it made before, live or not."""
+"""The default folder of the demo, where it replaces its earlier artifact."""
 SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET, LIVE_BUDGET = 1, 3
-"""Passages shown to the reader: with a large LM one has to do."""
+"""Passages shown to the reader, with a large LM and with the embedded LM."""
 READER_CHECK = 60
 """Further questions for closed book and oracle evidence."""
 ARMS = ("plain", "query2doc", "step_back", "multi_query", "rag_fusion", "rrr", "hcqr", "rrs")
@@ -45,15 +45,15 @@ def demo(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Compile HCQR on the packaged sample, compare techniques with the baseline, save the winner, load it and ask it.
+    """Compile, compare, save, load, and ask a program on the packaged sample.
 
-    The LM is a large one, whose answers were recorded; another one (--lm) is asked instead.
+    The answers of a large LM were recorded. With --lm, another LM is called instead.
 
     Example: querywright demo
 
     Args:
-        live: Compile with the embedded model alone, at 3 passages: no recording, some ten minutes.
-        save_to: Where the artifact is written.
+        live: Use the embedded LM and 3 passages instead of the recording, for about ten minutes.
+        save_to: Folder of the artifact.
     """
     from querywright.data import load_sample, split_questions
     from querywright.data.splits import left_over
@@ -69,7 +69,7 @@ def demo(
     splits = split_questions(sample.questions, sizes=SIZES)
     if recorded:
         head, answers = read_recording(packaged_recording())
-        note(f"the LM: {head.model}; {len(answers)} answers, written down on {head.made}")
+        note(f"the LM: {head.model}; {len(answers)} answers, recorded on {head.made}")
     workspace = compile_and_show(
         "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=place, retriever="sample",
         replace=save_to == OWN, reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
@@ -88,7 +88,7 @@ def demo(
 
 
 def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:
-    """Compare untuned techniques with the baseline by the first passage, and print the table."""
+    """Compare untuned techniques with the baseline by the first passage, and print a table."""
     from querywright.metrics.statistics import p_value
     from querywright.optimize.significance import ALPHA
 
@@ -96,7 +96,7 @@ def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) 
     tests = {one.arm: one.test for one in found.comparisons if one.metric == "decision_useful"}
     won = {name: f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}" for name, test in tests.items()}
     show_table(
-        f"test, the same {len(questions)} questions, {BUDGET} passage: untuned techniques, by {workspace.lm.model}",
+        f"test, the same {len(questions)} questions, {BUDGET} passage: untuned techniques with {workspace.lm.model}",
         [
             _row(one, **{"settles it": f"{100 * one.label_share(Label.ENTAILED):.1f}",
                          "won : lost": won.get(one.name, "-")})
@@ -107,12 +107,12 @@ def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) 
 
 
 def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
-    """Load what was saved, check it against its golden answers and ask it, as an application does."""
+    """Load the artifact, check its golden answers, and ask it, as an application does."""
     from querywright.optimize.artifacts.load import load
 
     program = load(artifact, lm=workspace.lm, home=workspace.home, verify=True)
     found = program(question.question, list(question.options))
-    say(f'load("{artifact}", lm=..., verify=True) gives its golden answers. Asked:', style="bold")
+    say(f'load("{artifact}", lm=..., verify=True) repeats its golden answers. Question:', style="bold")
     say(question.question, indent=2)
     for query in found.queries:
         say(f"searched ({query.role}): {query.text}", indent=4)
@@ -122,14 +122,14 @@ def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
 
 
 def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
-    """Compare two arms on a few questions with the embedded model, without a recording, and print the table."""
+    """Compare two arms on a few questions with the embedded LM, without a recording, and print a table."""
     began = time.monotonic()
     place = opt.LMOptions().open(home)
     found = _compared(("plain", "hcqr"), questions, place, run, lm=place.lm)
     show_table(
         f"{len(questions)} of these questions, answered by {place.lm.model} now ({time.monotonic() - began:.0f} s)",
         [_row(one) for one in found.arms],
-        notes=["the LM of 135M parameters does not rewrite well; querywright demo --live compiles with it"],
+        notes=["this LM of 135M parameters does not rewrite well; querywright demo --live compiles with it"],
     )
 
 

@@ -1,4 +1,4 @@
-"""``querywright evaluate`` and ``querywright compare``: arms side by side on the same labeled questions."""
+"""``querywright evaluate`` and ``querywright compare``: evaluate arms on the same labeled questions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Questions, search, reader, models other than the LM, and judges.
+    """The options of ``evaluate`` and ``compare``.
 
     Args:
         slice: Also show results by a column of the questions, or by known: whether the LM answers a question rightly
@@ -37,12 +37,11 @@ class Options:
     run: opt.RunOptions = field(default_factory=opt.RunOptions)
     arms: opt.ArmOptions = field(default_factory=opt.ArmOptions)
     judging: opt.Judging = field(default_factory=opt.Judging)
-    deadline: opt.Deadline = None
     slice: opt.Slices = ()
     output: opt.Results = field(default_factory=opt.Results)
 
     def open(self) -> Workspace:
-        """Open the workspace with the LM, which needs a key only if it is asked."""
+        """Open the workspace with the LM, which needs a key only if it is called."""
         self.judging.beside(self.lm)
         return self.lm.open(self.output.home, self.run.threads, asks=False)
 
@@ -58,12 +57,12 @@ class Options:
                 named, self.data.source, lm=workspace, reading=self.data.given, **arms.given(lm), engine=arms.engine,
                 reader=arms.reader, max_passages=arms.max_passages, metrics=arms.metric, judge=judging.judge,
                 judge_lm=judging.open(workspace, lm), guidelines=judging.guidelines, threads=self.run.threads,
-                max_failures=self.run.max_failures, deadline=self.deadline, slices=self.slice,
+                max_failures=self.run.max_failures, slices=self.slice,
                 progress=update, tell=note, **more,
             )  # fmt: skip
 
     def show(self, found: Comparison, workspace: Workspace) -> None:
-        """Print scores and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
+        """Print scores and verdicts, and where answers are lost if closed book and oracle evidence were evaluated."""
         from querywright.optimize.diagnosis import DECIDED, MEANING, decision_rows, lost_rows
 
         title, verbose = f"{self.data.source}: {len(found.questions)} questions", self.output.verbose
@@ -83,13 +82,13 @@ class Options:
 
 
 def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | None = None) -> None:
-    """Evaluate arms on the same questions, and compare each with plain (else the first).
+    """Evaluate arms on the same questions, and compare each arm with plain (or the first arm).
 
     Example: querywright evaluate plain hcqr --data questions.jsonl --collection textbooks --limit 40
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: closed_book, plain
-            and, if the questions have options, hcqr.
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), folders of artifacts, and your programs
+            (FILE.py:NAME). Default: closed_book, plain, and, if the questions have options, hcqr.
         rows: File for every question's result, JSON lines.
     """
     if rows is not None:
@@ -123,14 +122,15 @@ def compare_command(
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts.
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), folders of artifacts, and your programs
+            (FILE.py:NAME).
         save_to: Folder for the results and the report.
         baseline: The arm that every other arm is compared with; added if it is not named.
     """
     from querywright.arms import spelled
     from querywright.optimize.comparison import REPORT, ROWS, SUMMARY
 
-    check_folder(save_to, "--out", SUMMARY, "folder of results")
+    check_folder(save_to, "--out", SUMMARY)
     log, workspace = tracking(given.output.log), given.open()
     baseline, *named = map(spelled, (baseline, *arm))
     named = named if baseline in named else [baseline, *named]
@@ -146,7 +146,7 @@ def compare_command(
 
 
 def _write_rows(path: Path, found: Comparison) -> None:
-    stands = "the results above stand, and the same command asks nothing again"
+    stands = "the results above are valid, and the same command calls no LM again"
     with (
         writing(f"{path.name!r}", stands, "--rows"),
         open(path, "w", encoding="utf-8", errors="replace", opener=private) as file,

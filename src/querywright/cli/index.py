@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -13,16 +14,18 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.show import emit, note, progress, say
 from querywright.data import Passage
-from querywright.data.documents import names_documents
+from querywright.data.documents import DocumentFile, names_documents, read_documents
 from querywright.data.hub import names_of
 from querywright.data.reading import read_passages
 from querywright.errors import InputError
 
+SHOWN_FILES = 20
+
 Passages = Annotated[
     str,
     Parameter(
-        help="Documents (.md, .txt, .html, .pdf): files or a folder. Or rows: a .jsonl, .csv, .tsv, .json "
-        "or .parquet file, a folder with one (BEIR, AutoRAG), sample, or hf:NAME: a dataset of the hub, or "
+        help="Documents (.md, .rst, .txt, .html, .pdf, .docx, .ipynb): files or a folder. Or rows: a .jsonl, .csv, "
+        ".tsv, .json or .parquet file, a folder with one (BEIR, AutoRAG), sample, or hf:NAME: a dataset of the hub, or "
         f"{names_of('passages')}."
     ),
 ]
@@ -41,58 +44,72 @@ def index(
     data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Put passages into a collection; the same passages again cost nothing.
+    """Put passages into a collection. Unchanged passages are not embedded again.
 
     Example: querywright index textbooks corpus.jsonl --column text=contents
 
     Args:
         collection: Name of the collection.
-        chunk_size: Words of a passage at most, where documents are split. Default: 150.
-        chunk_overlap: Words at most that a passage repeats of the one before. Default: 20.
+        chunk_size: Largest number of words of a passage, if documents are split. Default: 150.
+        chunk_overlap: Largest number of words that a passage repeats of the previous one if a paragraph is split.
+            Default: 20.
         prune: Remove passages that are not in the source.
-        workers: Processes of Ray that embed, which need the extra ray. Default: only this process.
+        workers: Number of Ray processes that embed; needs the extra ray. Default: only this process.
     """
     from querywright.retrieval.collection import collection_folder
-    from querywright.retrieval.index import read_into
 
     collection_folder(collection, output.folder)
     source = [passages, *others] if others else passages
-    sizes = {"chunk_size": chunk_size, "chunk_overlap": chunk_overlap}
-    sizes = {name: size for name, size in sizes.items() if size is not None}
+    given = {"chunk_size": chunk_size, "chunk_overlap": chunk_overlap}
+    sizes = {name: size for name, size in given.items() if size is not None}
     documents = None
     is_read = names_documents(source)
     if (data != opt.RowOptions()) if is_read else sizes:
-        raise InputError("--chunk-size and --chunk-overlap are of documents, --column, --limit and --split of rows")
+        raise InputError(
+            "--chunk-size and --chunk-overlap are for documents, and --column, --limit, and --split are for rows; "
+            "leave out the options that do not fit the source"
+        )
     if not is_read:
         found = read_passages(passages, **data.given)
     else:
         with progress("reading") as update:
-            documents = read_into(collection, source, output.folder, progress=update, **sizes)
+            documents = read_documents(source, progress=update, **sizes)
         found = documents.passages
     if workers is not None:
         _embed(found, embedder, workers, output)
     report = build(collection, found, output, embedder, prune=prune)
-    read = {} if documents is None else {name: one for name, one in documents._asdict().items() if name != "passages"}
+    read: dict[str, Any] = {}
+    if documents is not None:
+        read = {"files": [one._asdict() for one in documents.files], "lost": documents.lost}
     state = "built" if report.rebuilt else "unchanged"
     emit(output.as_json, asdict(report) | read, lambda: say(
         f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
-        f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
+        f"{report.removed} removed; {report.embedded} embedded, {report.cached} cached; "
         f"{report.seconds:.1f} s"
     ))  # fmt: skip
     if documents is not None:
-        note(f"{documents.files} files, {documents.unchanged} of them as they were and not read again")
+        _note_files(documents.files)
     for line in report.notes:
         note(f"warning: {line}")
     if report.stayed:
-        note(f"{report.stayed} passages of earlier sources stay; --prune removes them")
+        note(f"{report.stayed} passages from earlier sources stay; --prune removes them")
+
+
+def _note_files(files: Sequence[DocumentFile]) -> None:
+    """Report what was made of each file, and of all files of a format if there are many."""
+    for one in files[:SHOWN_FILES]:
+        note(f"{one.name}: {one.format}, {one.title!r}, passages: {one.passages}")
+    formats = ", ".join(f"{count} {name}" for name, count in Counter(one.format for one in files).most_common())
+    more = "; --json lists all files" if len(files) > SHOWN_FILES else ""
+    note(f"{len(files)} files read ({formats}){more}")
 
 
 def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:
-    """Put their vectors into the store."""
+    """Embed passages in processes of Ray, and put the vectors into the store."""
     from querywright.models.store import open_store
     from querywright.optimize.question_ray import embed_in_ray
 
-    # Ray tells on standard output that a process died.
+    # Ray reports on standard output that a process died.
     with progress("embedding") as update, contextlib.redirect_stdout(sys.stderr):
         embed_in_ray(
             passages, embedder, open_store(output.folder), workers=workers,
@@ -103,10 +120,10 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
 def build(
     collection: str, passages: Iterable[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
 ) -> Any:
-    """Build a collection, with progress; gives what ``build_collection`` reports."""
+    """Build a collection, show progress, and return the report of ``build_collection``."""
     from querywright.retrieval.index import build_collection
 
-    with progress("comparing with what is there") as update:
+    with progress("comparing with the collection") as update:
         return build_collection(
             collection, passages, embedder=output.embedder(embedder), home=output.folder, prune=prune,
             progress=lambda done, total: update("embedding", done, total),

@@ -1,4 +1,4 @@
-"""``querywright judge``: label passages for people to correct, hold a judge against people, and improve it."""
+"""``querywright judge``: label passages, measure a judge's agreement with people, and improve a judge."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts, show_table
 from querywright.data.judged import JudgedCase, read_judged
-from querywright.data.labels import QRELS, PassageLabel, check_form, read_labels, write_labels
-from querywright.errors import DataError, InputError
+from querywright.data.labels import PassageLabel, check_form, read_labels, write_labels
+from querywright.errors import DataError
 from querywright.files import writing
 from querywright.workspace import Workspace
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OutPath = Annotated[Path, Parameter(name="--out", metavar="PATH")]
 
-judge_app = opt.make_app("judge", "Label what arms find, hold a judge against people, and improve it.")
+judge_app = opt.make_app("judge", "Label passages, and measure and improve judges.")
 
 
 @Parameter(name="*", group="Data")
@@ -50,7 +50,7 @@ class CaseOptions:
     seed: opt.Integer = 0
 
     def read(self, named: str, per_question: int | None = None) -> tuple[Judge, list[JudgedCase]]:
-        """The judge and the cases; the judge that does without the right answer where it is not known."""
+        """Return the judge and the cases. If no case has a right answer, return the judge that needs none."""
         from querywright.arms import pairs
         from querywright.optimize.judge_files import resolve_judge
 
@@ -66,15 +66,15 @@ class CaseOptions:
         if bare:
             other = f", or use the judge {judge.OTHER.NAME}" if judge.OTHER else ""
             raise DataError(
-                f"{data}: {bare} of {len(judged)} cases have no right answer to show to the judge {named}; give "
-                f"them{other}"
+                f"{data}: {bare} of {len(judged)} cases have no right answer, which the judge {named} reads; give "
+                f"answers{other}"
             )
         return judge, judged
 
 
 @judge_app.command(name="list")
 def list_judges(*, as_json: opt.Json = False) -> None:
-    """List the judges with what they read and the labels they give.
+    """List the judges with their inputs and their labels.
 
     Example: querywright judge list
     """
@@ -108,26 +108,24 @@ def label_command(
     search: opt.Searching = opt.Searching(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Label what arms find, in a file that people correct and --labels gives back.
+    """Label the passages that arms find, in a file for people to correct.
 
-    The first passages of every arm are pooled and judged side by side. Change a label in the file and it is a
-    person's. Run again, only what has no label is added and judged.
+    The first passages of every arm are pooled and judged. A label that you change counts as a person's label, and
+    --labels reads the file. If you run the command again, only passages without a label are added and judged.
 
     Example: querywright judge label plain hcqr --data questions.jsonl --collection mine --out labels.jsonl
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts. Default: plain.
-        save_to: File of labels: .jsonl, .csv or .qrels. Labels in an existing file stay.
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), folders of artifacts, and your programs
+            (FILE.py:NAME). Default: plain.
+        save_to: File of labels: .jsonl or .csv. Labels in an existing file stay.
         depth: Passages of each arm for each question, 1 to 50.
-        judge: A judge of usefulness or a saved one's path; none leaves all labels to people.
+        judge: A judge of usefulness, or the path of a saved judge; none leaves all labels to people.
     """
     from querywright.api import label
 
     check_file(save_to, "--out")
-    if check_form(save_to) == QRELS and judge == "none":
-        raise InputError(
-            "qrels have no passage without a label, and --judge none gives none; end --out in .jsonl or .csv"
-        )
+    check_form(save_to)
 
     def labels() -> dict[tuple[str, str], PassageLabel]:
         """Return the labels of the file as it is now."""
@@ -144,7 +142,9 @@ def label_command(
         )  # fmt: skip
     saved_since = {key: one for key, one in labels().items() if one != earlier.get(key)}
     found = replace(found, labels=tuple({**{one.key: one for one in found.labels}, **saved_since}.values()))
-    with writing(f"the labels {save_to.name!r}", "the judge's answers are kept, and asked for again at no cost"):
+    with writing(
+        f"the labels {save_to.name!r}", "the judge's answers are cached, and the same command again costs nothing"
+    ):
         write_labels(save_to, found.labels)
 
     def shown() -> None:
@@ -157,8 +157,7 @@ def label_command(
         title = f"{len(found.labels)} passages of {questions} questions, {found.added} added, {found.asked} judged"
         show_table(title, rows, notes=found.notes)
         say(workspace.cost_line())
-        column = "last column" if save_to.suffix.lower() == QRELS else "column label"
-        say(f"labels: {save_to}; correct the {column}, and give them back with --labels {save_to.name}")
+        say(f"labels: {save_to}; correct the column label, and use the file with --labels {save_to.name}")
 
     data_of = {name: getattr(found, name) for name in ("added", "asked", "unreadable", "failed")}
     made = {"passages": len(found.labels), **data_of, "labels": found.counts, "file": str(save_to)}
@@ -174,18 +173,18 @@ def calibrate_command(
     save_to: OutPath | None = None,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Measure how far a judge agrees with people.
+    """Measure how well a judge agrees with people.
 
-    Grades from 1 to 4 are read as LiveQA gives them: for usefulness 4 is ENTAILED, 3 USEFUL, 1 and 2 NOT_USEFUL; for
-    answerability 4 is complete, 3 partial, 1 and 2 none. Without a right answer, usefulness is judged without it.
-    Intervals come from resampling questions. If cases name the systems that found a passage or gave an answer
-    (arms), the order that the judge gives them is compared with people's (Kendall's tau), since that is what tuning
-    uses. If two people labeled cases (second_label), their agreement is shown next to the judge's.
+    Grades from 1 to 4 are read as in LiveQA: for usefulness, 4 is ENTAILED, 3 is USEFUL, and 1 and 2 are NOT_USEFUL;
+    for answerability, 4 is complete, 3 is partial, and 1 and 2 are none. Without a right answer, usefulness is judged
+    without it. Intervals come from resampling questions. If cases name the systems that found a passage or gave an
+    answer (arms), the judge's order of the systems is compared with people's order (Kendall's tau), because tuning
+    uses this order. If two people labeled cases (second_label), their agreement is shown next to the judge's.
 
     Example: querywright judge calibrate usefulness --data liveqa-med --per-question 8
 
     Args:
-        judge: A judge (querywright judge list), or a saved one's path.
+        judge: A judge (querywright judge list), or the path of a saved judge.
         save_to: Save judge and calibration here, for evaluate --judge.
     """
     from querywright.optimize.judge_files import judge_file, save_judge
@@ -210,16 +209,16 @@ def compile_judge_command(
     save_to: OutPath,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Give a judge demonstrations labeled by people, if they improve its agreement with people.
+    """Add demonstrations to a judge if they improve its agreement with people.
 
-    They are taken from a quarter of the questions and chosen on another; the other half says what they are worth.
-    With --per-question fewer cases are judged; demonstrations are taken from all.
+    Demonstrations come from a quarter of the questions, are chosen on another quarter, and are measured on the other
+    half. With --per-question fewer cases are judged, but demonstrations come from all cases.
 
     Example: querywright judge compile usefulness --data liveqa-med --out judges/mine --per-question 8
 
     Args:
-        judge: A judge (querywright judge list), or a saved one's path.
-        save_to: Where the judge is saved: a folder, or a file .json.
+        judge: A judge (querywright judge list), or the path of a saved judge.
+        save_to: Where the judge is saved: a folder, or a .json file.
     """
     from querywright.optimize.judge_files import judge_file, save_judge
     from querywright.optimize.judging import compile_judge
@@ -278,9 +277,9 @@ def _show_compiled(made: CompiledJudge, workspace: Workspace, file: Path) -> Non
     gain = made.differences["kappa"]
     said = "no difference shown between the judge before and after"
     if gain.low > 0:
-        said = "the demonstrations bring the judge nearer to people"
+        said = "with the demonstrations, the judge agrees better with people"
     elif gain.high < 0:
-        said = "the demonstrations take the judge away from people; use it as it was"
+        said = "with the demonstrations, the judge agrees less with people; use the judge without them"
     say(f"{said}: difference in kappa {shown(gain)}")
     _show_end(made.after, workspace, file)
 

@@ -39,7 +39,7 @@ WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 INTERRUPTED_LINE = "stopped; finished answers are cached: run the same command again to resume"
 GRACE_SECONDS = 5.0
 OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
-"""Options that have another name than the argument in Python."""
+"""Options whose names differ from the argument in Python."""
 
 SYNONYMS = {
     "compile": ("--metric", "--objective"),
@@ -85,7 +85,7 @@ app.register_install_completion_command(help="Install completion for the shell y
 
 
 def every_command(group: App = app, path: str = "querywright") -> Iterator[tuple[str, App]]:
-    """Every command that does something, with its name in full."""
+    """Yield every command that is not a group, with its full name."""
     for name in group:
         if not name.startswith("-"):
             is_group = group[name].default_command is None
@@ -93,7 +93,7 @@ def every_command(group: App = app, path: str = "querywright") -> Iterator[tuple
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit status."""
+    """Run the command line, and end the process with its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -105,22 +105,22 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, by default that of this process, and give its exit status.
+    """Run a command, by default the command line of this process, and return its exit status.
 
-    A user's mistake is one message and an exit status, never a traceback.
+    A user's mistake prints one message and never a traceback.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         _, apps, rest = app.parse_commands(given)
         ended = app(given, exit_on_error=False, print_error=False)
-        if apps[-1].default_command is None and not rest:  # its help was shown: that is no command yet
+        if apps[-1].default_command is None and not rest:  # a group without a subcommand showed its help
             return WRONG_INPUT
     except CycloptsError as error:
         command = " ".join(["querywright", *(error.command_chain or ())])
         wrong, right = SYNONYMS.get((error.command_chain or ("",))[0], ("none", ""))
         text = re.sub(rf"(Unknown option: {wrong}\b).*", rf"\1. Did you mean {right}?", str(error))
         note(f"error: {text}", style="bold red")
-        note(f"{command} --help says more")
+        note(f"see {command} --help")
         return WRONG_INPUT
     except (KeyboardInterrupt, Exception) as error:
         end = _end_of(error)
@@ -134,7 +134,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_of(error: BaseException) -> tuple[int, str] | None:
-    """Exit status and message of what ended a command; None for a bug."""
+    """Return the exit status and the message for an error; None for a bug."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, INTERRUPTED_LINE
     if isinstance(error, InputError):
@@ -159,7 +159,7 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
     from dspy.utils.exceptions import LMError
 
     if isinstance(error, LMError):
-        answered = "answers received so far are kept"
+        answered = "answers received so far are cached"
         return STOPPED, f"failed: the LM did not answer: {' '.join(str(error).split())}; {answered}"
     return None
 
@@ -178,7 +178,7 @@ def _in_options(text: str, words: Sequence[str]) -> str:
 
 
 def _watch_for_interrupt() -> None:
-    """End the process soon after Ctrl-C, also while a library keeps the main thread from noticing it."""
+    """End the process soon after Ctrl-C, even if the main thread is busy inside a library."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -196,7 +196,7 @@ def _watch_for_interrupt() -> None:
 
 
 def _end(status: int) -> None:
-    """End at once: threads may still be inside a model, which an orderly end would wait for or take down with it."""
+    """End at once. Threads may be inside a model, and a normal end would wait for them or crash."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)

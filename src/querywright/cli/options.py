@@ -1,4 +1,4 @@
-"""The options that several commands take, declared once: a command takes a group as one argument and passes it on.
+"""Options that several commands share: a command takes a group of options as one argument.
 
 The docstring of a group, or of a command, is the help of its options.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def checked(look: str) -> Parameter:
-    """Return a parameter whose names MODULE:FUNCTION checks before the command runs; it raises ``InputError``."""
+    """Return a parameter whose values the function ``look`` (MODULE:FUNCTION) checks before the command runs."""
 
     def validate(_: Any, value: Any) -> None:
         module, _, function = look.partition(":")
@@ -54,13 +54,6 @@ OutFile = Annotated[Path, Parameter(name="--out", metavar="FILE")]
 Integer = Annotated[int, Parameter(metavar="N")]
 Whole = Annotated[int, Parameter(metavar="N", validator=Number(gte=0))]
 Count = Annotated[int, Parameter(metavar="N", validator=Number(gte=1))]
-Deadline = Annotated[
-    float | None,
-    Parameter(
-        metavar="SECONDS", group="Run", validator=Number(gt=0),
-        help="Seconds that a question may take, without waiting for its turn at the LM. Default: no limit.",
-    ),
-]  # fmt: skip
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
 Digest = Annotated[str, Parameter(metavar="SHA256")]
 Slices = Annotated[tuple[str, ...], Parameter(metavar="COLUMN", show_default=False, group="Questions")]
@@ -75,11 +68,11 @@ Log = Annotated[
     str | None,
     Parameter(
         name="--log", metavar="mlflow[:URI]", group="Output",
-        help="Log params, metrics, files and the report as MLflow runs, at URI or $MLFLOW_TRACKING_URI.",
+        help="Log parameters, metrics, files, and the report as MLflow runs, at URI or $MLFLOW_TRACKING_URI.",
     ),
 ]  # fmt: skip
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("arms:check_arm")]
-Technique = Annotated[str, checked("programs:technique_class")]
+Technique = Annotated[str, checked("technique_names:check_technique")]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
 Reader = Annotated[
     Name, checked("arms:check_reader"),
@@ -89,21 +82,21 @@ Embedder = Annotated[Name, Parameter(help="embedded, or a sentence-transformers 
 KNOWN_JUDGE = checked("optimize.judge_files:resolve_judge")
 JudgeName = Annotated[Name, KNOWN_JUDGE]
 Verbose = Annotated[
-    bool, Parameter(show_default=False, group="Output", help="Print all columns, and a sentence a comparison.")
+    bool, Parameter(show_default=False, group="Output", help="Print all columns, and a sentence for each comparison.")
 ]
 Questions = Annotated[
     str,
     Parameter(
         name="--data",
         metavar="QUESTIONS",
-        help="A file or folder of labeled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, sample-hard, or "
+        help="A file or folder of labeled questions (also BEIR, AutoRAG, FlashRAG, and Ragas), sample, sample-hard, or "
         f"hf:NAME: a dataset of the hub, or {names_of('questions')}.",
     ),
 ]
 
 
 def make_app(name: str, help: str, **settings: Any) -> App:
-    """A command that has commands."""
+    """Return a command that has subcommands."""
     return App(
         name=name, help=help, default_parameter=DEFAULTS, help_format="markdown", console=out, error_console=err,
         result_action="return_value", suppress_keyboard_interrupt=False, **settings,
@@ -111,7 +104,7 @@ def make_app(name: str, help: str, **settings: Any) -> App:
 
 
 def chosen(group: Any) -> dict[str, Any]:
-    """Return the options of a group that differ from their defaults, by name, without those in ``_OF_A_RUN``."""
+    """Return the options of a group that differ from their defaults, by name, without the options in ``_OF_A_RUN``."""
     found: dict[str, Any] = {}
     for one in fields(group):
         value = getattr(group, one.name)
@@ -124,7 +117,7 @@ def chosen(group: Any) -> dict[str, Any]:
 
 
 def typed(command: str, *arguments: str, **options: Any) -> str:
-    """A command as it is typed, from options as ``chosen`` gives them."""
+    """Return the command line for a command with options that ``chosen`` returned."""
     words = [word for name, value in options.items() for each in (value if isinstance(value, list) else [value])
              for word in (f"--{name.replace('_', '-')}", str(each))]  # fmt: skip
     return shlex.join(["querywright", command, *arguments, *words])
@@ -132,10 +125,10 @@ def typed(command: str, *arguments: str, **options: Any) -> str:
 
 _OF_A_RUN = {
     "home", "as_json", "log", "verbose", "threads", "max_failures", "max_calls", "timeout", "max_unreadable",
-    "deadline", "api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base",
+    "api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base",
     "judge_api_key_env",
 }  # fmt: skip
-"""Options that say where and how patiently a run asks, and not what; addresses may hold a password."""
+"""Options that do not change the results of a run, and options that may hold a password, such as addresses."""
 
 
 @Parameter(name="*", group="LM")
@@ -151,8 +144,8 @@ class LMOptions:
         max_calls: Stop after N LM calls.
         timeout: Seconds per attempt at a remote LM, to the end of its answer; up to a week. Default: 60.
         max_unreadable: Share of its answers that may be unreadable, 0 to less than 1. Default: 0.3.
-        max_tokens: Tokens of a remote LM's answer at most, thinking included. Default: 1000, or 16000 for OpenAI's
-            reasoning models.
+        max_tokens: Largest number of tokens of a remote LM's answer, with thinking. Default: 1000, or 16000 for
+            OpenAI's reasoning models.
     """
 
     lm: Name | None = None
@@ -172,7 +165,7 @@ class LMOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """As a workspace takes it."""
+        """The arguments of ``Workspace.open``."""
         return {
             "lm": self.lm or "embedded", "api_base": self.api_base, "api_key": api_key(self.api_key_env),
             "max_calls": self.max_calls, "limits": self.limits,
@@ -181,21 +174,21 @@ class LMOptions:
     def open(
         self, home: Path | None, threads: int | None = None, *, keeps: bool = True, asks: bool = True
     ) -> Workspace:
-        """Open the workspace with this LM; a read-only workspace only if nothing must be kept.
+        """Open the workspace with this LM. If ``keeps``, the workspace must be writable.
 
-        If the LM is not asked, it needs no key.
+        If the LM is not called, it needs no key.
         """
         given = {**self.given, "limits": replace(self.limits, at_once=threads)}
         return Workspace.open(home, **given, keeps=keeps, asks=asks)
 
     def beside(self, workspace: Workspace) -> Any:
-        """This LM as a second one of a workspace, which both are paid from."""
+        """Return this LM as another LM of a workspace, with the same limit of calls."""
         return workspace.another_lm(self.lm or "embedded", api_base=self.api_base, api_key=api_key(self.api_key_env))
 
     def for_artifact(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
-        """Return the LM for an artifact; None for the artifact's LM if no option names another.
+        """Return the LM for an artifact; None for the artifact's own LM if no option names another LM.
 
-        An address, a key or a limit alone applies to the artifact's LM, and the artifact is read to find its name.
+        If an option gives only an address, a key, or a limit, it applies to the artifact's LM.
         """
         from querywright.optimize.artifacts.files import read_artifact
         from querywright.optimize.artifacts.load import own_lm
@@ -215,8 +208,8 @@ class WriterLM:
     """The LM that writes.
 
     Args:
-        writer_lm: What techniques ask before --lm reads: any LM, or a trained rewriter's folder. Default: --lm, or an
-            artifact's own.
+        writer_lm: The LM that techniques call before --lm reads: any LM, or a trained rewriter's folder. Default:
+            --lm, or an artifact's own LM.
         writer_api_base: Address of the writer's server.
         writer_api_key_env: Environment variable that holds the writer's key.
     """
@@ -226,13 +219,13 @@ class WriterLM:
     writer_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> Any:
-        """As ``writer_lm=`` is given: a name, or an LM as patient as this one where it has an address or a key."""
+        """Return the argument ``writer_lm=``: a name, or an LM with the limits of ``lm`` and an address or key."""
         from querywright.models.lm import resolve_lm, with_key
 
         if not (self.writer_api_base or self.writer_api_key_env):
             return self.writer_lm
         if self.writer_lm is None:
-            raise InputError("--writer-api-base and --writer-api-key-env are of the writer; name it with --writer-lm")
+            raise InputError("--writer-api-base and --writer-api-key-env need a writer; name it with --writer-lm")
         key = api_key(self.writer_api_key_env)
         return with_key(resolve_lm(self.writer_lm, api_base=self.writer_api_base, api_key=key, limits=lm.limits))
 
@@ -253,16 +246,16 @@ class JudgeLM:
     judge_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> LMOptions | None:
-        """Return the LM of the judges; None if they use the same LM as the rest."""
+        """Return the options of the judges' LM; None if judges use the same LM as the rest."""
         elsewhere = bool(self.judge_api_base or self.judge_api_key_env)
         if self.judge_lm is None and elsewhere:
-            raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
+            raise InputError("--judge-api-base and --judge-api-key-env need the judge's LM; name it with --judge-lm")
         if not elsewhere and self.judge_lm in (None, lm.lm or "embedded"):
             return None
         return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
 
     def open(self, workspace: Workspace, lm: LMOptions) -> Any:
-        """Return the LM of the judges, which may be the LM of the workspace; None if it was not named."""
+        """Return the LM of the judges, which may be the LM of the workspace; None if no option names it."""
         other = self.beside(lm)
         if other is None:
             return None if self.judge_lm is None else workspace.lm
@@ -275,7 +268,7 @@ class Judges(JudgeLM):
 
     Args:
         judge_lm: The LM that judges, usefulness if no --judge is given. Default: --lm, with its address and key.
-        judge: A judge (querywright judge list) or a saved one's path. Repeatable.
+        judge: A judge (querywright judge list), or the path of a saved judge. Repeatable.
     """
 
     judge: Annotated[Names, KNOWN_JUDGE] = ()
@@ -309,7 +302,7 @@ class RowOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """As the readers take it."""
+        """The arguments of ``read_questions`` and ``read_passages``."""
         from querywright.arms import pairs
 
         return {"columns": pairs(self.column, "--column"), "limit": self.limit, "split": self.split}
@@ -320,7 +313,7 @@ class DataOptions(RowOptions):
     """The questions, and how they are read.
 
     Args:
-        labels: Labels of passages: what judge label wrote and people corrected, or TREC qrels (.qrels).
+        labels: Labels of passages: a file that judge label wrote and people corrected.
     """
 
     source: Questions
@@ -328,11 +321,11 @@ class DataOptions(RowOptions):
 
     @property
     def given(self) -> dict[str, Any]:
-        """As the readers take it."""
+        """The arguments of ``read_questions``."""
         return {**super().given, "labels": self.labels}
 
     def questions(self, *, multiple_choice: bool | str = False) -> list[Question]:
-        """Read the questions; whether every one of them must have options, or what needs them."""
+        """Read the questions. If ``multiple_choice``, every question must have options; a text names the reason."""
         from querywright.data import read_questions
 
         return read_questions(self.source, **self.given, multiple_choice=multiple_choice)
@@ -341,7 +334,7 @@ class DataOptions(RowOptions):
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
 class Helpers:
-    """Models that a technique asks.
+    """Other models of a technique.
 
     Args:
         reranker: A cross-encoder's name or path, for techniques that rerank.
@@ -358,12 +351,12 @@ class Helpers:
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a technique searches with.
+    """The embedder, the engine, and the knobs of a technique.
 
     Args:
         embedder: embedded, or a sentence-transformers name or path; prompts as NAME?query=...&document=...
-        engine: dense, bm25, hybrid (both), questions or expanded. Default: the technique's own, or dense.
-        knob: Such as max_passages=10. Repeatable.
+        engine: dense, bm25, hybrid (both), questions, or expanded. Default: the technique's own engine, or dense.
+        knob: A knob's value, such as max_passages=10. Repeatable.
     """
 
     embedder: Name = "embedded"
@@ -374,13 +367,13 @@ class SearchOptions:
 
     @property
     def knobs(self) -> Mapping[str, str]:
-        """Values of knobs, as they were written."""
+        """The values of knobs, as texts."""
         from querywright.arms import pairs
 
         return pairs(self.knob, "--knob")
 
     def engine_of(self, technique: str) -> str:
-        """The engine that a technique searches with."""
+        """Return the engine of a technique."""
         from querywright.arms import engine_for
 
         return engine_for(technique, self.engine) or "dense"
@@ -394,7 +387,7 @@ class SearchSource:
     Args:
         collection: The collection to search: its name, or a collection of your Chroma: FOLDER#NAME or
             http://HOST:PORT#NAME. For an artifact: replaces the artifact's collection.
-        retriever: MODULE:FUNCTION, which returns the retriever, instead of a collection.
+        retriever: MODULE:FUNCTION, a function that returns the retriever, instead of a collection.
         where: Search only passages with this metadata, such as '{"topic": "heart"}' (Chroma's filters).
     """
 
@@ -404,11 +397,11 @@ class SearchSource:
 
     @property
     def given(self) -> dict[str, Any]:
-        """As programs are given it."""
+        """The retriever and the filter, as arguments of programs."""
         from querywright.retrieval.callable import named_retriever
 
         if self.collection is not None and self.retriever is not None:
-            raise InputError("--collection and --retriever both name what is searched; give one of them")
+            raise InputError("--collection and --retriever both name the retriever; give only one of them")
         try:
             where = None if self.where is None else json.loads(self.where)
         except ValueError:
@@ -421,13 +414,13 @@ class SearchSource:
 
 @dataclass(frozen=True)
 class Searching(SearchOptions):
-    """What is searched, what with, and the models that a technique asks."""
+    """The retriever, the engine, the knobs, and the other models of a technique."""
 
     searched: SearchSource = SearchSource()
     helpers: Helpers = Helpers()
 
     def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:
-        """Return the arguments of arms that use this LM; raise if a search is needed and nothing to search is named."""
+        """Return the arguments of arms that use this LM. If ``needed``, a collection or retriever must be named."""
         if needed and self.searched.collection is None and self.searched.retriever is None:
             raise InputError("name a collection or a retriever: --collection NAME, or --retriever MODULE:FUNCTION")
         return {**self.searched.given, **self.helpers.given(lm), "embedder": self.embedder, "knobs": self.knobs}
@@ -435,12 +428,12 @@ class Searching(SearchOptions):
 
 @dataclass(frozen=True)
 class ArmOptions(Searching):
-    """What all arms share that do not say otherwise.
+    """The defaults of all arms.
 
     Args:
-        engine: dense, bm25, hybrid (both), questions or expanded.
-        max_passages: Passages shown to the reader at most, in every arm that names no other number.
-        metric: Repeatable. Default: accuracy, and metrics of evidence if the questions have labels.
+        engine: dense, bm25, hybrid (both), questions, or expanded.
+        max_passages: Largest number of passages shown to the reader, in every arm that names no other number.
+        metric: A metric. Repeatable. Default: accuracy, and metrics of evidence if the questions have labels.
     """
 
     max_passages: Count = 5
@@ -455,8 +448,8 @@ class Threads:
     """Work that runs in parallel.
 
     Args:
-        threads: Questions (or passages, or cases) that run at a time, and parallel calls to a remote LM. Default: 4,
-            and as many calls as the server of a remote LM takes.
+        threads: Parallel questions (or passages, or cases), and parallel calls to a remote LM. Default: 4 questions,
+            and calls up to the limit of the LM's server.
     """
 
     threads: Count | None = None
@@ -464,23 +457,23 @@ class Threads:
 
 @dataclass(frozen=True)
 class RunOptions(Threads):
-    """How much is done at a time, and what may fail.
+    """Parallel work, and the limit of failures.
 
     Args:
-        max_failures: Share of them that may fail, 0 to 1.
+        max_failures: Share of questions (or passages, or cases) that may fail, 0 to 1.
     """
 
     max_failures: Share = 0.05
 
     def at(self, workspace: Workspace) -> dict[str, Any]:
-        """As evaluations there take it."""
+        """Return the arguments of an evaluation in this workspace."""
         return {"threads": self.threads or workspace.threads, "max_failures": self.max_failures}
 
 
 @Parameter(name="*", group="Output")
 @dataclass(frozen=True)
 class Home:
-    """Where the command works.
+    """The workspace.
 
     Args:
         home: Folder of the workspace. Default: $QUERYWRIGHT_HOME, or .querywright here.
@@ -505,14 +498,14 @@ class Home:
 
 @dataclass(frozen=True)
 class Output(Home):
-    """Where the command works, and what it prints."""
+    """The workspace, and the form of the output."""
 
     as_json: Json = False
 
 
 @dataclass(frozen=True)
 class Results(Output):
-    """Where the command works, how much it prints of what it found, and where that is logged."""
+    """The workspace, the form and length of the output, and the log."""
 
     log: Log = None
     verbose: Verbose = False
@@ -521,7 +514,7 @@ class Results(Output):
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Work:
-    """The LM, how much is done at a time and what may fail, and where."""
+    """The LM, parallel work, the limit of failures, and the workspace."""
 
     lm: LMOptions = LMOptions()
     run: RunOptions = RunOptions()

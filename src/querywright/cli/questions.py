@@ -1,13 +1,9 @@
-"""``querywright questions``: questions written for the passages of a collection, which a search goes through.
-
-``querywright testset`` writes labeled questions for a collection, and questions to test such an index with.
-"""
+"""``querywright questions`` and ``querywright testset``: build an index of questions, and write sets of questions."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,18 +12,16 @@ from cyclopts.validators import Number
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.show import emit, note, progress, say, show_facts
+from querywright.cli.show import emit, note, progress, show_facts
 
 if TYPE_CHECKING:
     from querywright.optimize.testsets import Kind
 
 SHOWN = 10
-"""Ids that are named at most."""
+"""Maximum number of ids to print."""
 
-questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and look at them.")
-testset_app = opt.make_app(
-    "testset", "Write labeled questions for a collection, or to test an index of questions with."
-)
+questions_app = opt.make_app("questions", "Build an index of questions for a collection.")
+testset_app = opt.make_app("testset", "Write labeled questions for a collection, or for testing an index of questions.")
 
 
 @questions_app.command(name="build")
@@ -43,9 +37,9 @@ def build(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Write questions for every passage, judge whether it answers them, and publish those it does.
+    """Write questions for every passage, judge whether it answers them, and publish the answered ones.
 
-    Passages whose questions are there already cost nothing, and a build that was stopped resumes. Questions of passages
+    Passages whose questions are up to date cost nothing, and a build that was stopped resumes. Questions of passages
     that are no longer in the collection are removed.
 
     Example: querywright questions build textbooks --lm openai/gpt-4o-mini --threads 16
@@ -54,7 +48,7 @@ def build(
         collection: Name of a collection that was built.
         num_questions: Questions per passage at most.
         batch_size: Questions requested in one call.
-        limit: For a trial: only the first N passages, by id.
+        limit: Only the first N passages by id, for a trial.
         workers: Processes of Ray, which need the extra ray; --threads applies to each. Default: only this process.
     """
     from querywright.models.lm import engine_of
@@ -79,41 +73,32 @@ def build(
             threads=workspace.threads, max_calls=work.lm.max_calls, limits=engine_of(workspace.lm).limits,
         )  # fmt: skip
         runner = in_ray(names, workers=workers, ledger=workspace.ledger)
-    # Ray tells on standard output that a process died.
+    # Ray writes to standard output when a process dies.
     with progress("opening the collection") as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
             collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
             runner=runner, **work.run.at(workspace), limit=limit, home=workspace.home, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
-    note(f"the judge {report.made.judge_lm} was not measured against people here")
+    note(f"the judge {report.made.judge_lm} was not compared with people's labels on these questions")
     if report.failed:
-        note("the same command tries the failed passages again")
-    if report.replaced:
-        note(f"the text of {report.replaced} passages changed: the questions that were imported for them are replaced")
+        note("run the same command again to retry the failed passages")
     if report.removed:
         note(f"the questions of {report.removed} passages that are no longer in the collection are removed")
 
 
 @questions_app.command(name="stats")
-def stats(
-    collection: str,
-    /,
-    *,
-    embedder: opt.Embedder = "embedded",
-    output: opt.Output = opt.Output(),
-) -> None:
-    """Say how many questions are kept, which passages have none, how near they lie, and what they cost.
+def stats(collection: str, /, *, output: opt.Output = opt.Output()) -> None:
+    """Count the questions of a collection by label, and name the passages without a question.
 
     Example: querywright questions stats textbooks
 
     Args:
-        collection: Name of a collection that was built.
+        collection: Name of a collection with written questions.
     """
-    from querywright.optimize.question_stats import question_stats
+    from querywright.optimize.question_build import question_stats
 
-    embeds = output.embedder(embedder)
-    found = question_stats(collection, embedder=embeds, home=output.folder)
+    found = question_stats(collection, output.folder)
     bare = found["bare"]
     emit(output.as_json, found, lambda: show_facts({**found, "bare": f"{len(bare)}: {', '.join(bare[:SHOWN])}"}))
 
@@ -123,8 +108,6 @@ def fill(
     collection: str,
     /,
     *,
-    threshold: Annotated[float, Parameter(metavar="S", validator=Number(gte=-1, lte=1))] | None = None,
-    percentile: Annotated[float, Parameter(metavar="P", validator=Number(gte=0, lte=100))] | None = None,
     most: opt.Count = 10_000,
     complete: Annotated[bool, Parameter(negative="--no-complete")] = True,
     cut: Annotated[float, Parameter(metavar="V", validator=Number(gte=0, lte=1))] = 0.5,
@@ -132,22 +115,20 @@ def fill(
     embedder: opt.Embedder = "embedded",
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Find more passages that answer a question than the one it was written for: judge similar pairs, complete others.
+    """Find more passages that answer the questions: judge the most similar pairs, and estimate the others.
 
-    The results replace the results of an earlier fill, even if those were more.
-    A completion that does not predict held-out judgments better than their mean is refused, and only the judged pairs
-    are stored. The same fill again costs nothing.
+    The results replace the results of an earlier fill, even if those were more. An estimate that does not predict
+    held-out judgments better than their mean is refused, and only the judged pairs are stored. The same fill again
+    costs nothing.
 
-    Example: querywright questions fill textbooks --percentile 99.5 --most 5000
+    Example: querywright questions fill textbooks --most 5000
 
     Args:
-        collection: The collection whose questions were written.
-        threshold: Judge pairs of at least this cosine similarity.
-        percentile: Judge pairs above this percentile of similarity, such as 99.5.
-        most: At most N judgments, the most similar pairs first.
-        complete: Complete the pairs that are not judged, at low rank.
-        cut: Store completed pairs of this value or more.
-        seed: Of what is drawn, and of the completion.
+        collection: Name of a collection with written questions.
+        most: Number of judgments, the most similar pairs first.
+        complete: Estimate the pairs that are not judged.
+        cut: Smallest estimated value that is stored.
+        seed: Seed of the random pairs and of the estimate.
     """
     from querywright.optimize.question_fill import fill as fill_in
 
@@ -155,69 +136,9 @@ def fill(
     with progress("opening the collection") as update:
         report = fill_in(
             collection, lm=workspace.lm, embedder=work.output.embedder(embedder), home=workspace.home,
-            threshold=threshold, percentile=percentile, most=most, complete=complete, cut=cut, **work.run.at(workspace),
-            seed=seed, progress=update,
+            most=most, complete=complete, cut=cut, **work.run.at(workspace), seed=seed, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
-    if report.stored < report.before:
-        note("fewer pairs are stored than before; the same fill as then brings them back, from stored answers")
-
-
-@questions_app.command(name="export")
-def export(collection: str, /, *, save_to: opt.OutFile, output: opt.Output = opt.Output()) -> None:
-    """Write all questions of a collection, kept or not, into a Parquet file.
-
-    Its columns: passage, question, label (complete, partial, none), reason.
-
-    Example: querywright questions export textbooks --out questions.parquet
-
-    Args:
-        collection: The collection whose passages the questions are about.
-        save_to: A file .parquet; it is replaced.
-    """
-    from querywright.retrieval.question_files import check_parquet_name, export_questions
-
-    check_parquet_name(save_to)
-    check_file(save_to, "--out")
-    count = export_questions(collection, save_to, output.folder)
-    found = {"questions": count, "file": str(save_to)}
-    emit(output.as_json, found, lambda: say(f"{collection}: {count} questions written to {save_to}"))
-
-
-@questions_app.command(name="import")
-def import_(
-    collection: str,
-    file: Path,
-    /,
-    *,
-    embedder: opt.Embedder = "embedded",
-    output: opt.Output = opt.Output(),
-) -> None:
-    """Replace the questions of passages with the questions of a Parquet file.
-
-    If a passage has rows, its missing questions are removed and new ones are added; without a label they count
-    as complete. Passages without a row keep their questions. All rows are checked before anything is changed. A build
-    leaves edited passages unchanged until their text changes.
-
-    Example: querywright questions import textbooks questions.parquet
-
-    Args:
-        collection: The collection whose passages the questions are about.
-        file: A .parquet file that export wrote, edited.
-    """
-    from querywright.retrieval.question_files import import_questions
-
-    with progress("reading questions") as update:
-        report = import_questions(
-            collection, file, embedder=output.embedder(embedder), home=output.folder,
-            progress=lambda done, total: update("embedding", done, total),
-        )  # fmt: skip
-    if report.ignored:
-        note(f"columns that were not read: {', '.join(report.ignored)}", style="yellow")
-    emit(output.as_json, asdict(report), lambda: say(
-        f"{collection}: {report.questions} questions read, {report.edited} passages edited; {report.kept} questions in "
-        "the index"
-    ))  # fmt: skip
 
 
 @testset_app.command(name="make")
@@ -234,16 +155,16 @@ def make_command(
 ) -> None:
     """Write a first labeled question set: questions with their answers, and the passages that contain the answers.
 
-    A question is kept if its answer is in its passages, and an LM that reads them gives this answer, but not
-    without them, and not from one of two passages alone. The set is synthetic: read it before you rely on a result. At
-    most five passages are tried per question.
+    A question is kept if its answer is in its passages, and an LM gives this answer when it reads all of them, but not
+    without them or from only one of two. The set is synthetic, so read it before you rely on a result. At most five
+    passages are tried per question.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
 
     Args:
         collection: Name of a collection that was built.
-        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
-        number: Questions at most.
+        save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
+        number: Maximum number of questions.
         two_passage: Share of questions that need two passages.
         seed: Seed of the order of passages.
     """
@@ -260,17 +181,17 @@ def rephrase_command(
     seed: opt.Integer = 0,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Put questions of the index in other words.
+    """Rephrase questions of the index.
 
-    The passage to find is the one that the question was written for. A wording that is in the index already is
-    dropped. Use another LM than the one that wrote the index.
+    The passage to find is the one that the question was written for. A wording that is already in the index is dropped.
+    Use a different LM from the one that wrote the index.
 
     Example: querywright testset rephrase textbooks --out rephrased.jsonl
 
     Args:
         collection: A collection with an index of questions.
-        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
-        number: Questions in the set.
+        save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
+        number: Number of questions in the set.
         seed: Seed of the order of questions.
     """
     _make_set("rephrase", collection, save_to, None, work, number=number, seed=seed)
@@ -287,17 +208,17 @@ def out_of_distribution_command(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Ask of each passage what none of its stored questions asks.
+    """Write one question per passage that none of its stored questions asks.
 
-    A question is kept where the judge finds the whole answer in its passage. Use other LMs than those that wrote
+    A question is kept if the judge finds the whole answer in its passage. Use different LMs from the ones that wrote
     and judged the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 
     Args:
         collection: A collection with an index of questions.
-        save_to: The set, a file .jsonl; NAME.card.json next to it describes how it was made.
-        number: Questions at most. Default: one per passage.
+        save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
+        number: Maximum number of questions. Default: one per passage.
         seed: Seed of the order of questions.
     """
     _make_set("out-of-distribution", collection, save_to, judge, work, number=number, seed=seed)
@@ -311,7 +232,7 @@ def _make_set(
     work: opt.Work,
     **asked: Any,
 ) -> None:
-    """Make a set of test questions, write it and say what it is."""
+    """Make a set of test questions, write it with its card, and print the card."""
     from querywright.optimize.testsets import card_file, check_set_file, make_testset, write_question_set
 
     check_set_file(save_to)
@@ -330,7 +251,7 @@ def _make_set(
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
-        why = "the others were dropped" if kind == "make" else "the index gives no more"
+        why = "the others were dropped" if kind == "make" else "the index has no more"
         note(f"{card['kept']} questions, not {made.wanted}: {why}", style="yellow")
 
     emit(work.output.as_json, card, cost=workspace.cost_line())

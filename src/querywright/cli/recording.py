@@ -1,4 +1,4 @@
-"""``querywright recording``: answers of an LM in a file, which ``--lm recording:FILE`` gives again."""
+"""``querywright recording``: write an LM's answers to a file, which ``--lm recording:FILE`` replays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from querywright.cli import options as opt
 from querywright.cli.show import emit, say
 
-recording_app = opt.make_app("recording", "Record what an LM answered, for --lm recording:FILE.")
+recording_app = opt.make_app("recording", "Record the answers of an LM, for --lm recording:FILE.")
 
 
 @recording_app.command(name="write")
@@ -19,30 +19,30 @@ def write(
     label: opt.Name = "",
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Write all answers of an LM that are cached in the workspace.
+    """Write all cached answers of an LM to a file.
 
-    To record only one run, run it with a separate --home. A replayed run caches only the answers that it used.
+    To record only one run, use a separate --home for it. A replayed run caches only the answers that it used.
 
     Example: querywright recording write tests/answers.jsonl.gz --home build/recorded
 
     Args:
-        file: What is written, .jsonl.gz.
-        model: Whose answers, where those of several LMs are kept. Repeatable.
-        label: What the LM is called in results. Default: its name.
+        file: The file, .jsonl.gz.
+        model: The LM, if the workspace has answers of several LMs. Repeatable.
+        label: The LM's name in results. Default: its name.
     """
     from querywright.models.recording import write_recording
     from querywright.models.store import open_store
 
     label, count, several = write_recording(file, open_store(output.folder), models=model, label=label)
     size = file.stat().st_size
-    left_out = f"; to {several} of these prompts there was another answer, which was left out" if several else ""
+    left_out = f"; {several} of these prompts had another answer, which was left out" if several else ""
     facts = {"file": file.name, "model": label, "answers": count, "several": several, "bytes": size}
     emit(output.as_json, facts, lambda: say(f"{file}: {count} answers of {label}, {size:,} bytes{left_out}"))
 
 
 @recording_app.command(name="show")
 def show(file: Path, /, *, as_json: opt.Json = False) -> None:
-    """Show what a recording holds.
+    """Show the contents of a recording.
 
     Example: querywright recording show tests/answers.jsonl.gz
 
@@ -62,5 +62,5 @@ def show(file: Path, /, *, as_json: opt.Json = False) -> None:
     }
     emit(as_json, facts, lambda: say(
         f"{file.name}: {facts['answers']} answers of {head.model} to {facts['prompts']} different instructions, "
-        f"written {head.made}; {facts['input_tokens']:,} tokens in, {facts['output_tokens']:,} out"
+        f"recorded on {head.made}; {facts['input_tokens']:,} tokens in, {facts['output_tokens']:,} out"
     ))  # fmt: skip

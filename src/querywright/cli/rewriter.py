@@ -1,4 +1,4 @@
-"""``querywright rewriter``: teach a small model to write what techniques search for."""
+"""``querywright rewriter``: train a small model that writes the queries of techniques."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from querywright.models.rewriters import Rewriter
     from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings
 
-rewriter_app = opt.make_app("rewriter", "Teach a small model to write what techniques search for.")
+rewriter_app = opt.make_app("rewriter", "Train a small model that writes the queries of techniques.")
 
 Number = Annotated[float, Parameter(metavar="X")]
 
@@ -51,7 +51,7 @@ class RewriteOptions:
 
         knobs = knob_values(technique, search.knobs)
         metric_named(self.metric)
-        # By default as many passages as the metric and the metrics of the card look at.
+        # By default, retrieve the passages that the metric and the card's metrics look at.
         defaults = {one.name: one.default for one in technique_class(technique).KNOBS}
         most = max(int(self.metric.partition("@")[2] or 0), defaults.get("max_passages", 0), DEEPEST)
         knobs = {"max_passages": most, **knobs}
@@ -74,7 +74,7 @@ class TrainingOptions:
     """Options of the training.
 
     Args:
-        pairs: Pairs of rewriter collect, of any technique and collection. Repeatable.
+        pairs: File of pairs from rewriter collect, for any technique and collection. Repeatable.
         epochs: Epochs of the warm-up.
         warmup_lr: Learning rate of the warm-up.
         steps: Steps of the reinforcement; 0 for none.
@@ -101,10 +101,10 @@ def train_command(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Learn collected rewrites, and reinforce what retrieves more.
+    """Train a rewriter on collected rewrites, and reinforce rewrites that retrieve more.
 
-    An interrupted training resumes with the same command. 10 passages are retrieved, or as many as the metric looks at,
-    unless --knob max_passages says otherwise.
+    To resume an interrupted training, run the same command again. 10 passages are retrieved, or the number that the
+    metric looks at, unless --knob max_passages is given.
 
     Example: querywright rewriter train rrr --data questions.jsonl --collection mine
     --pairs pairs.jsonl --out artifacts/mine
@@ -169,7 +169,7 @@ def collect_command(
         output.as_json, {"pairs_file": save_to.name, "technique": technique, "collection": rewrites.collection, **facts}
     )
     if found.answered < found.questions:
-        note(f"no rewrite of {found.questions - found.answered} questions could be scored; the means leave them out")
+        note(f"{found.questions - found.answered} questions have no rewrite with a score; the means leave them out")
 
 
 @rewriter_app.command(name="show")

@@ -1,4 +1,4 @@
-"""``querywright serve`` and ``querywright mcp``: a compiled program over HTTP, and as tools for an assistant."""
+"""``querywright serve`` and ``querywright mcp``: serve a compiled program over HTTP, and as tools for an assistant."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Address = Annotated[str, Parameter(metavar="ADDRESS")]
 @Parameter(name="*", group="Limits")
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes on.
+    """The limits of a server.
 
     Args:
-        concurrency: Questions under way at a time.
-        waiting: Questions that may wait; further ones get 503.
-        deadline: From request to answer, then 504.
-        grace: For requests under way when the server stops.
+        concurrency: Parallel questions.
+        waiting: Questions that may wait; further questions get 503.
+        deadline: Seconds from request to answer; then the request gets 504.
+        grace: Seconds for running requests when the server stops.
     """
 
     concurrency: opt.Count = _DEFAULTS.concurrency
@@ -50,24 +50,27 @@ def serve(
     token_env: opt.Name | None = None,
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
+    accept: opt.Flag = False,
     limits: Limits = Limits(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
 ) -> None:
-    """Serve an artifact: an API, a page for people, and metrics for Prometheus. Logs are JSON lines on standard output.
+    """Serve an artifact: an API, a page for people, and metrics.
 
-    Ctrl-C stops once requests under way are answered; twice, at once.
+    Metrics are for Prometheus. Logs are JSON lines on standard output. After Ctrl-C, the server stops when running
+    requests are answered; after a second Ctrl-C, it stops at once.
 
     Example: querywright serve artifacts/hcqr-sample
 
     Args:
         artifact: A compiled program's folder.
-        host: Where to listen.
-        port: 0 for any that is free.
-        token_env: Environment variable that holds the token which callers must send.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any free port.
+        token_env: Environment variable with the token that callers must send.
         verify: Replay the golden answers first.
-        digest: Refuse anything else; artifact show prints it.
+        digest: The digest that the artifact must have; artifact show prints it.
+        accept: Load the artifact even if most of its collection changed.
     """
     settings = ServeSettings(
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"), **asdict(limits)
@@ -79,15 +82,15 @@ def serve(
     write_logs()
     program = load(
         artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
-        digest=digest,
+        digest=digest, accept=accept,
     )  # fmt: skip
-    signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
+    signal.set_wakeup_fd(-1)  # other commands end soon after Ctrl-C, but a server finishes running requests first
     write_logs()
     name = artifact.absolute().name or "artifact"
     run(program, settings, name=name)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # every answer is out; a thread that works on an abandoned question must not hold this up
+    os._exit(0)  # all answers are sent, and a thread with an abandoned question must not delay the end
 
 
 def mcp(
@@ -96,20 +99,22 @@ def mcp(
     *,
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
+    accept: opt.Flag = False,
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
 ) -> None:
     """Serve a compiled program to an assistant, over standard input and output.
 
-    The tools are ask and retrieve of the Model Context Protocol. Standard output holds its messages and nothing else.
+    It has two tools of the Model Context Protocol, ask and retrieve. Standard output has only protocol messages.
 
-    Example, as a client is told to start it: querywright mcp artifacts/hcqr-sample
+    Example, for the configuration of a client: querywright mcp artifacts/hcqr-sample
 
     Args:
         artifact: A compiled program.
         verify: Replay the artifact's golden answers first.
-        digest: Refuse anything else; artifact show prints it.
+        digest: The digest that the artifact must have; artifact show prints it.
+        accept: Load the artifact even if most of its collection changed.
     """
     with contextlib.redirect_stdout(sys.stderr):
         from querywright.adapters.mcp import server
@@ -117,6 +122,6 @@ def mcp(
 
         serving = server(load(
             artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
-            digest=digest,
+            digest=digest, accept=accept,
         ))  # fmt: skip
     serving.run()

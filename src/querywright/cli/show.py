@@ -1,4 +1,4 @@
-"""What the commands print: lines, tables and JSON on standard output, progress and errors on standard error."""
+"""The output of commands: lines, tables, and JSON on standard output, progress and errors on standard error."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ err = Console(stderr=True)
 Rows = Sequence[Mapping[str, str]]
 
 TEXT_COLUMNS = ("slice", "arm", "technique", "knobs", "collection", "embedder", "metric", "place", "kind")
-"""Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
+"""Columns of words, which are left-aligned and may wrap at spaces. All other columns have numbers."""
 
 NAMING = ("metric", "arm")
 """Columns that name a row, besides the first."""
 
 NARROWEST_TEXT = 18
-"""Terminal columns that a column of words, or a line, has at least."""
+"""Least width of a column of words, or of a line, in terminal columns."""
 
 WHOLE_HEAD = 10
-"""Terminal columns up to which the head of a column of numbers is not wrapped."""
+"""Width up to which the head of a column of numbers is not wrapped, in terminal columns."""
 
 GAP = 2  # the padding and the divider
 NOTHING = {"", "-", "0", "0 %", "0.0", "- / -", "0.0 / 0.0"}
-"""A column that holds nothing else is left out."""
+"""A column with only these values is left out."""
 LONGEST_VALUE = 2000
-"""Characters of one value that ``show_facts`` prints."""
+"""Largest number of characters that ``show_facts`` prints of one value."""
 HANG = 8
-"""How much deeper than its name the further lines of a value stand."""
+"""Indentation of the further lines of a value, relative to its name."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def clean(text: str) -> str:
-    """The text without control characters, so that nothing in it can steer a terminal; tabs and lines stay."""
+    """Return a text without control characters, so that it cannot control a terminal. Tabs and line breaks stay."""
     return _CONTROL.sub("", text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
-    """The text on one line, so that nothing in it can pass for a line of ours."""
+    """Return a text on one line, so that nothing in it looks like a line of the command."""
     return " ".join(clean(text).split())
 
 
 def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
-    """A line on standard output, wrapped at spaces; nothing in it is taken for markup. All but its first line hang."""
+    """Print a line on standard output, wrapped at spaces, without markup. Further lines are indented by ``hang``."""
     width = max(NARROWEST_TEXT, out.width - indent - hang)
     for number, line in enumerate(Text(clean(text), style=style).wrap(out, width)):
         line.rstrip()
@@ -67,15 +67,15 @@ def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
 
 
 def note(text: str, *, style: str = "") -> None:
-    """A line on standard error, never wrapped by us; nothing in it is taken for markup."""
+    """Print a line on standard error, without wrapping and markup."""
     err.print(Text(clean(text), style=style), soft_wrap=True)
 
 
 def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False) -> None:
-    """Print values by name, one per line; a mapping or a list of mappings is indented below its name.
+    """Print values by name, one per line. A mapping, or a list of mappings, is indented below its name.
 
-    Where a value takes more lines, those stand deeper than its name, so that none of them passes for one of ours. A
-    value keeps its own lines only where that is wanted.
+    Further lines of a value are indented more than its name, so that they do not look like lines of the command.
+    Unless ``lines``, line breaks in a value become spaces.
     """
     for name, value in facts.items():
         inner = value if isinstance(value, (list, tuple)) else [value]
@@ -92,7 +92,7 @@ def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False
 
 
 def written(value: Any) -> str:
-    """A value as a person reads it."""
+    """Return a value as text for people."""
     if isinstance(value, float):
         return f"{value:.4g}" if math.isfinite(value) else "-"
     if isinstance(value, (list, tuple)) and all(isinstance(one, (str, int, float)) for one in value):
@@ -103,10 +103,10 @@ def written(value: Any) -> str:
 
 
 def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
-    """A table, one mapping a row, its columns in the order of the first.
+    """Print a table with one mapping per row, and the columns in the order of the first row.
 
-    A column that is empty or zero throughout is left out. If the table is wider than the terminal, it becomes several
-    tables that repeat the columns that name a row; a number is never cut or wrapped.
+    A column that is empty or zero in all rows is left out. If the table is wider than the terminal, it becomes several
+    tables that repeat the columns that name a row. Numbers are never truncated or wrapped.
     """
     say(title, style="bold")
     rows = _filled(rows)
@@ -120,11 +120,11 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
 def show_scores(
     title: str, arms: Sequence[Any], workspace: Any = None, *, verbose: bool, notes: Sequence[str] = ()
 ) -> None:
-    """A table of what arms scored; unless it is verbose, without what only a closer look asks for, or has no room."""
+    """Print a table of scores. Unless ``verbose``, leave out details, and columns that do not fit."""
     from querywright.optimize.tables import replayed, table_rows
 
     recorded = workspace is not None and workspace.lm.model.startswith("recording:")
-    said = ["answers are replayed from the recording: no latency is shown"] if recorded else [replayed(arms)]
+    said = ["answers are replayed from the recording, so no latency is shown"] if recorded else [replayed(arms)]
     asked = any(one.cost.asked for one in arms)
     rows: Rows = _filled(table_rows(arms, timed=not recorded))
     for name in () if verbose else ("p50 / p95 s", "calls per question", "invalid", "fallbacks", "unjudged"):
@@ -134,7 +134,7 @@ def show_scores(
 
 
 def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
-    """One table of what comparisons show, and one sentence; a sentence each where it is verbose."""
+    """Print one table of comparisons, and one sentence; if ``verbose``, a sentence for each comparison."""
     from querywright.optimize.results import in_words
     from querywright.optimize.significance import verdict_rows, verdict_sentence
 
@@ -160,13 +160,13 @@ def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
 
 
 def _filled(rows: Rows) -> Rows:
-    """The rows without the columns that are empty or zero throughout."""
+    """Return the rows without the columns that are empty or zero in all rows."""
     kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
     return [{name: row[name] for name in kept} for row in rows]
 
 
 def fit(rows: Rows, width: int) -> list[list[str]]:
-    """Return the columns of each table, so that each fits into ``width``; all have the columns that name a row."""
+    """Return the columns of each table, so that each fits ``width``. All tables have the columns that name a row."""
     sizes = _sizes(rows)
     naming = [name for place, name in enumerate(sizes) if place == 0 or name in NAMING]
     tables: list[list[str]] = [[]] if sizes else []
@@ -181,7 +181,7 @@ def fit(rows: Rows, width: int) -> list[list[str]]:
 
 
 def _sizes(rows: Rows) -> dict[str, int]:
-    """Return the least width of each column; words are wrapped, but numbers are not."""
+    """Return the least width of each column. Words may wrap, but numbers may not."""
     sizes: dict[str, int] = {}
     for name in rows[0] if rows else ():
         widest = max(cell_len(clean(row[name])) for row in rows)
@@ -205,7 +205,7 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
 
 
 def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:
-    """Print data as JSON where that was asked for; else what a person reads: its values by name, or what is shown."""
+    """Print data as JSON if ``as_json``; else call ``shown``, or print the values by name."""
     if as_json:
         print_json(data)
         return
@@ -218,10 +218,10 @@ def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *,
 
 
 def print_json(data: Any) -> None:
-    """Data as JSON on standard output, and nothing else there; a number that is none becomes null."""
+    """Print data as JSON on standard output. NaN and infinity become null."""
     data = jsonable(data)
     text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    text = _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # json escapes those below the space only
+    text = _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # json escapes other control characters
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -230,7 +230,7 @@ def print_json(data: Any) -> None:
 
 
 def progress(what: str) -> Bar:
-    """Return the bar of a command, which says what is done first."""
+    """Return the progress bar of a command, whose first step is ``what``."""
     from querywright.progress import Bar
 
     return Bar(what, console=err)

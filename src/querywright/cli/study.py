@@ -111,7 +111,7 @@ def resume_command(
     from querywright.studies import read_data
 
     _check_folder(folder)
-    _run(read_data(spec_in(folder)), folder / "study.yaml", folder, run, output)
+    _run(read_data(spec_in(folder), home=output.home, tell=note), folder / "study.yaml", folder, run, output)
 
 
 @study_app.command(name="status")

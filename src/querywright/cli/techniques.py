@@ -1,4 +1,4 @@
-"""``querywright techniques``: what there is."""
+"""``querywright techniques``: list the techniques."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from querywright.cli.show import emit, show_facts
 
 
 def techniques(*, as_json: opt.Json = False) -> None:
-    """List the techniques with source, LM stages, searches and knobs.
+    """List the techniques with source, LM stages, searches, and knobs.
 
     Example: querywright techniques
     """
@@ -18,7 +18,7 @@ def techniques(*, as_json: opt.Json = False) -> None:
 
 
 def technique_rows() -> list[dict[str, Any]]:
-    """Every technique as plain data."""
+    """Return all techniques as plain data."""
     from querywright.programs import TECHNIQUES
 
     return [

@@ -1,4 +1,4 @@
-"""``querywright view``: all runs, studies and artifacts under a folder, as one local page."""
+"""``querywright view``: all runs, studies, and artifacts under a folder, as one local page."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ def view(
     no_browser: opt.Flag = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Show all comparisons, studies and artifacts under a folder as a page of this machine alone; Ctrl-C ends it.
+    """Show all comparisons, studies, and artifacts under a folder as a local page.
 
-    Compare two runs side by side; open reports and cards.
+    Compare two runs side by side, and open reports and cards. Only this machine can open the page. Ctrl-C ends it.
 
     Example: querywright view results
 
     Args:
-        folder: What is under it is shown. Default: this one.
-        port: Of 127.0.0.1; 0 for any that is free.
+        folder: The folder. Default: the current folder.
+        port: Port on 127.0.0.1; 0 for any free port.
         no_browser: Open no browser.
     """
     from querywright.serving.viewer import Viewer, runs_under
 
     if not folder.is_dir():
-        raise InputError(f"there is no folder {str(folder)!r}; name one that compare, study or compile wrote to")
+        raise InputError(f"there is no folder {str(folder)!r}; give a folder of compare, study, or compile")
     found = runs_under(folder.resolve())
     rows = [{name: str(one[name]) for name in ("place", "kind", "metric")} for one in found]
     emit(as_json, found, lambda: show_table(f"{folder.resolve().name}: {len(found)} found", rows))
     if as_json:
         return
     with Viewer(folder, port) as viewer:
-        note(f"runs on {viewer.url} (Ctrl-C ends)")
+        note(f"the page is at {viewer.url} (Ctrl-C ends it)")
         if not no_browser:
             webbrowser.open(viewer.url)
         viewer.serve_forever()

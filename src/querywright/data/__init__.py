@@ -1,6 +1,6 @@
-"""Questions and passages: what they are, how they are read, checked and split, and the packaged sample.
+"""Questions and passages: their types, the functions that read, check, and split them, and the packaged sample.
 
-The names below are imported when they are first used, and pandas, pyarrow, datasets and dspy when a source needs them.
+The names below are imported on first use. pandas, pyarrow, datasets, and dspy are imported when a source needs them.
 """
 
 from __future__ import annotations

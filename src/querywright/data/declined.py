@@ -1,11 +1,11 @@
-"""Answers that decline: what a reader says when the passages do not hold the answer, and how that is seen."""
+"""Recognize answers that decline: the answer of a reader if the passages do not have the answer."""
 
 from __future__ import annotations
 
 from querywright.answer_text import words
 
 DECLINED = "The passages do not say."
-"""What a reader is to answer when the passages do not hold the answer."""
+"""The answer that a reader is told to give if the passages do not have the answer."""
 
 _OTHERS = {
     "i cannot answer",
@@ -22,13 +22,13 @@ _OTHERS = {
 
 
 def says_declined(answer: str) -> bool:
-    """Whether an answer is blank or nothing but a refusal: the sentinel ``DECLINED`` or one of a few set phrases.
+    """Return whether an answer is blank or only a refusal: ``DECLINED`` or a phrase from a short list.
 
-    An answer that says more needs a reader of its own to tell. A question to which "unknown" is the right answer
-    is not asked of a reader that may decline.
+    A longer answer is not recognized. Do not use a reader that may decline for questions whose right answer is
+    "unknown".
 
     Args:
-        answer: The answer given; case, punctuation and spaces do not matter.
+        answer: The answer. Case, punctuation, and spaces make no difference.
     """
     said = words(answer)
     return not said or any(said == words(phrase) for phrase in (DECLINED, *_OTHERS))

@@ -1,86 +1,104 @@
-"""Documents as passages: folders and files of Markdown, text, HTML and PDF, read and split by libraries.
+"""Read documents as passages: folders and files of Markdown, reStructuredText, text, HTML, PDF, Word, and notebooks.
 
-Needs the extra ``documents``. A passage has its headings as the title, and in its metadata ``file``, ``start`` and
-``end`` (characters of the document's text: a file of Markdown or text as it is, HTML as the Markdown made of it, PDF as
-the text of its pages), in a PDF ``page`` (the one it begins on, from 1), and ``version`` (of the file and of how it was
-read) where nothing of the file was lost. Its id is ``FILE#START``. A file's name begins with that of the folder it was
-looked for in, so that it is the same from everywhere.
+Needs the extra ``documents``. The title of a passage is the path of its headings. Its metadata have ``file`` and, for a
+PDF, ``page`` (the page on which it begins, from 1). A file's name begins with the name of the folder that was read, so
+that it is the same from every working directory.
+
+The id of a passage is ``FILE#HEADING-DIGEST``: the file, the last heading, and the beginning of the SHA-256 of the
+text. Edits elsewhere in the file do not change it. If a section repeats a text, the copies are numbered.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from querywright.data.chunks import Chunk, Heading, count_words, split_text
 from querywright.data.sources import SAMPLES, holds_files
 from querywright.data.tables import format_of
 from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
 
 CHUNK_SIZE, CHUNK_OVERLAP = 150, 20
-"""Words: some 200 tokens of English, and the embedded embedder reads 256."""
-OF_DOCUMENTS = frozenset({"file", "start", "end"})
-"""Keys of the metadata of a passage that is of a document."""
-LIBRARIES = ("pypdf", "beautifulsoup4", "markdownify", "semantic-text-splitter")
+"""Words: about 200 tokens of English. The embedded embedder reads 256 tokens."""
 UNWANTED = "script, style, nav, footer, noscript, template, svg, button, .headerlink, [role=navigation]"
-"""Of a web page."""
-_WIDE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_WIDE}]|[^\s{_WIDE}]{{1,20}}")
+"""Elements of a web page that are removed."""
+LONGEST_SLUG = 40
+"""Characters of a heading in an id, at most."""
 _TITLE = re.compile(r"\s*(\S[^\r\n]{0,78}[^\s.,;:])[ \t]*\r?\n(?:[-=~*_]{3,})?[ \t]*\r?\n")
-"""A first line of plain text that stands alone, or is underlined."""
+"""The first line of plain text, if a blank line follows or the line is underlined."""
 _FRONT = re.compile(r"---\r?\n.*?\n---\r?\n", re.DOTALL)
 _WRAPPED = re.compile(r"(?<=[^\W\d_])-\n(?=[a-z])|(?<![.:;!?\n])(\n)(?=[a-z(])")
+_ADORNMENT = re.compile(r"([^\w\s])\1+")
+_ROLE = re.compile(r"(?::[\w:.+-]+:)?`+~?([^`<]*[^`<\s])(?: ?<[^`>]*>)?`+_{0,2}")
+_RST = re.compile(r"^\.\. (?:[\w:-]+::|_[^:\n]+:)|:[\w:.+-]+:`[^`\n]+`|``[^`\n]+``|\S::[ \t]*$", re.MULTILINE)
+"""Markup that reStructuredText has and plain text does not have."""
 
 _logger = logging.getLogger(__name__)
 
 Reading = Callable[[str, int, int], object]
-"""Told what is read, how many files are, and how many there are."""
+"""Called with the kind of work, the number of files that were read, and the number of all files."""
+
+
+class DocumentFile(NamedTuple):
+    """A file that was read.
+
+    Args:
+        name: The name of the file in the ids of its passages.
+        format: The format, such as ``reStructuredText``.
+        title: The title of the document.
+        passages: Number of its passages.
+    """
+
+    name: str
+    format: str
+    title: str
+    passages: int
 
 
 class Documents(NamedTuple):
-    """Passages in order, of how many files, how many of these were known, and what was lost: a reason a line."""
+    """The passages of documents.
+
+    Args:
+        passages: In the order of the files.
+        files: The files that were read.
+        lost: What could not be read and why, a reason per line.
+    """
 
     passages: list[Passage]
-    files: int
-    unchanged: int
+    files: tuple[DocumentFile, ...]
     lost: tuple[str, ...]
 
 
-class _Heading(NamedTuple):
-    start: int
-    end: int
-    level: int
-    text: str
-
-
 class _Text(NamedTuple):
-    """The text of a file, its title, its headings, where its pages begin, and what of it is lost."""
+    """The text of a file, its format, title, and headings, the positions of its pages, and what could not be read."""
 
     text: str
+    format: str
     title: str = ""
-    headings: tuple[_Heading, ...] = ()
+    headings: tuple[Heading, ...] = ()
     pages: tuple[int, ...] = ()
     lost: str = ""
 
 
 class _UnreadableError(Exception):
-    """Why a file cannot be read, and what helps."""
+    """A file cannot be read; the message has the reason and a remedy."""
 
 
 def names_documents(source: Any) -> bool:
-    """Whether a source is documents: a file or folder of them, or a list of these.
+    """Return whether a source is documents: a file or a folder of them, or a list of files and folders.
 
-    A folder that has passages or a dataset (Parquet, Arrow, or rows beside a README alone) is none.
+    A folder with rows of passages or a dataset (Parquet, Arrow, or rows with only a README) is not.
     """
     if isinstance(source, list | tuple):
         return bool(source) and all(isinstance(one, str | os.PathLike) for one in source)
@@ -93,8 +111,8 @@ def names_documents(source: Any) -> bool:
         return False
     below = list(_below(path))
     rows = [one for one in below if format_of(one.name)[0] or one.suffix == ".arrow"]
-    told = [one for one in below if one.suffix.lower() in READERS and one.stem != "README"]
-    return not rows or (bool(told) and not any(one.suffix in (".parquet", ".arrow") for one in rows))
+    readable = [one for one in below if one.suffix.lower() in READERS and one.stem != "README"]
+    return not rows or (bool(readable) and not any(one.suffix in (".parquet", ".arrow") for one in rows))
 
 
 def read_documents(
@@ -102,24 +120,22 @@ def read_documents(
     *,
     chunk_size: int = CHUNK_SIZE,
     chunk_overlap: int = CHUNK_OVERLAP,
-    known: Iterable[Passage] = (),
     progress: Reading | None = None,
 ) -> Documents:
-    """Read documents and split them into passages, at headings, paragraphs and sentences where it can be.
+    """Read documents and split them into passages at headings and between paragraphs, see ``chunks.split_text``.
 
-    A file that cannot be read does not end it; what was lost is logged as warnings, too.
+    A file that cannot be read does not stop the run. Losses are also logged as warnings.
 
     Args:
-        source: A file, a folder (with those in it), or a list of these.
-        chunk_size: Words of a passage at most, 1 or more. A word is a run of at most 20 signs without a space, or one
-            sign of Chinese or Japanese. Default 150.
-        chunk_overlap: Words at most that a passage repeats of the one before, less than ``chunk_size``. Default 20.
-        known: Passages that were read before: files that have not changed since are taken from them. Default none.
+        source: A file, a folder (with its subfolders), or a list of files and folders.
+        chunk_size: Words per passage at most, 1 or more, see ``chunks.count_words``. Default 150.
+        chunk_overlap: Words at most that a passage repeats from the previous passage if a paragraph had to be split,
+            less than ``chunk_size``. Default 20.
         progress: Called before each file. Default None.
 
     Raises:
         InputError: The extra is not installed, or a size is out of range.
-        DataError: There is no such file, or nothing could be read.
+        DataError: A file does not exist, or no file could be read.
     """
     if chunk_size < 1 or not 0 <= chunk_overlap < chunk_size:
         raise InputError(
@@ -127,47 +143,41 @@ def read_documents(
             f"{chunk_overlap} words"
         )
     try:
-        from semantic_text_splitter import MarkdownSplitter, TextSplitter
-
-        libraries = [f"{name} {version(name)}" for name in LIBRARIES]
+        import bs4  # noqa: F401
+        import markdown_it  # noqa: F401
+        import markdownify  # noqa: F401
+        import pypdf  # noqa: F401
+        from semantic_text_splitter import TextSplitter
     except ImportError as error:
         raise InputError("documents need the extra documents: pip install 'querywright[documents]'") from error
-    sizes = (lambda text: len(_WORD.findall(text))), chunk_size, chunk_overlap
-    plain, marked = TextSplitter.from_callback(*sizes), MarkdownSplitter.from_callback(*sizes)
-    for library in ("pypdf", "bs4"):  # what they say names no file
+    splitter = TextSplitter.from_callback(count_words, chunk_size, chunk_overlap).chunk_indices
+    for library in ("pypdf", "bs4"):  # their warnings do not name the file
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    before: defaultdict[object, list[Passage]] = defaultdict(list)
-    for passage in known:
-        before[passage.metadata.get("version")].append(passage)
     files = _files(source)
     skipped = Counter(path.suffix.lower() or path.name for path in files.values())
     skipped -= Counter({suffix: skipped[suffix] for suffix in READERS})
     wanted = {name: path for name, path in files.items() if path.suffix.lower() in READERS}
     passages: list[Passage] = []
+    read: list[DocumentFile] = []
     lost: defaultdict[str, list[str]] = defaultdict(list)
-    unchanged = read = 0
     for number, (name, path) in enumerate(wanted.items()):
         if progress is not None:
             progress("reading", number, len(wanted))
-        suffix = path.suffix.lower()
         try:
-            data = path.read_bytes()
-            stamp = hashlib.sha256(repr([name, chunk_size, chunk_overlap, libraries]).encode() + data).hexdigest()[:16]
-            if stamp in before:
-                passages += before[stamp]
-                unchanged, read = unchanged + 1, read + 1
-                continue
-            found = READERS[suffix](data)
+            found = READERS[path.suffix.lower()](path.read_bytes())
             if not found.text.strip():
                 raise _UnreadableError("not read: empty")
-            split = (plain if suffix in PLAIN else marked).chunk_indices(found.text)
-            passages += list(_passages(name, found, split, {} if found.lost else {"version": stamp}))
-            read += 1
+            title = found.title or Path(name).stem
+            fences = found.format not in ("reStructuredText", "PDF")
+            chunks = split_text(found.text, title, found.headings, chunk_size, splitter, fences)
+            made = list(_passages(name, found.pages, chunks))
+            passages += made
+            read.append(DocumentFile(name, found.format, title, len(made)))
             if found.lost:
                 lost[found.lost].append(name)
         except _UnreadableError as error:
             lost[str(error)].append(name)
-        except Exception as error:  # noqa: BLE001 - libraries raise anything at a damaged file, which must not end it
+        except Exception as error:  # noqa: BLE001 - libraries raise anything for a damaged file
             lost[f"not read: damaged ({type(error).__name__}: {' '.join(str(error).split())[:80]})"].append(name)
     if progress is not None and wanted:
         progress("reading", len(wanted), len(wanted))
@@ -179,18 +189,18 @@ def read_documents(
         raise DataError([f"no text could be read from {len(files)} files", *lines])
     for line in lines:
         _logger.warning("%s", line)
-    return Documents(passages, read, unchanged, tuple(lines))
+    return Documents(passages, tuple(read), tuple(lines))
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and in those in it, without hidden ones."""
+    """Yield the files in a folder and its subfolders, without hidden ones."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
 
 
 def _files(source: Any) -> dict[str, Path]:
-    """The files of a source by their names."""
+    """Return the files of a source by their names."""
     found: dict[str, Path] = {}
     for one in source if isinstance(source, list | tuple) else [source]:
         path = Path(one).expanduser()
@@ -206,35 +216,21 @@ def _files(source: Any) -> dict[str, Path]:
     return found
 
 
-def _passages(name: str, found: _Text, split: Iterable[tuple[int, str]], stamp: dict[str, str]) -> Iterator[Passage]:
-    """The passages of a document, without those that are headings alone."""
-    title = found.title or Path(name).stem
-    paths: list[tuple[int, tuple[str, ...]]] = [(0, (title,))]
-    open_: list[_Heading] = []
-    for heading in found.headings:
-        open_ = [one for one in open_ if one.level < heading.level] + [heading]
-        root = () if open_[0].level == 1 else (title,)
-        paths.append((heading.start, (*root, *(one.text for one in open_))))
-    end = 0
-    for start, text in split:
-        begin, end = max(start, end), start + len(text)  # what it repeats has the title of the one before
-        for heading in found.headings:
-            if begin <= heading.start < end and not found.text[begin : heading.start].strip():
-                begin = heading.end
-        if not found.text[begin:end].strip():
-            continue
-        at = [path for place, path in paths if place <= begin][-1:]
-        inside = [path for place, path in paths if begin < place < end]
-        shared = os.path.commonprefix(at + inside)  # noqa: RUF071 - of tuples
-        page = {"page": sum(place <= start for place in found.pages)} if found.pages else {}
+def _passages(name: str, pages: tuple[int, ...], chunks: Iterable[Chunk]) -> Iterator[Passage]:
+    """Yield the passages of a document."""
+    repeated = Counter[str]()
+    for start, text, path in chunks:
+        slug = re.sub(r"\W+", "-", path[-1].lower())[:LONGEST_SLUG].strip("-")
+        id = f"{name}#{slug}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+        repeated[id] += 1
+        page = {"page": sum(place <= start for place in pages)} if pages else {}
         yield Passage(
-            f"{name}#{start}", text, " > ".join(shared) or title,
-            {"file": name, "start": start, "end": end, **page, **stamp},
-        )  # fmt: skip
+            id if repeated[id] == 1 else f"{id}-{repeated[id]}", text, " > ".join(path), {"file": name, **page}
+        )
 
 
 def _decoded(data: bytes, *, is_html: bool = False) -> tuple[str, str]:
-    """A file's text, and what must be said of it."""
+    """Return a file's text, and a remark about its encoding."""
     lost = ""
     try:
         text = data.decode("utf-8-sig")
@@ -251,18 +247,79 @@ def _decoded(data: bytes, *, is_html: bool = False) -> tuple[str, str]:
 
 
 def _plain(data: bytes) -> _Text:
+    """Read plain text, or reStructuredText if it has underlined titles and other markup."""
     text, lost = _decoded(data)
-    told = _TITLE.match(text)
-    return _Text(text, told[1] if told else "", lost=lost)
+    if _RST.search(text) and (headings := tuple(_rst_headings(text))):
+        return _Text(text, "reStructuredText", headings[0].text, headings, lost=lost)
+    first = _TITLE.match(text)
+    return _Text(text, "text", first[1] if first else "", lost=lost)
+
+
+def _rst(data: bytes) -> _Text:
+    text, lost = _decoded(data)
+    headings = tuple(_rst_headings(text))
+    return _Text(text, "reStructuredText", headings[0].text if headings else "", headings, lost=lost)
+
+
+def _rst_headings(text: str) -> Iterator[Heading]:
+    """Yield the headings of reStructuredText: a line that is underlined, or over- and underlined.
+
+    The kinds of lines have levels in the order of their first use.
+    """
+    lines, levels = text.splitlines(keepends=True), dict[tuple[str, bool], int]()
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    bare = [line.rstrip() for line in lines] + [""]
+    for number, (title, under) in enumerate(pairwise(bare)):
+        is_title = title.strip() and not _ADORNMENT.fullmatch(title.strip())
+        if not is_title or not _ADORNMENT.fullmatch(under) or len(under) < len(title.strip()):
+            continue
+        is_over = number > 0 and bare[number - 1] == under
+        first = number - is_over
+        if (title[0].isspace() and not is_over) or (first > 0 and bare[first - 1]):
+            continue
+        level = levels.setdefault((under[0], is_over), len(levels) + 1)
+        yield Heading(starts[first], starts[number + 2], level, _ROLE.sub(r"\1", title.strip()))
 
 
 def _markdown(data: bytes) -> _Text:
     text, lost = _decoded(data)
     front = _FRONT.match(text)
-    told = re.search(r"^title: *[\"']?(.+?)[\"']?\r?$", front[0], re.MULTILINE) if front else None
+    named = re.search(r"^title: *[\"']?(.+?)[\"']?\r?$", front[0], re.MULTILINE) if front else None
     if front:
-        text = "\n" * front.end() + text[front.end() :]
-    return _Text(text, told[1] if told else "", tuple(_headings(text)), lost=lost)
+        text = text[front.end() :]
+    return _of_markdown(text, "Markdown", named[1] if named else "", lost)
+
+
+def _of_markdown(text: str, format: str, title: str = "", lost: str = "") -> _Text:
+    headings = tuple(_headings(text))
+    return _Text(text, format, title or next((one.text for one in headings if one.level == 1), ""), headings, lost=lost)
+
+
+def _notebook(data: bytes) -> _Text:
+    """Read a notebook: its texts and its code, which is fenced, without the output."""
+    text, lost = _decoded(data)
+    notebook = json.loads(text)
+    if not isinstance(notebook.get("cells"), list):
+        raise _UnreadableError("not read: a notebook of an old version; open and save it in Jupyter")
+    language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"]).strip("\n")
+        if cell["cell_type"] == "code" and source.strip():
+            source = f"```{language}\n{source}\n```"
+        parts += [source] if source.strip() else []
+    return _of_markdown("\n\n".join(parts), "notebook", lost=lost)
+
+
+def _word(data: bytes) -> _Text:
+    try:
+        import mammoth
+    except ImportError as error:
+        raise _UnreadableError("not read: Word needs mammoth (pip install 'querywright[documents]')") from error
+    page = mammoth.convert_to_html(io.BytesIO(data)).value
+    return _html(page.encode())._replace(format="Word")
 
 
 def _html(data: bytes) -> _Text:
@@ -278,17 +335,17 @@ def _html(data: bytes) -> _Text:
         heading_style=ATX, strip=["a", "img", "title"], escape_underscores=False, escape_asterisks=False
     )
     text = converter.convert_soup(soup.find("main") or soup.find(role="main") or soup.body or soup).strip()
-    return _Text(text, title, tuple(_headings(text)), lost=lost)
+    return _of_markdown(text, "HTML", title, lost)
 
 
-def _headings(text: str) -> Iterator[_Heading]:
-    """The headings of Markdown."""
+def _headings(text: str) -> Iterator[Heading]:
+    """Yield the headings of Markdown."""
     from markdown_it import MarkdownIt
 
     lines = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text)), len(text)]
     for token, inline in pairwise(MarkdownIt().parse(text)):
         if token.type == "heading_open" and token.map and inline.content.strip():
-            yield _Heading(lines[token.map[0]], lines[token.map[1]], int(token.tag[1]), inline.content.strip())
+            yield Heading(lines[token.map[0]], lines[token.map[1]], int(token.tag[1]), inline.content.strip())
 
 
 def _pdf(data: bytes) -> _Text:
@@ -310,20 +367,20 @@ def _pdf(data: bytes) -> _Text:
     pages = [0]
     for text in said:
         pages.append(pages[-1] + len(text) + 2)
-    headings: list[_Heading] = []
-    with suppress(Exception):  # an outline that is damaged is none
+    headings: list[Heading] = []
+    with suppress(Exception):  # a damaged outline is left out
         for number, level, text in _outline(reader, reader.outline):
             place = pages[number] + max(0, said[number].find(text))
-            headings.append(_Heading(place, place, level, text))
+            headings.append(Heading(place, place, level, text))
     title = ""
     with suppress(Exception):
         title = _clean(str(dict(reader.metadata or ())["/Title"])).strip()
     lost = f"{empty} of {len(said)} pages without text, such as scans" if empty else ""
-    return _Text("\n\n".join(said), title, tuple(sorted(headings)), tuple(pages[:-1]), lost)
+    return _Text("\n\n".join(said), "PDF", title, tuple(sorted(headings)), tuple(pages[:-1]), lost)
 
 
 def _outline(reader: Any, entries: Iterable[Any], level: int = 2) -> Iterator[tuple[int, int, str]]:
-    """Page from 0, level and text of the entries of a PDF's outline; below the document's own title."""
+    """Yield page from 0, level, and text of the entries of a PDF's outline. Level 1 is the document's title."""
     for entry in entries:
         if isinstance(entry, list):
             yield from _outline(reader, entry, level + 1)
@@ -332,16 +389,17 @@ def _outline(reader: Any, entries: Iterable[Any], level: int = 2) -> Iterator[tu
 
 
 def _clean(text: str) -> str:
-    """Text of a PDF without what no passage may hold."""
+    """Return text of a PDF without characters that a passage must not have."""
     return text.replace("\0", " ").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 READERS: dict[str, Callable[[bytes], _Text]] = {
-    **dict.fromkeys((".md", ".markdown", ".rst"), _markdown),
+    **dict.fromkeys((".md", ".markdown"), _markdown),
+    ".rst": _rst,
     **dict.fromkeys((".txt", ".text"), _plain),
     **dict.fromkeys((".html", ".htm", ".xhtml"), _html),
     ".pdf": _pdf,
+    ".docx": _word,
+    ".ipynb": _notebook,
 }
-"""The formats that are read, by suffix."""
-PLAIN = (".txt", ".text", ".pdf")
-"""Those that have no marks of Markdown."""
+"""The function that reads a format, by suffix."""

@@ -1,8 +1,7 @@
-"""Rows of well-known sets and tools whose columns mean something else than their names say, or hold several things.
+"""Convert rows of well-known datasets and tools whose column names alone do not tell their meaning.
 
-A form is recognised by its columns, wherever the row comes from, so that a set reads the same from the hub and
-from a file. It gives rows under names that :mod:`querywright.data.reading` knows; checking them is done there.
-Most sets need no form, their column names are enough.
+A form is recognized by its columns, so a dataset reads the same from the hub and from a file. It yields rows with
+column names of :mod:`querywright.data.reading`, which checks them. Most datasets need no form.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LIVEQA = {1: Label.NOT_USEFUL, 2: Label.NOT_USEFUL, 3: Label.USEFUL, 4: Label.EN
 
 
 class Form(NamedTuple):
-    """How to know a row's form, and what it holds; None for what can be read as it stands."""
+    """A test that recognizes rows, and functions that convert them; None if a kind needs no conversion."""
 
     known_by: Callable[[Values], bool]
     questions: Shape | None = None
@@ -32,10 +31,10 @@ class Form(NamedTuple):
 
 
 def shaped(values: Values, kind: Kind) -> list[Values | None]:
-    """The questions or passages in a row, each under our names; None for one that has nothing to use.
+    """Return the questions or passages in a row, with our column names; None for each without a text or an answer.
 
     Raises:
-        DataError: The row has a known form, but not within its columns.
+        DataError: The row has the columns of a form, but other values.
     """
     form = next((form for form in FORMS if form.known_by(values)), None)
     shape = None if form is None else form.questions if kind == "questions" else form.passages
@@ -51,10 +50,10 @@ def _unusable(column: str, found: object, expected: str) -> DataError:
 
 
 def _cell(values: Values, column: str) -> Any:
-    """The value of a column, or the list or object that its text holds; None where there is none.
+    """Return the value of a column, or the list or object in its text; None if it is missing.
 
     Raises:
-        DataError: The text cannot be read.
+        DataError: The text cannot be parsed.
     """
     value = values.get(column)
     try:
@@ -72,7 +71,7 @@ def _without(values: Values, *columns: str) -> dict[str, Any]:
 
 
 def _inner_rows(value: object) -> list[Values] | None:
-    """A list of objects, also where it is kept as an object of lists; None for anything else."""
+    """Return a list of objects, or the same from an object of lists; None for any other value."""
     if isinstance(value, Mapping):
         columns = list(value.values())
         if all(isinstance(column, list) for column in columns) and len({len(column) for column in columns}) <= 1:
@@ -86,7 +85,7 @@ def _inner_rows(value: object) -> list[Values] | None:
 
 
 def _hotpot_pairs(values: Values, column: str, second: str) -> list[tuple[Any, Any]]:
-    """Pairs of title and what belongs to it, from the hub's form (objects) or the published file's (lists)."""
+    """Return pairs of a title and its sentences or numbers, from objects (hub) or lists (published file)."""
     value = _cell(values, column)
     rows = _inner_rows(value)
     pairs = None
@@ -112,7 +111,7 @@ def _hotpot_passages(values: Values) -> Iterator[Values | None]:
         yield {"id": title, "title": title, "text": text} if text.strip() else None
 
 
-# --- AmbigNQ: annotations, each one answer or several disambiguated questions with their answers ---
+# --- AmbigNQ: annotations; each has an answer, or several disambiguated questions with their answers ---
 
 
 def _is_ambiguous(values: Values) -> bool:
@@ -130,33 +129,15 @@ def _ambiguous_questions(values: Values) -> Iterator[Values]:
             raise _unusable("annotations", note, "a singleAnswer, or multipleQAs with qaPairs")
 
 
-# --- the others: one row is one question or passage, under other names ---
+# --- others: a row is a question or a passage, with other column names ---
 
 
 def _mmlu_questions(values: Values) -> Iterator[Values]:
     yield {**_without(values, "answer"), "answer_idx": values["answer"]}
 
 
-def _is_trivia(values: Values) -> bool:
-    answer = values.get("answer")
-    if isinstance(answer, str) and "aliases" in answer:
-        answer = _cell(values, "answer")
-    return isinstance(answer, Mapping) and _has("value", "aliases")(answer)
-
-
-def _trivia_questions(values: Values) -> Iterator[Values]:
-    """TriviaQA: a question stands once for each of its documents, and "<unk>" is an answer that is not told."""
-    answer = _cell(values, "answer")
-    kept = _without(values, "question_id", "answer")
-    if answer["value"] != "<unk>":
-        aliases = answer["aliases"]
-        kept["answer"] = answer["value"]
-        kept["aliases"] = [item for item in aliases if item != ""] if isinstance(aliases, list) else aliases
-    yield kept
-
-
 def _medquad(values: Values, kind: Kind) -> Iterator[Values | None]:
-    """MedQuAD: the long answer is a passage to find, not a short answer to compare with."""
+    """Convert MedQuAD: the long answer is the passage to find, not a short answer to compare."""
     id = f"{values.get('document_source')}_{values['question_id']}"
     names = {"source": "document_source", "url": "document_url", "type": "question_type"}
     metadata = {key: values.get(column) for key, column in names.items()}
@@ -173,7 +154,7 @@ def _judged_questions(values: Values) -> Iterator[Values]:
 
 
 def _autorag_questions(values: Values) -> Iterator[Values]:
-    """AutoRAG: a list of lists, which takes any one passage of each of them; also a flat list or one id."""
+    """Convert AutoRAG: a list of lists, of which any passage of each is enough; or a list of ids; or an id."""
     found = _cell(values, "retrieval_gt")
     if not isinstance(found, list) and found not in (None, ""):
         yield values
@@ -193,7 +174,7 @@ def _text_id(text: object) -> str:
 
 
 def _ragas_questions(values: Values) -> Iterator[Values]:
-    """Ragas: ``answer`` and ``response`` are what a system said, and contexts are texts, whose hash is their id."""
+    """Convert Ragas: ``answer`` and ``response`` are a system's; contexts are texts, and their hash is the id."""
     kept = _without(values, "answer", "response")
     contexts = _cell(values, "reference_contexts")
     if not isinstance(contexts, list | None):
@@ -222,7 +203,7 @@ def _ragas_passages(values: Values) -> Iterator[Values]:
 
 
 def _beir_passages(values: Values) -> Iterator[Values | None]:
-    """BEIR: some documents have nothing but a title, and some nothing at all."""
+    """Convert BEIR: some documents have only a title, and some are empty."""
     if _filled(values["text"]):
         yield values
     else:
@@ -249,10 +230,6 @@ FORMS = (
         _mmlu_questions,
     ),
     Form(
-        _is_trivia,
-        _trivia_questions,
-    ),
-    Form(
         _has("document_id", "question_id", "question_focus", "question", "answer"),
         lambda values: _medquad(values, "questions"),
         lambda values: _medquad(values, "passages"),
@@ -267,4 +244,4 @@ FORMS = (
     Form(_has("_id", "title", "text"), passages=_beir_passages),
     Form(_is_flashrag_passage, passages=_flashrag_passages),
 )
-"""In this order, the first that a row has."""
+"""The first form that recognizes a row converts it."""

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, by their name there or by a short name of ours."""
+"""Read datasets of the Hugging Face hub, by their name on the hub or by a short name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from querywright.errors import DataError
 
 
 class Recipe(NamedTuple):
-    """Where a public set lies; what its rows mean is told by their columns, see :mod:`querywright.data.forms`.
+    """The place of a public dataset. :mod:`querywright.data.forms` recognizes the meaning of its rows by their columns.
 
     Args:
-        dataset: Its name on the hub.
-        split: The split that is read where none is named: the test split, or another where that has no labels.
-        configs: Its configurations, read one after another. Default: the only one.
-        kinds: What it holds. Default: questions alone.
+        dataset: Name on the hub.
+        split: Default split: the test split, or another split if the test split has no labels.
+        configs: Configurations, which are read one after another. Default: the only configuration.
+        kinds: Kinds of rows in the dataset. Default: questions.
     """
 
     dataset: str
@@ -39,7 +39,6 @@ RECIPES = {
     ),
     "medquad": Recipe("lavita/MedQuAD", "train", kinds=("questions", "passages")),
     "hotpotqa": Recipe("hotpotqa/hotpot_qa", "validation", ("distractor",), ("questions", "passages")),
-    "triviaqa": Recipe("mandarjoshi/trivia_qa", "validation", ("rc.nocontext",)),
     "webquestions": Recipe("stanfordnlp/web_questions", "test"),
     "popqa": Recipe("akariasai/PopQA", "test"),
     "ambignq": Recipe("sewon/ambig_qa", "validation", ("light",)),
@@ -47,14 +46,14 @@ RECIPES = {
 
 
 def names_of(kind: Kind) -> str:
-    """The short names of the sets that hold questions or passages."""
+    """Return the short names of the datasets with questions or passages."""
     return ", ".join(name for name, recipe in RECIPES.items() if kind in recipe.kinds)
 
 
 def dataset_rows(name: str, config: str | None, *, kind: Kind, split: str | None) -> Iterator[Row]:
-    """The rows of a dataset of :data:`RECIPES`, of the hub, or in a folder; its only configuration or split.
+    """Yield the rows of a dataset of :data:`RECIPES`, of the hub, or in a folder that ``save_to_disk`` wrote.
 
-    A folder may be what ``save_to_disk`` wrote, of all splits or of one.
+    If no configuration or split is named, the dataset must have only one.
     """
     recipe = RECIPES.get(name)
     if recipe is None:
@@ -63,7 +62,7 @@ def dataset_rows(name: str, config: str | None, *, kind: Kind, split: str | None
     if kind not in recipe.kinds:
         raise DataError(
             f"hf:{name} ({recipe.dataset}) holds {' and '.join(recipe.kinds)}, and no {kind}; names with {kind}: "
-            f"{names_of(kind)}; or give a file of your own"
+            f"{names_of(kind)}; or give a file"
         )
     for part in recipe.configs if config is None else (config,):
         yield from _config_rows(recipe.dataset, part, split or recipe.split)
@@ -99,6 +98,9 @@ def _remedy(error: Exception) -> str:
     if "script" in str(error):
         return (
             "A dataset that is a loading script is a program, and is not run; download the Parquet files of its "
-            "branch refs/convert/parquet and give the path of one instead"
+            "branch refs/convert/parquet and give the path of a file instead"
         )
-    return "Without a network, save it to a .jsonl, .csv or .parquet file elsewhere and give that file's path instead"
+    return (
+        "Without a network, save it to a .jsonl, .csv, or .parquet file on another machine and give that file's path "
+        "instead"
+    )

@@ -1,16 +1,14 @@
-"""Cases that people have judged, to hold a judge against.
+"""Read cases that people labeled, to compare a judge with them.
 
-A file has one judged case a row: ``question``, ``label``, and what the judge reads: ``passage`` (text) or
-``passages`` (a list of texts), ``response`` (the answer that is judged), ``point``; also ``id`` (of the question),
-``options``, ``history`` and ``answer`` (the right one), as in files of questions. It may also say in
-``second_label`` what a second person said, and in ``arms`` (a name, or a list) which systems found the passage
-or gave the answer.
+A file has one case per row: ``question``, ``label``, and the inputs of the judge: ``passage`` (a text) or
+``passages`` (a list of texts), ``response`` (the answer to judge), ``point``. ``id`` (of the question), ``options``,
+``history``, and ``answer`` (the right answer) are optional, as in files of questions. So are ``second_label`` (the
+label of a second person) and ``arms`` (a name or a list: the systems that found the passage or gave the answer).
 
-A folder has a file of passages with ids (``corpus.jsonl``) and one of questions (``questions.jsonl``), where a row has
-``judged``: an object of passage id and label (then ``second_label`` and ``arms`` are such objects too); or ``passage``
-(an id) and ``label``.
+A folder has passages with ids (``corpus.jsonl``) and questions (``questions.jsonl``), where a row has
+``judged``: an object of passage id and label; or ``passage`` (an id) and ``label``.
 
-Of a file of labels (``querywright judge label``) the rows by a person are taken.
+From a file of labels (``querywright judge label``), only the rows with a person's label are read.
 """
 
 from __future__ import annotations
@@ -32,19 +30,18 @@ from querywright.data.types import PERSON, Passage, Question
 from querywright.errors import DataError
 
 _OWN = ("passage", "passages", "response", "point", "label", "judged", "second_label", "arms")
-JUDGED_NAMES = ("id", "question", "options", "answer", "history", *_OWN)
 _COLUMNS = {**QUESTION_COLUMNS, **{name: (name,) for name in _OWN}}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a judge may be shown; each judge takes the parts that it needs.
+    """The inputs of a judge, which reads only the parts that it needs.
 
     Args:
-        question: The question, with its options and right answer where they are known.
-        passages: What was found; one for a judge of single passages.
-        response: The answer that is judged; None where there is none.
-        point: What an answer should say; None where there is none.
+        question: The question, with its options and its right answer if they are known.
+        passages: The passages; only one for a judge of single passages. Default none.
+        response: The answer to judge. Default None.
+        point: A point that an answer should make. Default None.
     """
 
     question: Question
@@ -55,13 +52,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCase:
-    """A case and the label that people gave it.
+    """A case with a person's label.
 
     Args:
         case: The case.
-        label: Their label.
-        second: The label by a second person; None where there is none.
-        arms: The systems that found the passage, or gave the answer; empty where the data do not say.
+        label: The label.
+        second: The label of a second person. Default None.
+        arms: The systems that found the passage or gave the answer. Default: unknown.
     """
 
     case: Case
@@ -70,7 +67,7 @@ class JudgedCase:
     arms: tuple[str, ...] = ()
 
     def digest(self) -> str:
-        """SHA-256 of all that a judge could see, and of the label, as hex."""
+        """Return the SHA-256 of the inputs of a judge and of the label, as hex."""
         case = self.case
         question: list[Any] = [case.question.question, list(case.question.options), case.question.answer]
         question += [list(case.question.history)] if case.question.history else []
@@ -87,21 +84,21 @@ def read_judged(
     limit: int | None = None,
     per_question: int | None = None,
 ) -> list[JudgedCase]:
-    """The judged cases of a file or folder, all of them sound or none.
+    """Return the judged cases of a file or folder. If a case has an error, return none.
 
     Args:
-        source: A file of cases, or a folder of passages and questions; see the module's head.
-        labels: A judge's label by how people may have written it, in capitals with underscores for spaces: a word,
-            a grade, TRUE or FALSE.
-        needs: What each case must have: ``passage``, ``passages``, ``response``, ``point``. Default ``passage``.
-        columns: Our names to theirs. Default: the names of the module's head.
-        limit: Keep only the first so many questions, 1 or more. Default all.
-        per_question: Keep at most so many cases of each question, see ``sampled``. Default all.
+        source: A file of cases, or a folder of passages and questions, see the docstring of the module.
+        labels: The judge's labels by the spellings that people use, in capitals with underscores for spaces: a word, a
+            grade, TRUE, or FALSE.
+        needs: Parts that each case must have: ``passage``, ``passages``, ``response``, ``point``. Default ``passage``.
+        columns: Our column names to the names in the file. Default: the names in the docstring of the module.
+        limit: Number of questions to read, 1 or more. Default all.
+        per_question: Cases per question at most, see ``sampled``. Default all.
 
     Raises:
-        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+        DataError: All errors, each with file, line, column, the value, and the expected value.
     """
-    table = Table(_COLUMNS, columns, JUDGED_NAMES)
+    table = Table(_COLUMNS, columns)
     check_limit(limit)
     corpus: dict[str, Passage] | None = None
     if os.path.isdir(os.path.expanduser(source)):
@@ -114,16 +111,16 @@ def read_judged(
         found += [] if values is None else _cases(table.record(Row(row.place, values)), labels, needs, corpus)
     table.raise_problems(os.fspath(source), n_rows)
     if not found:
-        raise DataError(f"{source}: no label is by a person; change one, or write {PERSON} into by where you agree")
+        raise DataError(f"{source}: no label is by a person; change one, or write {PERSON} into by if you agree")
     kept = set(list(dict.fromkeys(one.case.question.id for one in found))[:limit])
     return sampled([one for one in found if one.case.question.id in kept], per_question)
 
 
 def sampled(judged: Sequence[JudgedCase], per_question: int | None) -> list[JudgedCase]:
-    """At most so many cases of each question, in their order.
+    """Return at most ``per_question`` cases of each question, in their order.
 
-    Those with the smallest SHA-256 of what is shown: the same ones whatever else is there, and without regard to
-    their labels, so that each label keeps its share but for chance.
+    These are the cases with the smallest SHA-256 of the inputs. Other cases and the labels make no difference, so the
+    labels keep their shares, apart from chance.
     """
     check_limit(per_question)
     places: dict[str, list[tuple[str, int]]] = {}
@@ -134,12 +131,12 @@ def sampled(judged: Sequence[JudgedCase], per_question: int | None) -> list[Judg
 
 
 def judged_hash(judged: Iterable[JudgedCase]) -> str:
-    """SHA-256, as hex, of everything in the cases, whatever their order."""
+    """Return the SHA-256 of cases, as hex. Their order makes no difference."""
     return hashlib.sha256("\n".join(sorted(one.digest() for one in judged)).encode()).hexdigest()
 
 
 def _persons(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A row as it is, one of a file of labels as a case; None for one that no person labelled."""
+    """Return a row, or a row of a file of labels as a case; None if no person labeled it."""
     if not {"question_id", "passage_id", "text", "label", "judged", "by"} <= values.keys():
         return values
     label, by = values["label"], str(values["by"] or PERSON)
@@ -163,8 +160,8 @@ def _cases(
     response = record.required_text("response") if "response" in needs else None
     point = record.required_text("point") if "point" in needs else None
 
-    def case(passages: tuple[Passage, ...], label: Cell, key: str | None = None) -> JudgedCase:
-        (beside, second), (column, arms) = (_beside(record, field, key) for field in ("second_label", "arms"))
+    def case(passages: tuple[Passage, ...], label: Cell) -> JudgedCase:
+        (beside, second), (column, arms) = record.parsed("second_label"), record.parsed("arms")
         return JudgedCase(
             Case(question, passages, response, point),
             _label(record, *label, labels),
@@ -183,19 +180,8 @@ def _cases(
     elif not isinstance(judged, dict):
         record.complain(column, judged, "an object of passage id and label")
     else:
-        cases += [case(_of_corpus(record, column, [k], corpus), Cell(column, v), k) for k, v in judged.items()]
+        cases += [case(_of_corpus(record, column, [k], corpus), Cell(column, v)) for k, v in judged.items()]
     return cases if record.ok else []
-
-
-def _beside(record: Record, field: str, key: str | None) -> Cell:
-    """What stands in another column beside a label: in a row of several labels, an object by passage id."""
-    column, value = record.parsed(field)
-    if value is None or key is None:
-        return Cell(column, value)
-    if isinstance(value, dict):
-        return Cell(column, value.get(key))
-    record.complain(column, value, "an object by passage id")
-    return Cell(column, None)
 
 
 def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passage] | None) -> tuple[Passage, ...]:

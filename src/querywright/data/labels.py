@@ -1,13 +1,12 @@
-"""Labels of passages as files that people read, correct and give back.
+"""Read and write labels of passages as files that people correct.
 
-A row is one label: ``question_id``, ``passage_id``, ``label``, and ``by``: ``person``, or a judge and its LM.
-``judged`` keeps what the judge said: where ``label`` differs from it a person changed it, and it counts as a person's.
-``question``, ``options``, ``answer``, ``title``, ``text`` and ``reason`` are there to be read. A row without a label is
-unjudged, and one with a label and no name is by a person. A label may be a grade: 0 NOT_USEFUL, 1 USEFUL, 2 ENTAILED.
+A row is a label: ``question_id``, ``passage_id``, ``label``, and ``by`` (``person``, or a judge and its LM). ``judged``
+keeps the judge's label: if ``label`` differs from it, a person changed the label, and it counts as a person's.
+``question``, ``options``, ``answer``, ``title``, ``text``, and ``reason`` are for people to read. A row without a label
+is unjudged, and a row with a label and no ``by`` is by a person. A label may be a grade: 0 NOT_USEFUL, 1 USEFUL,
+2 ENTAILED.
 
-JSON lines and CSV hold all of this, and further columns, which stay. TREC qrels (``.qrels``) hold labels alone, a line
-each: question, assessor, passage and grade. An assessor that is a number or Q0, as others write there, is a person; a
-judge is followed by ``=`` and the grade that it gave (``judged``), so that one that a person changed is told.
+A file is JSON lines or CSV. It keeps the columns that people add.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +24,11 @@ from querywright.answer_text import find_choice
 from querywright.data.cells import short
 from querywright.data.rows import Record, Table, read_options
 from querywright.data.sources import Source, iterate_rows, name_of
-from querywright.data.tables import Row
 from querywright.data.types import PERSON, Label, Question
 from querywright.errors import DataError, InputError
 from querywright.files import write_file
 
-QRELS = ".qrels"
-FORMS = (".jsonl", ".csv", QRELS)
+FORMS = (".jsonl", ".csv")
 GRADES = (Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED)
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "question_id": ("question_id", "query-id", "qid", "query_id"),
@@ -45,17 +40,17 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageLabel:
-    """What one assessor says of one passage for one question; the columns of a file of labels, in their order.
+    """An assessor's label of a passage for a question. The fields are the columns of a file of labels, in this order.
 
     Args:
-        question: The question's text, to be read, as ``options``, ``answer``, ``title`` and ``text`` are.
-        label: The label; None for a passage that is unjudged.
-        by: ``person``, or the name of a judge and its LM; empty where it is unjudged.
-        reason: Why, where it was said.
-        judged: What a judge said; None where none was asked.
+        question: The question's text, for people to read, as are ``options``, ``answer``, ``title``, and ``text``.
+        label: The label; None if the passage is unjudged.
+        by: ``person``, or the name of a judge and its LM; empty if the passage is unjudged.
+        reason: The judge's reason; empty if there is none.
+        judged: The judge's label; None if no judge was used.
         question_id: The question's id.
         passage_id: The passage's id.
-        further: Columns that people added, by their names.
+        further: Values of columns that people added, by name.
     """
 
     question: str = ""
@@ -73,12 +68,12 @@ class PassageLabel:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What a file has of it, by column, further columns last."""
+        """The values by column, with the added columns last."""
         return {**{one: getattr(self, one) for one in COLUMNS}, **self.further}
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is about: ids of question and passage."""
+        """The ids of question and passage."""
         return self.question_id, self.passage_id
 
 
@@ -86,18 +81,18 @@ COLUMNS = tuple(one.name for one in fields(PassageLabel) if one.name != "further
 
 
 def read_labels(source: Source) -> list[PassageLabel]:
-    """The labels of a file, or of rows, one for each question and passage; a person's goes before a judge's.
+    """Return the labels of a file or of rows, one per question and passage. A person's label precedes a judge's.
 
     Args:
-        source: A file, see the module's head; or rows: dicts, or a DataFrame.
+        source: A file, see the docstring of the module; or rows: dicts, or a DataFrame.
 
     Raises:
-        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+        DataError: All errors, each with file, line, column, the value, and the expected value.
     """
-    table = Table(_COLUMNS, None, ())
+    table = Table(_COLUMNS)
     found: dict[tuple[str, str], list[tuple[Record, PassageLabel]]] = defaultdict(list)
     n_rows = 0
-    for row in _rows(source, table.problems):
+    for row in iterate_rows(source, kind="questions", split=None, problems=table.problems):
         n_rows += 1
         record = table.record(row)
         one = _label(record)
@@ -117,17 +112,15 @@ def read_labels(source: Source) -> list[PassageLabel]:
 
 
 def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
-    """Write labels, whole or not at all; the ending says how: ``.jsonl``, ``.csv`` or ``.qrels``.
+    """Write labels to a ``.jsonl`` or ``.csv`` file. An error leaves an existing file unchanged.
 
     Raises:
-        InputError: It has another ending, or an id holds a space, which qrels cannot.
-        OSError: It cannot be written.
+        InputError: The file has another suffix.
+        OSError: The file cannot be written.
     """
     labels, form = list(labels), check_form(path)
     if form == ".jsonl":
         write_file(path, "".join(json.dumps(one.row, ensure_ascii=False) + "\n" for one in labels))
-    elif form == QRELS:
-        write_file(path, "".join(_qrel(one, path) for one in labels if one.label is not None))
     else:
         text = io.StringIO()
         columns = dict.fromkeys([*COLUMNS, *(name for one in labels for name in one.further)])
@@ -140,24 +133,25 @@ def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
 
 
 def check_form(path: Path) -> str:
-    """The ending of a file of labels that is to be written.
+    """Return the suffix of a file of labels.
 
     Raises:
-        InputError: It is another one.
+        InputError: It is not a format of labels.
     """
     if path.suffix.lower() not in FORMS:
-        raise InputError(f"{path.name!r} says no form of labels; end it in {', '.join(FORMS)}")
+        raise InputError(f"{path.name!r} is not a name of a file of labels; end it in {', '.join(FORMS)}")
     return path.suffix.lower()
 
 
 def with_labels(questions: Sequence[Question], labels: Iterable[PassageLabel]) -> list[Question]:
-    """The questions with these labels as their evidence, each with who gave it.
+    """Return the questions with these labels as their evidence, and with the assessor of each label.
 
-    A person's label goes before a judge's, and a label given here before the question's own by the same kind.
+    A person's label precedes a judge's. Of two labels by the same kind of assessor, the label given here precedes the
+    label that the question already has.
 
     Args:
-        questions: Those that were labelled, and any others; a question without labels here stays as it is.
-        labels: As ``read_labels`` gives them.
+        questions: Labeled questions and any others. A question without labels here is unchanged.
+        labels: Labels that ``read_labels`` returned.
 
     Raises:
         DataError: The labels are of other questions.
@@ -168,14 +162,14 @@ def with_labels(questions: Sequence[Question], labels: Iterable[PassageLabel]) -
             given[one.question_id].append(one)
     if given and not any(question.id in given for question in questions):
         raise DataError(
-            f"the labels are of other questions: none of {short(list(given))} is among the {len(questions)} asked; "
-            "give the questions that were labelled, or label these"
+            f"the labels are of other questions: none of {short(list(given))} is among the {len(questions)} questions; "
+            "give the questions that were labeled, or label these"
         )
     return [_united(question, given[question.id]) if question.id in given else question for question in questions]
 
 
 def assessors_of(questions: Iterable[Question]) -> dict[str, int]:
-    """How many labels each assessor gave; empty where no question says who gave its labels."""
+    """Return the number of labels by assessor; empty if no question names its assessors."""
     questions = list(questions)
     if not any(question.assessors for question in questions):
         return {}
@@ -184,7 +178,7 @@ def assessors_of(questions: Iterable[Question]) -> dict[str, int]:
 
 
 def evidence_by(questions: Iterable[Question]) -> str:
-    """What usefulness rests on, in words, with who labelled where that is said."""
+    """Return a phrase with the source of the labels, and with the assessors if they are known."""
     questions = list(questions)
     by = ", ".join(f"{name} ({count})" for name, count in assessors_of(questions).items())
     several = sum(bool(question.alternatives) for question in questions)
@@ -199,36 +193,6 @@ def _united(question: Question, labels: Iterable[PassageLabel]) -> Question:
         if one.label is not None and (one.by == PERSON or PERSON not in assessors.get(one.passage_id, ())):
             evidence[one.passage_id], assessors[one.passage_id] = one.label, (one.by,)
     return replace(question, evidence=evidence, assessors=assessors)
-
-
-def _rows(source: Source, problems: list[str]) -> Iterator[Row]:
-    if not isinstance(source, str | os.PathLike) or Path(source).suffix.lower() != QRELS:
-        yield from iterate_rows(source, kind="questions", split=None, problems=problems)
-        return
-    path = Path(source).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{name_of(source)}: cannot be read ({error}); give a file of labels") from error
-    for number, line in enumerate(lines, start=1):
-        parts = line.split()
-        if len(parts) == 4:
-            question, by, passage, grade = parts
-            said = re.fullmatch(r"(?P<by>.+)=(?P<judged>[012])", by)
-            names = {"by": PERSON if re.fullmatch(r"[0-9]+|Q0", by) else by} if said is None else said.groupdict()
-            values: Mapping[str, Any] = {"question_id": question, "passage_id": passage, "label": grade}
-            yield Row(f"{path.name} line {number}", {**values, **names})
-        elif parts:
-            problems.append(f"{path.name} line {number}: found {short(line)}; expected question, 0, passage, grade")
-
-
-def _qrel(one: PassageLabel, path: Path) -> str:
-    """The line of a label that is there."""
-    if wrong := [key for key in one.key if len(key.split()) != 1]:
-        raise InputError(f"{path.name!r}: the id {short(wrong[0])} holds a space, which qrels cannot; end it in .jsonl")
-    by = "0" if one.by == PERSON else "_".join(one.by.split())
-    by += "" if one.judged is None or by == "0" else f"={GRADES.index(one.judged)}"
-    return f"{one.question_id} {by} {one.passage_id} {GRADES.index(one.label or Label.NOT_USEFUL)}\n"
 
 
 def _label(record: Record) -> PassageLabel:

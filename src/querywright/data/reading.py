@@ -1,33 +1,32 @@
-"""Questions and passages from files and datasets, checked as a whole before anything is spent on them.
+"""Read questions and passages from files and datasets, and check all of them before anything is spent on them.
 
-Columns are found without a mapping by the names of ``QUESTION_COLUMNS`` and ``PASSAGE_COLUMNS``, the first that has a
-value:
+Without a mapping, a field is read from the first of its columns in ``QUESTION_COLUMNS`` or ``PASSAGE_COLUMNS`` that has
+a value:
 
-* ``id``: of a question that has none the first 16 hex digits of the SHA-256 of question, options and history, so that
-  it stays the same when rows move.
-* ``options``: a list of texts or of ``{"key": ..., "value": ...}``, an object of letter and text, or ``{"text": [...],
-  "label": [...]}``; or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list is
-  no options.
-* ``answer``: the option's text, compared exactly and then without regard to case, else its letter or its position
-  from 0; where it may be the text of one and the letter of another, a problem. ``answer_idx`` is a letter or a position
-  and has to agree with it; ``answers`` is a list of the answer and its aliases.
-* ``evidence``: an object of passage id and label, or a list of passage ids (or one id), each of which counts as
-  ENTAILED; in multi-hop sets that means that each of them is needed. ``assessors``: by passage id who gave the label.
-  ``alternatives``: lists of passage ids of the evidence; any one passage of a list is enough.
-* ``history``: the conversation before the question: a list of turns, each a text or an object of ``role`` and
-  ``content``; or a text, whose lines are the turns.
-* ``metadata`` of a passage: an object of text, numbers, truth values and dates; a mapping may name columns that hold
-  such values, as ``"topic,year"``.
+* ``id``: If a question has no id, it is the first 16 hex digits of the SHA-256 of question, options, and history, so
+  that it stays the same if rows move.
+* ``options``: A list of texts or of ``{"key": ..., "value": ...}``, an object of letter and text, or ``{"text": [...],
+  "label": [...]}``; or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list
+  means no options.
+* ``answer``: The option's text, compared exactly and then without case; else its letter or its position from 0. If it
+  is the text of an option and the letter of another, it is a problem. ``answer_idx`` is a letter or a position, and
+  must agree with ``answer``. ``answers`` is a list of the answer and its aliases.
+* ``evidence``: An object of passage id and label, or a list of passage ids (or one id), which count as ENTAILED; in
+  multi-hop datasets each of them is needed. ``assessors``: The assessors of each label by passage id.
+  ``alternatives``: Lists of passage ids of the evidence; any passage of a list is enough.
+* ``history``: The conversation before the question: a list of turns, each a text or an object of ``role`` and
+  ``content``; or a text with one turn per line.
+* ``metadata`` of a passage: An object of texts, numbers, truth values, and dates. A mapping may name columns with such
+  values, as in ``"topic,year"``.
 
 Text cells (CSV, TSV) hold lists and objects as JSON, or as pandas and NumPy print them
-(:mod:`querywright.data.cells`), and an empty cell is a missing value. Further columns are ignored; of passages it
-is said which. Values lose outer whitespace and are otherwise kept as they are. A row of a form that needs more than
-names (HotpotQA, Ragas, ...) is put under these names first, see :mod:`querywright.data.forms`.
+(:mod:`querywright.data.cells`). An empty cell is a missing value. Other columns are ignored; for passages, a warning
+names them. Values lose outer whitespace and are otherwise unchanged. Rows whose columns have another meaning
+(HotpotQA, Ragas, ...) are converted first, see :mod:`querywright.data.forms`.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -39,7 +38,6 @@ from querywright.data.cells import short
 from querywright.data.documents import names_documents, read_documents
 from querywright.data.forms import shaped
 from querywright.data.labels import read_labels, with_labels
-from querywright.data.pages import Pages, about_pages, merged, most_asked, pages_of
 from querywright.data.rows import (
     INDEX_COLUMNS,
     Record,
@@ -62,10 +60,6 @@ from querywright.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-QUESTION_NAMES = (
-    *("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors", "history", "alternatives"),
-)
-PASSAGE_NAMES = ("id", "text", "title", "metadata")
 SHOWN_UNREAD = 3
 QUESTION_COLUMNS = {
     "id": ("id", "_id", "qid", "question_id"),
@@ -104,23 +98,23 @@ def read_questions(
     labels: Source | None = None,
     slices: Sequence[str] = (),
 ) -> list[Question]:
-    """The questions of a file or dataset, all of them sound or none.
+    """Return the questions of a file or dataset. If a row has an error, return none.
 
-    Rows without an id that ask the same question with the same options are one question: their evidence and
-    their accepted short answers are united. A repeated id that the data gives itself is a problem.
+    Rows without an id, with the same question and the same options, are one question with the evidence and the short
+    answers of all of them. If the data has the same id twice, it is a problem.
 
     Args:
-        source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file, or of a folder with such
-            files (see :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
-            with a slash for a dataset of the Hugging Face hub, where NAME may be one of
-            :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``. Behind one that has
-            passages too may stand ``?page=COLUMN`` (:mod:`querywright.data.pages`).
-        columns: Our names to theirs, see ``QUESTION_NAMES``. Default: guessed, see the head of this module.
-        limit: Read only the first so many rows that hold something, 1 or more. Default all.
-        split: Split of a dataset or folder; needed when it has more than one.
-        multiple_choice: Whether a question without options is a problem; or what needs them, which the problem names.
+        source: Path of a .jsonl, .json, .csv, .tsv (each also .gz), or .parquet file; of a folder with such files (see
+            :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name with a slash for
+            a dataset of the Hugging Face hub, where NAME may be a key of :data:`querywright.data.hub.RECIPES`; or rows,
+            each a dict or a ``dspy.Example``.
+        columns: Our column names (the keys of ``QUESTION_COLUMNS``) to the names in the data. Default: the names in
+            the docstring of the module.
+        limit: Number of rows to read, without empty rows, 1 or more. Default all.
+        split: Split of a dataset or folder. Required if it has several.
+        multiple_choice: Whether a question without options is a problem; or the name of the reason, for the message.
             Default False.
-        labels: A file of labels of passages, or its rows, which become the questions' evidence; see
+        labels: A file of labels of passages, or its rows, which become the questions' evidence, see
             :mod:`querywright.data.labels`. Default none.
         slices: Further columns to show results by; each question gets their values as ``slices``. Default none.
 
@@ -128,25 +122,17 @@ def read_questions(
         The questions in the order of their first rows.
 
     Raises:
-        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+        DataError: All errors, each with file, line, column, the value, and the expected value.
     """
     if labels is not None:
         read = read_questions(
             source, columns=columns, limit=limit, split=split, multiple_choice=multiple_choice, slices=slices
         )
         return with_labels(read, read_labels(labels))
-    bare, by = pages_of(source)
-    if by is not None:
-        given: dict[str, Any] = {"columns": columns, "split": split, "multiple_choice": multiple_choice}
-        given["slices"] = slices
-        questions, parts = read_questions(bare, **given), read_passages(bare, split=split)
-        chosen = questions if by.questions is None else most_asked(questions, parts, by.questions)[0]
-        pages = _pages(bare, by, split)
-        return [about_pages(one, pages) for one in chosen][: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
         return _checked_before(source[: check_limit(limit)], multiple_choice, slices)
-    table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
-    if "answer" in table.mapped:
+    table = Table(QUESTION_COLUMNS, columns)
+    if "answer" in table.mapped and "answer_idx" not in table.mapped:
         kind = "answer_idx" if table.mapped["answer"] in INDEX_COLUMNS else "answer"
         table.names |= {"answer": (), "answer_idx": (), "answers": (), kind: (table.mapped["answer"],)}
     found: dict[str, tuple[str, bool, Question]] = {}
@@ -160,7 +146,7 @@ def read_questions(
     table.problems += [f"no column {name!r} to slice by; the columns are {[*table.seen]}" for name in missing]
     table.raise_problems(name_of(source), n_rows)
     if len(found) < n_rows:
-        logger.info("%s: %d rows repeat a question and were united with it", name_of(source), n_rows - len(found))
+        logger.info("%s: %d rows repeat a question and were merged with it", name_of(source), n_rows - len(found))
     return [question for _, _, question in found.values()]
 
 
@@ -171,40 +157,31 @@ def read_passages(
     limit: int | None = None,
     split: str | None = None,
 ) -> list[Passage]:
-    """The passages of a file or dataset, all of them sound or none.
+    """Return the passages of a file or dataset. If a row has an error, return none.
 
-    Rows that are the same in everything are one passage; the same id with another text is a problem.
+    Equal rows are one passage. If two different passages have the same id, it is a problem.
 
     Args:
-        source: As for :func:`read_questions`; or documents, see :func:`querywright.data.documents.read_documents`,
-            which takes their sizes too.
-        columns: Our names (id, text, title, metadata) to theirs. Default: guessed, see the module's head.
-        limit: Read only the first so many rows that hold something, 1 or more. Default all.
-        split: Split of a dataset or folder; needed when it has more than one.
+        source: See :func:`read_questions`; or documents, see :func:`querywright.data.documents.read_documents`, which
+            also takes sizes of passages.
+        columns: Our column names (id, text, title, metadata) to the names in the data. Default: the names in the
+            docstring of the module.
+        limit: Number of rows to read, without empty rows, 1 or more. Default all.
+        split: Split of a dataset or folder. Required if it has several.
 
     Returns:
         The passages in the order of their first rows.
 
     Raises:
-        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+        DataError: All errors, each with file, line, column, the value, and the expected value.
     """
     if names_documents(source):
         if columns or split:
             raise DataError(f"{source}: documents have no columns and no splits; leave columns and split out")
         return read_documents(source).passages[: check_limit(limit)]
-    bare, by = pages_of(source)
-    if by is not None:
-        parts = read_passages(bare, columns=columns, split=split)
-        pages = _pages(bare, by, split)
-        whole = merged(parts, pages)
-        if by.questions is not None:
-            topics = most_asked(read_questions(bare, split=split), parts, by.questions)[1]
-            about = {pages[part.id] or part.id for part in parts if part.title in topics}
-            whole = [page for page in whole if page.id in about]
-        return whole[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
         return list(source[: check_limit(limit)])
-    table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
+    table = Table(PASSAGE_COLUMNS, columns)
     found: dict[str, tuple[str, Passage]] = {}
     n_rows = 0
     for record in _records(source, "passages", table, limit, split):
@@ -218,16 +195,10 @@ def read_passages(
     table.raise_problems(name_of(source), n_rows)
     if unread := table.unread():
         logger.warning(
-            "%s: left out the columns %s; to search by what is in them (where), name them as columns of the metadata: "
-            "metadata=%s",
+            "%s: left out the columns %s; to filter by them (where), name them as columns of the metadata: metadata=%s",
             name_of(source), short(unread), ",".join(unread[:SHOWN_UNREAD]),
         )  # fmt: skip
     return [passage for _, passage in found.values()]
-
-
-def _pages(source: Source, by: Pages, split: str | None) -> dict[str, str]:
-    """By passage the page that it stands on; empty where its column is."""
-    return {one.id: one.title for one in read_passages(source, columns={"title": by.column}, split=split)}
 
 
 class Sample(NamedTuple):
@@ -241,7 +212,7 @@ def load_sample(*, hard: bool = False) -> Sample:
     """Read and check the packaged sample.
 
     Args:
-        hard: The 60 hard questions, ``questions-hard.jsonl``, in place of the 240. Default False.
+        hard: Whether to read the 60 hard questions, ``questions-hard.jsonl``, instead of the 240. Default False.
 
     Raises:
         DataError: A file is missing or has a problem, or evidence names a card that does not exist.
@@ -254,38 +225,33 @@ def load_sample(*, hard: bool = False) -> Sample:
 
 
 def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) -> list[str]:
-    """The evidence that names passages which are not in the collection.
+    """Return a message for each question whose evidence names passages that a collection does not have.
 
     Args:
-        questions: Labelled questions.
-        passage_ids: Ids of the passages that can be found.
-
-    Returns:
-        One line for each question with such evidence, none when all is there.
+        questions: Labeled questions.
+        passage_ids: Ids of the passages of the collection.
     """
     known = set(passage_ids)
     lines = []
     for question in questions:
         missing = [passage_id for passage_id in question.evidence if passage_id not in known]
         if missing:
-            near = difflib.get_close_matches(missing[0], known, 1)
             lines.append(
-                f"question {question.id!r}: {len(missing)} of its {len(question.evidence)} labelled passages "
+                f"question {question.id!r}: {len(missing)} of its {len(question.evidence)} labeled passages "
                 f"are not among the {len(known)} of the collection: {short(missing)}"
-                + (f" (did you mean {near[0]}?)" if near else "")
             )
     return lines
 
 
 def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) -> None:
-    """Refuse labels that say who gave them and name no passage that is in the collection.
+    """Refuse labels with assessors if none of them names a passage of the collection.
 
     Args:
-        questions: Labelled questions.
-        passage_ids: Ids of the passages that can be found.
+        questions: Labeled questions.
+        passage_ids: Ids of the passages of the collection.
 
     Raises:
-        DataError: They are of another one; it names them.
+        DataError: The labels are of another collection.
     """
     labelled = [question for question in questions if question.assessors]
     if not {key for question in labelled for key in question.evidence}.isdisjoint(passage_ids):
@@ -295,10 +261,10 @@ def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) ->
 
 
 def check_limit(limit: int | None) -> int | None:
-    """The limit, when it is None or at least 1.
+    """Return the limit.
 
     Raises:
-        DataError: It is less.
+        DataError: It is less than 1.
     """
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, or None for all rows, but got {limit}")
@@ -308,7 +274,7 @@ def check_limit(limit: int | None) -> int | None:
 def _records(
     source: Source, kind: Kind, table: Table, limit: int | None, split: str | None, slices: Sequence[str] = ()
 ) -> Iterator[Record]:
-    """The questions or passages of the source's rows, each as a record; what has nothing to use is counted."""
+    """Yield the questions or passages of a source as records. Those without text or answer are counted."""
     rows = iterate_rows(source, kind=kind, split=split, problems=table.problems)
     columns = [*slices, *(part for column in table.mapped.values() for part in (column, *split_names(column)))]
     left_out, n_useful, limit = 0, 0, check_limit(limit)
@@ -333,7 +299,7 @@ def _records(
 
 
 def asked_in(record: Record) -> tuple[Question, bool]:
-    """The question of a row without its evidence, and whether its id was given."""
+    """Return the question of a row without its evidence, and whether the row has an id."""
     text = record.required_text("question")
     if text.startswith(("[{", "[HumanMessage(")):
         record.complain(
@@ -349,7 +315,7 @@ def asked_in(record: Record) -> tuple[Question, bool]:
 
 
 def _question(record: Record, multiple_choice: bool | str, slices: Sequence[str]) -> tuple[Question, bool]:
-    """The question of a row and whether its id was given."""
+    """Return the question of a row, and whether the row has an id."""
     asked, named = asked_in(record)
     evidence = read_evidence(record)
     if multiple_choice and not asked.options and record.ok:
@@ -376,18 +342,18 @@ def _slices(record: Record, names: Sequence[str]) -> dict[str, str]:
 
 
 def _needed(multiple_choice: bool | str) -> str:
-    """What needs the options."""
+    """Return the reason why options are needed."""
     return f"needed for {'multiple_choice=True' if multiple_choice is True else multiple_choice}"
 
 
 def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...] = ()) -> str:
-    """The id of a question that the data gives none."""
+    """Return the id of a question that has none in the data."""
     data = json.dumps([question, *options, *([history] if history else ())], ensure_ascii=False)
     return hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _checked_before(questions: Sequence[Any], multiple_choice: bool | str, slices: Sequence[str]) -> list[Question]:
-    """Questions that were read already."""
+    """Check questions that are not rows, and return them."""
     missing = [name for name in slices if not any(name in one.slices for one in questions)]
     if missing:
         known = sorted({name for one in questions for name in one.slices})
@@ -401,7 +367,7 @@ def _checked_before(questions: Sequence[Any], multiple_choice: bool | str, slice
 def _add_question(
     found: dict[str, tuple[str, bool, Question]], question: Question, named: bool, record: Record
 ) -> None:
-    """Keep a question, or unite it with the same one when neither has an id of its own."""
+    """Add a question, or merge it with the same question if neither has an id in the data."""
     if question.id not in found:
         found[question.id] = (record.place, named, question)
         return

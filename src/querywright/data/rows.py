@@ -1,6 +1,6 @@
-"""A row of a source under our names: which column holds what, its values checked, its options, answer and evidence.
+"""Find the columns of a source's rows, check their values, and read options, answers, and evidence.
 
-What is wrong is kept until the source has ended, so that everything is told at once.
+Problems are collected until the end of the source, and then reported together.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from querywright.errors import DataError
 
 INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
 SHOWN_COLUMNS = 20
-"""Of a source, in a problem."""
+"""Columns of a source that a problem lists."""
 _OPTIONS = "2 to 26 distinct, non-empty texts"
 _QUOTES = frozenset("'\"")
 _LISTS = ("options", "answers", "aliases", "evidence", "alternatives")
-"""Fields whose cell may be a list that was printed without quotes."""
+"""Fields whose cell may be a list without quotes."""
 _OPTION_PARTS = ("label", "key", "letter", "option"), ("text", "value")
 
 
 class Cell(NamedTuple):
-    """A value and the column it stood in; None when the row has none."""
+    """A column and its value; None if the row has no value."""
 
     column: str
     value: Any
 
 
 class Options(NamedTuple):
-    """Option texts with their letters, and whether the data itself gives the letters."""
+    """Letters and texts of options, and whether the letters come from the data."""
 
     labels: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -43,40 +43,46 @@ class Options(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The right answer, None when it is not known, and its other spellings."""
+    """The right answer (None if it is unknown) and other right answers."""
 
     text: str | None = None
     aliases: tuple[str, ...] = ()
 
 
 class Table:
-    """The column names of one source and the problems found in it; a user's mapping replaces guesses of its names."""
+    """The column names of a source, and its problems.
 
-    def __init__(
-        self, guesses: Mapping[str, tuple[str, ...]], columns: Mapping[str, str] | None, public: tuple[str, ...]
-    ) -> None:
+    Args:
+        guesses: Column names to look for, by field.
+        columns: The user's column names by field, which replace the guesses. Default none.
+
+    Raises:
+        DataError: ``columns`` has an unknown field.
+    """
+
+    def __init__(self, guesses: Mapping[str, tuple[str, ...]], columns: Mapping[str, str] | None = None) -> None:
         self.mapped = dict(columns or {})
-        unknown = sorted(set(self.mapped) - set(public))
+        unknown = sorted(set(self.mapped) - set(guesses))
         if unknown:
-            raise DataError(f"columns: unknown name {unknown}; the names to map are {list(public)}")
+            raise DataError(f"columns: unknown name {unknown}; the names to map are {list(guesses)}")
         self.names = {**guesses, **{key: (column,) for key, column in self.mapped.items()}}
         self.problems: list[str] = []
         self.absent: dict[str, list[str]] = {}
         self.seen: dict[str, None] = {}
-        """The columns that there are, in their order."""
+        """The columns of the rows so far, in their order."""
 
     def record(self, row: Row) -> Record:
-        """The row under this table's column names."""
+        """Return a row as a record of this table."""
         self.seen.update(dict.fromkeys(row.values))
         return Record(row, self)
 
     def unread(self) -> list[str]:
-        """The columns that there are and nothing is read from."""
+        """Return the columns that no field uses."""
         named = [column for names in self.names.values() for column in names]
         return [name for name in self.seen if name not in {part for one in named for part in (one, *split_names(one))}]
 
     def raise_problems(self, source: str, n_rows: int) -> None:
-        """Raise everything that was found; a column that is nowhere is told once, and not for each row."""
+        """Raise all problems. A column that no row has is reported once, not for each row."""
         if not n_rows and not self.problems:
             raise DataError(f"{source}: found no rows; expected at least one")
         nowhere = {field: line for field in (*self.mapped, *self.absent) if (line := self._nowhere(field))}
@@ -87,7 +93,7 @@ class Table:
             raise DataError(lines)
 
     def _nowhere(self, field: str) -> str:
-        """What is said of a field whose column no row has; "" for one that some row has."""
+        """Return the problem of a field whose column no row has; "" if a row has it."""
         seen = self.seen
         columns = f"{list(seen)[:SHOWN_COLUMNS]}" + f" and {len(seen) - SHOWN_COLUMNS} more" * (
             len(seen) > SHOWN_COLUMNS
@@ -105,28 +111,28 @@ class Table:
 
 
 class Record:
-    """One row: its cells by our names, checked as they are taken; problems go to its table."""
+    """A row whose cells are checked when they are read. Problems go to its table."""
 
     def __init__(self, row: Row, table: Table) -> None:
         self.place, self.values, self.table = row.place, row.values, table
         self.ok = True
 
     def complain(self, column: str, found: object, expected: str) -> None:
-        """Keep a problem of this row."""
+        """Add a problem of this row."""
         self.ok = False
         self.table.problems.append(f'{self.place}, column "{column}": found {short(found)}; expected {expected}')
 
     def cell(self, field: str) -> Cell:
-        """The first of the field's columns that has a value in this row."""
+        """Return the first column of a field that has a value in this row."""
         for column in self.table.names[field]:
             if self.values.get(column) is not None:
                 return Cell(column, self.values[column])
         return Cell(next(iter(self.table.names[field]), field), None)
 
     def parsed(self, field: str) -> Cell:
-        """The same, with the list or object that a text cell holds; a problem and None if it cannot be read.
+        """Return the cell with the list or object in its text; add a problem and return None if it cannot be parsed.
 
-        An answer may be a text such as "None", or "(3, 4)".
+        An answer may be a text such as "None" or "(3, 4)".
         """
         column, value = self.cell(field)
         if isinstance(value, str) and field in ("answer", "answers"):
@@ -143,7 +149,7 @@ class Record:
             return Cell(column, None)
 
     def text(self, value: object, column: str, expected: str) -> str:
-        """The value as text without outer whitespace; a problem and "" when it is none or empty."""
+        """Return a text without outer whitespace; add a problem and return "" if it is empty or not a text."""
         cleaned = value.strip() if isinstance(value, str) else ""
         if not cleaned:
             self.complain(column, value, expected)
@@ -154,11 +160,11 @@ class Record:
         return cleaned
 
     def name(self, value: object, column: str, expected: str = "a non-empty text or whole number") -> str:
-        """The same for ids and short answers, where a whole number is taken as its digits."""
+        """Return an id or a short answer as text. A whole number becomes its digits."""
         return self.text(str(value) if is_whole(value) else value, column, expected)
 
     def required_text(self, field: str) -> str:
-        """The text of a field that every row needs."""
+        """Return the text of a required field."""
         column, value = self.cell(field)
         if value is not None:
             return self.text(value, column, "non-empty text")
@@ -170,7 +176,7 @@ class Record:
 
 
 def read_options(record: Record) -> Options | None:
-    """The options of a row: none, two or more; None after a problem."""
+    """Return the options of a row: none, or two and more; None after a problem."""
     column, value, several = _options_cell(record)
     if value is None:
         return Options()
@@ -195,7 +201,7 @@ def read_options(record: Record) -> Options | None:
 
 
 def _named_options(value: object) -> list[tuple[str, object]] | None:
-    """Pairs of letter and text, None when the value has no form of options."""
+    """Return pairs of letter and text, or None if the value is not options."""
     if isinstance(value, dict) and (names := _pair_of(value)) and all(isinstance(one, list) for one in value.values()):
         labels, texts = (value[name] for name in names)
         return list(zip(map(_letter, labels), texts, strict=True)) if len(labels) == len(texts) else None
@@ -209,7 +215,7 @@ def _named_options(value: object) -> list[tuple[str, object]] | None:
 
 
 def _lettered(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """Whether it is a list of objects of letter and text."""
+    """Whether a value is a list of objects of letter and text."""
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and _pair_of(one) for one in value)
 
 
@@ -218,13 +224,13 @@ def _letter(label: object) -> str:
 
 
 def _pair_of(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What an object of letter and text calls the two; None for another object."""
+    """Return the keys of letter and text in an object; None for another object."""
     letters, texts = ([name for name in names if name in value] for names in _OPTION_PARTS)
     return (letters[0], texts[0]) if len(value) == 2 and letters and texts else None
 
 
 def _options_cell(record: Record) -> tuple[str, Any, bool]:
-    """Column, value, and whether it is several columns: those that are named ``a,b,c``, or A, B, C ..."""
+    """Return column, value, and whether these are several columns: the mapped ``a,b,c``, or A, B, C ..."""
     column, value = record.parsed("options")
     if value is not None:
         return column, value, False
@@ -243,7 +249,7 @@ def _options_cell(record: Record) -> tuple[str, Any, bool]:
 
 
 def read_answer(record: Record, options: Options | None) -> Answer:
-    """The answer of a row, checked against its options."""
+    """Return the answer of a row, checked against the options."""
     index, given, several = record.cell("answer_idx"), _given(record, options), record.parsed("answers")
     aliases = _texts(record, record.parsed("aliases"))
     if given.value is None:
@@ -259,21 +265,21 @@ def read_answer(record: Record, options: Options | None) -> Answer:
     if options.texts:
         text = _choose(record, options, index, given)
     elif given.value is not None:
-        text = record.name(given.value, given.column, "a non-empty text (leave it out when it is not known)")
+        text = record.name(given.value, given.column, "a non-empty text (leave it out if it is unknown)")
     elif index.value is not None:
         record.complain(index.column, index.value, "options that it points to, but the row has none")
     return Answer(text, tuple(alias for alias in distinct(aliases) if alias != text))
 
 
 def _given(record: Record, options: Options | None) -> Cell:
-    """The answer; a text that is an option is no list."""
+    """Return the answer. A text that equals an option is not parsed as a list."""
     written = record.cell("answer")
     is_option = options is not None and isinstance(written.value, str) and written.value.strip() in options.texts
     return written if is_option else record.parsed("answer")
 
 
 def _texts(record: Record, cell: Cell) -> list[str]:
-    """A text or a list of texts; the ``text`` of SQuAD's ``{"text": [...], "answer_start": [...]}``."""
+    """Return a list of texts from a text, a list, or SQuAD's ``{"text": [...], "answer_start": [...]}``."""
     column, value = cell
     if isinstance(value, dict) and "text" in value:
         value = value["text"]
@@ -282,7 +288,7 @@ def _texts(record: Record, cell: Cell) -> list[str]:
 
 
 def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str | None:
-    """The text of the option that index and answer name."""
+    """Return the text of the option that index and answer name; None without them or after a problem."""
     texts, labels = options.texts, options.labels
     place = None
     if index.value is not None:
@@ -310,7 +316,7 @@ def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str |
 
 
 def _by_label(options: Options, value: object) -> int | None:
-    """The position that a letter, another label or a position from 0 stands for."""
+    """Return the position that a letter, another label, or a position from 0 names; None if there is none."""
     if not isinstance(value, str) and not is_whole(value):
         return None
     name, *labels = (fold(bare_label(str(one))) for one in (value, *options.labels))
@@ -320,9 +326,9 @@ def _by_label(options: Options, value: object) -> int | None:
 
 
 def _by_value(options: Options, value: object) -> list[int]:
-    """The positions that an answer may mean: by its text, then by its letter.
+    """Return the positions that an answer may mean: by its text, then by its letter.
 
-    In a plain list, where the data names no letters, a text that is an option is nothing else.
+    In a plain list without letters, a text that equals an option is only this option.
     """
     by_text = find_choice(value, options.texts)
     found = [by_text]
@@ -332,7 +338,7 @@ def _by_value(options: Options, value: object) -> list[int]:
 
 
 def read_evidence(record: Record) -> dict[str, Label]:
-    """Labels by passage id; ids without labels are ENTAILED."""
+    """Return labels by passage id. Ids without labels are ENTAILED."""
     column, value = record.parsed("evidence")
     if value is None:
         return {}
@@ -353,7 +359,7 @@ def read_evidence(record: Record) -> dict[str, Label]:
 
 
 def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, tuple[str, ...]]:
-    """Who gave each label, by passage id; empty where the row does not say."""
+    """Return the assessors of each label by passage id; empty if the row names none."""
     column, value = record.parsed("assessors")
     expected = "an object: for each passage id of the evidence a name, or a list of names"
     if value is not None and not isinstance(value, dict):
@@ -369,7 +375,7 @@ def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, t
 
 
 def read_alternatives(record: Record, evidence: Mapping[str, Label]) -> tuple[tuple[str, ...], ...]:
-    """Groups of passage ids of which any one is enough; none where the row does not say."""
+    """Return groups of passage ids of which any is enough; empty if the row has none."""
     column, value = record.parsed("alternatives")
     expected = "a list of lists of passage ids of the evidence"
     if value is not None and not (isinstance(value, list) and all(isinstance(group, list) for group in value)):
@@ -382,7 +388,7 @@ def read_alternatives(record: Record, evidence: Mapping[str, Label]) -> tuple[tu
 
 
 def read_jointly(record: Record) -> bool:
-    """Whether it takes all the evidence; False where the row does not say."""
+    """Return whether the answer needs all the evidence together. Default False."""
     column, value = record.cell("jointly")
     if isinstance(value, str):
         value = {"true": True, "false": False}.get(value.strip().lower(), value)
@@ -392,7 +398,7 @@ def read_jointly(record: Record) -> bool:
 
 
 def read_history(record: Record) -> tuple[str, ...]:
-    """The turns of the conversation before a question; none where there was none."""
+    """Return the turns of the conversation before a question."""
     column, value = record.parsed("history")
     try:
         return tuple(record.text(turn, column, "a turn with a text") for turn in turns_of(value))
@@ -402,9 +408,9 @@ def read_history(record: Record) -> tuple[str, ...]:
 
 
 def read_metadata(record: Record) -> dict[str, Scalar]:
-    """The metadata's flat values; a missing one is left out, and a date is its ISO 8601 text.
+    """Return flat values of the metadata. Missing values are left out, and a date becomes its ISO 8601 text.
 
-    A column that is no object, or several columns that are mapped to it, are values by their own names.
+    If the user mapped columns to the metadata, their values have the names of the columns.
     """
     column, value = record.parsed("metadata")
     named = [name for name in split_names(record.table.mapped.get("metadata", "")) if name in record.values]
@@ -428,15 +434,15 @@ def read_metadata(record: Record) -> dict[str, Scalar]:
 
 
 def is_whole(value: object) -> bool:
-    """Whether the value is a whole number; True and False are not."""
+    """Return whether a value is a whole number. True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def distinct(values: Iterable[str]) -> tuple[str, ...]:
-    """The values without repetitions, in order."""
+    """Return the values without repeats, in order."""
     return tuple(dict.fromkeys(values))
 
 
 def split_names(column: str) -> list[str]:
-    """The single names of ``a,b,c``."""
+    """Return the names in ``a,b,c``."""
     return [name.strip() for name in column.split(",")]

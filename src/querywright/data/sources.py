@@ -1,9 +1,9 @@
-"""The rows of a source: rows given in Python, the packaged sample, a dataset, a folder or a file.
+"""Read the rows of a source: rows in Python, the packaged sample, a dataset, a folder, or a file.
 
-A folder has questions in the file ``questions``, ``queries`` or ``qa``, and passages in ``corpus``, ``passages``,
-``cards``, ``documents`` or ``docs``, each with the suffix of a known format. If there is one file for each split, the
-split follows the name (``qa_test.parquet``). A file ``qrels``, or a folder ``qrels`` with one file for each split
-(``qrels/test.tsv``), makes it a BEIR folder: its questions are those that are judged, with their labels.
+A folder has questions in a file ``questions``, ``queries``, or ``qa``, and passages in ``corpus``, ``passages``,
+``cards``, ``documents``, or ``docs``, with the suffix of a supported format. If each split has a file, the split
+follows the name (``qa_test.parquet``). A folder with a file ``qrels``, or a folder ``qrels`` with a file per split
+(``qrels/test.tsv``), is a BEIR folder: only its judged questions are read, with their labels.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SAMPLES: dict[str, dict[Kind, str]] = {
     "sample": {"questions": "questions.jsonl", "passages": "cards.jsonl"},
     "sample-hard": {"questions": "questions-hard.jsonl", "passages": "cards.jsonl"},
 }
-"""Files of the packaged sample, by the name of the source."""
+"""The files of the packaged sample by the name of the source."""
 
 HUB_PREFIX = "hf:"
 KNOWN_SOURCES = (
-    "a .jsonl, .json, .csv, .tsv or .parquet file (.gz too, but not for Parquet), a folder with such files, "
-    f"{', '.join(map(repr, SAMPLES))}, or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub; names of ours: "
+    "a .jsonl, .json, .csv, .tsv, or .parquet file (.gz too, except Parquet), a folder with such files, "
+    f"{', '.join(map(repr, SAMPLES))}, or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub; short names: "
     f"{', '.join(RECIPES)}"
 )
 ROWS = "a list of dicts, of dspy.Example, of Question or Passage, a DataFrame or a datasets.Dataset"
@@ -43,46 +43,46 @@ QRELS = "qrels"
 QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 
 Source = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Any]
-"""What questions and passages are read from; a DataFrame and a ``datasets.Dataset`` are rows as well."""
+"""A source of questions or passages. A DataFrame and a ``datasets.Dataset`` are rows too."""
 
 
 def name_of(source: Source) -> str:
-    """What the source is called in messages."""
+    """Return the name of a source for messages."""
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "the rows given"
 
 
 def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
-    """The rows of a source, one at a time, without looking at what they mean.
+    """Yield the rows of a source without interpreting them.
 
-    A row that cannot be read is a problem; the rows behind it still come. A split is refused where there are none.
+    A row that cannot be read is added to the problems, and reading continues.
 
     Raises:
-        DataError: The source does not exist, has no known format, or has no such split.
+        DataError: The source does not exist, has an unknown format, or does not have the split.
     """
     name = name_of(source)
     is_path = isinstance(source, str | os.PathLike)
     path = Path(name).expanduser()
-    sample = SAMPLES.get(source) if isinstance(source, str) else None  # a Path of that name is a folder of yours
+    sample = SAMPLES.get(source) if isinstance(source, str) else None  # a Path with this name is a user's folder
     dataset = _dataset_name(source) if isinstance(source, str) and sample is None else None
     if dataset is not None:
         yield from dataset_rows(*dataset, kind=kind, split=split)
         return
     if is_path and sample is None and source != "" and os.path.isdir(path):
-        if holds_files(path):
+        if holds_files(path) or not any(format_of(one.name)[0] or one.suffix == ".arrow" for one in path.rglob("*")):
             yield from folder_rows(path, name, kind=kind, split=split, problems=problems)
         else:
             yield from dataset_rows(str(path), None, kind=kind, split=split)
         return
-    if isinstance(source, Mapping):  # a datasets.DatasetDict, or a mapping like it
+    if isinstance(source, Mapping):  # such as a datasets.DatasetDict
         split = next(iter(source)) if split is None and len(source) == 1 else split
         if split is None or split not in source:
             raise DataError(
-                f"split={split!r}: the data given has the keys {', '.join(map(str, source))}; give one of them, "
+                f"split={split!r}: the data has the keys {', '.join(map(str, source))}; give one of them, "
                 f"such as data[{str(next(iter(source), 'test'))!r}], name it with split=, or give a list of rows"
             )
         source, split = source[split], None
     if split is not None:
-        raise DataError(f"split={split!r}: only datasets have splits, and {name} is none; leave split out")
+        raise DataError(f"split={split!r}: only datasets have splits, and {name} is not a dataset; leave split out")
     if not is_path:
         yield from _given_rows(source, problems)
     elif sample is not None:
@@ -101,7 +101,7 @@ def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
 
 
 def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
-    if hasattr(rows, "iterrows"):  # a DataFrame, which gives its columns when it is iterated
+    if hasattr(rows, "iterrows"):  # iterating a DataFrame yields its columns
         rows = rows.to_dict("records")
     if not isinstance(rows, Iterable):
         raise DataError(f"found {type(rows).__name__}; expected {ROWS}, or {KNOWN_SOURCES}")
@@ -114,7 +114,7 @@ def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
 
 
 def _dataset_name(source: str) -> tuple[str, str | None] | None:
-    """Name and configuration when the source is a dataset by name, None when it is anything else."""
+    """Return name and configuration if the source names a dataset, else None."""
     is_named = source.startswith(HUB_PREFIX)
     looks_like_file = format_of(source)[0] or source[:1] in "./~" or source.endswith("/") or os.path.exists(source)
     if not is_named and ("/" not in source or looks_like_file):
@@ -122,18 +122,18 @@ def _dataset_name(source: str) -> tuple[str, str | None] | None:
     dataset, _, config = source.removeprefix(HUB_PREFIX).partition(":")
     if not dataset:
         raise DataError(
-            f"{source!r} names no dataset; write hf:NAME or hf:NAME:CONFIG; names of ours: {', '.join(RECIPES)}"
+            f"{source!r} names no dataset; write hf:NAME or hf:NAME:CONFIG; short names: {', '.join(RECIPES)}"
         )
     return dataset, config or None
 
 
 def holds_files(folder: Path, *kinds: Kind) -> bool:
-    """Whether a file in the folder has one of the names of questions or passages, or of one of the kinds given."""
+    """Return whether a folder has a file with a name of questions or passages, or of the given kinds."""
     return any(_named(folder, STEMS[kind]) for kind in kinds or STEMS)
 
 
 def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
-    """The rows of the file in the folder, for which :func:`holds_files` is true, that holds what is wanted."""
+    """Yield the rows of a kind from a folder for which :func:`holds_files` is true."""
     judgements: dict[Path, str] = {}
     if kind == "questions" and (folder / QRELS).is_dir():
         judgements = {path: path.name.split(".")[0] for path in _files(folder / QRELS)}
@@ -143,8 +143,8 @@ def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, probl
     if not files:
         there = sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir())[:12]
         raise DataError(
-            f"{name}: no file of {kind} in this folder, which would be named {' or '.join(STEMS[kind])} with "
-            f"{', '.join(SUFFIXES)}; found {there}; give a folder that has one, or the path of the file itself"
+            f"{name}: no file of {kind} in this folder (expected the name {' or '.join(STEMS[kind])} with "
+            f"{', '.join(SUFFIXES)}); found {there}; give a folder with this file, or the path of a file"
         )
 
     def rows(path: Path) -> Iterator[Row]:
@@ -158,12 +158,11 @@ def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, probl
 
 
 def label_of(grade: int, positive: Collection[int]) -> Label:
-    """The label that a grade of relevance stands for.
+    """Return the label for a grade of relevance.
 
-    Where a set has several positive grades, the lowest means that a passage is about the matter, and those above
-    it that it answers: the lowest is USEFUL, the others are ENTAILED. Where it has one positive grade alone, its
-    judges said no more than that the passage answers, and it is ENTAILED. 0 and less, which TREC has for spam, is
-    NOT_USEFUL.
+    If a dataset has several positive grades, a passage with the lowest grade is about the topic (USEFUL), and a passage
+    with a higher grade has the answer (ENTAILED). If it has only one positive grade, this grade means ENTAILED. 0 and
+    negative grades (spam in TREC) mean NOT_USEFUL.
     """
     if grade <= 0:
         return Label.NOT_USEFUL
@@ -178,7 +177,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _named(folder: Path, stems: tuple[str, ...]) -> dict[Path, str]:
-    """The files of one of these names, and what stands behind the name: the split."""
+    """Return the files with one of these names, each with the split that follows the name."""
     found = {}
     for path in _files(folder):
         stem = path.name.lower().removesuffix(".gz").rpartition(".")[0]
@@ -189,7 +188,7 @@ def _named(folder: Path, stems: tuple[str, ...]) -> dict[Path, str]:
 
 
 def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> Path:
-    """The only file, or the one of the split."""
+    """Return the only file, or the file of the split."""
     names = ", ".join(path.name for path in files)
     if split is not None and not any(files.values()):
         raise DataError(f"split={split!r}: {name} has one file of {kind}, {names}; leave split out")
@@ -197,13 +196,13 @@ def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> 
     if len(chosen) == 1:
         return chosen[0]
     splits = sorted(part for part in files.values() if part)
-    remedy = f"name a split with split=: {splits}" if splits else "give the path of one of them"
+    remedy = f"name a split with split=: {splits}" if splits else "give the path of one file"
     count = "several files" if chosen else f"no file of the split {split!r} among the files"
     raise DataError(f"{name}: {count} of {kind} in this folder, {names}; {remedy}")
 
 
 def _judged_rows(queries: Iterable[Row], judgements: Iterable[Row], problems: list[str]) -> Iterator[Row]:
-    """The queries that are judged, as rows with ``id``, ``question`` and ``evidence``; further columns stay."""
+    """Yield the judged queries as rows with ``question`` and ``evidence``, and with their other columns."""
     grades, places = _grades(judgements, problems)
     positive = {grade for found in grades.values() for grade in found.values() if grade > 0}
     for row in queries:
@@ -217,7 +216,7 @@ def _judged_rows(queries: Iterable[Row], judgements: Iterable[Row], problems: li
 
 
 def _grades(judgements: Iterable[Row], problems: list[str]) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
-    """Grades by query and passage, and the place where each query first stands."""
+    """Return grades by query and passage, and the first place of each query."""
     grades: dict[str, dict[str, int]] = {}
     places: dict[str, str] = {}
     for place, values in judgements:
@@ -230,7 +229,7 @@ def _grades(judgements: Iterable[Row], problems: list[str]) -> tuple[dict[str, d
             break
         query, passage, score = (values[column] for column in QRELS_COLUMNS)
         try:
-            number = float(str(score))  # also where it is written as text or as 1.0
+            number = float(str(score))  # grades may be texts, or 1.0
             grade = int(number) if number.is_integer() else None
         except ValueError:
             grade = None
@@ -242,7 +241,7 @@ def _grades(judgements: Iterable[Row], problems: list[str]) -> tuple[dict[str, d
         known = grades.setdefault(str(query), {}).setdefault(str(passage), grade)
         if known != grade:
             problems.append(
-                f'{place}, column "score": found {grade}; expected {known}, as another line says for the same query '
+                f'{place}, column "score": found {grade}; expected {known}, as another line has for the same query '
                 "and passage"
             )
     return grades, places

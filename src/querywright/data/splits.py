@@ -1,4 +1,4 @@
-"""Which questions are for training, for selection and for the last word; and a hash of a set of questions."""
+"""Split questions into train, dev, and test, and hash a set of questions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from querywright.errors import DataError, InputError
 
 
 class Splits(NamedTuple):
-    """Three sets without a question in common.
+    """Three sets that have no question in common.
 
     Args:
-        train: For the optimizers.
-        dev: For selection.
-        test: Touched once, at the end.
+        train: Questions for the optimizers.
+        dev: Questions for the selection.
+        test: Questions that are used once, at the end.
     """
 
     train: list[Question]
@@ -35,32 +35,31 @@ def split_questions(
     seed: int = 0,
     sizes: tuple[int, int, int] | None = None,
 ) -> Splits:
-    """Split questions by a hash of seed and id, the same question always into the same split.
+    """Split questions by a hash of seed and id, so that a question always goes into the same split.
 
     A question's place in [0, 1) is the first 53 bits of the SHA-256 of ``"{seed}:{id}"``: train is below
-    ``train``, dev below ``train + dev``, test is the rest. So a question stays in its split, whatever the
-    order and the other questions are, and a share p of n questions is met only roughly (standard deviation
-    sqrt(n p (1 - p))). Questions that are the same by text, options and history (see ``marks``) share the place of
-    the smallest of their ids.
+    ``train``, dev is below ``train + dev``, and test is the rest. So the order and the other questions make no
+    difference. A share p of n questions is only approximate (standard deviation sqrt(n p (1 - p))). Questions with the
+    same text, options, and history (see ``marks``) share the place of the smallest of their ids.
 
     Args:
         questions: Questions with distinct ids.
         train: Share for training, in [0, 1]. Default 0.3.
-        dev: Share for selection, in [0, 1], together with ``train`` at most 1. Default 0.3.
-        seed: Another seed is another split. Default 0.
-        sizes: Exact numbers for train, dev and test, each 0 or more: the first so many of each split by their
-            place, so that a smaller size is a part of a larger one. Default None: all.
+        dev: Share for selection, in [0, 1]. ``train + dev`` is at most 1. Default 0.3.
+        seed: Another seed gives another split. Default 0.
+        sizes: Exact numbers for train, dev, and test, each 0 or more. Each split keeps its first questions by place,
+            so a smaller split is part of a larger split. Default None: all questions.
 
     Returns:
-        Train, dev and test, each in the order of the places.
+        Train, dev, and test, each in the order of the places.
 
     Raises:
         InputError: A share or size is out of range.
-        DataError: Two questions have one id, or a split has fewer questions than ``sizes`` asks for.
+        DataError: Two questions have the same id, or a split has fewer questions than ``sizes`` requires.
     """
     for name, share in (("train", train), ("dev", dev)):
         if not 0 <= share <= 1:
-            raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers give sizes=")
+            raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers use sizes=")
     if train + dev > 1 + 1e-9:
         raise InputError(f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split")
     found = [(asked_of(one), one) for one in questions]
@@ -81,7 +80,7 @@ def split_questions(
 
 
 def data_hash(questions: Iterable[Question]) -> str:
-    """SHA-256, as hex, of everything in the questions, whatever their order.
+    """Return the SHA-256 of questions with all their fields, as hex. Their order makes no difference.
 
     Args:
         questions: Any number of questions.
@@ -96,9 +95,9 @@ def _place(seed: int, question_id: str) -> float:
 
 
 def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> list[Question]:
-    """The questions that stand in none of the splits, in the order of their places, each once.
+    """Return the questions that are in no split, without repeats, in the order of their places.
 
-    Questions are the same by id, or by text, options and history, as ``marks`` tells.
+    Two questions are the same if they share an id, or text, options, and history (see ``marks``).
     """
     used = {mark for part in splits for question in part for mark in marks(question)}
     left = []
@@ -111,16 +110,16 @@ def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> l
 
 
 def marks(question: Question) -> set[tuple[str, ...]]:
-    """Return what makes a question the same as another: its id, or its text, options and history.
+    """Return the keys by which two questions are the same: the id; and the text, options, and history.
 
-    Case, spaces, Unicode form, kinds of quotes, final punctuation and the order of the options make no difference.
+    Case, spaces, Unicode form, kinds of quotes, final punctuation, and the order of the options make no difference.
     """
     text, *history = map(folded, (question.question, *question.history))
     return {("id", question.id), ("text", text, *sorted(map(folded, question.options)), *history)}
 
 
 def repeated(questions: Iterable[Question]) -> list[list[Question]]:
-    """Return the questions that are the same by text, options and history, two or more in each list."""
+    """Return lists of two or more questions with the same text, options, and history."""
     found: dict[str, list[Question]] = defaultdict(list)
     for question in questions:
         found[asked_of(question)].append(question)
@@ -128,12 +127,12 @@ def repeated(questions: Iterable[Question]) -> list[list[Question]]:
 
 
 def folded(text: str) -> str:
-    """Return the text without the differences in case, spaces, Unicode form, kinds of quotes and final punctuation."""
+    """Return a text without differences in case, spaces, Unicode form, kinds of quotes, and final punctuation."""
     return " ".join(fold(unicode_form(text)).split()).rstrip(" .?!")
 
 
 def asked_of(question: Question) -> str:
-    """A hash of what is asked, text, options and history, by which questions are the same whatever their ids are."""
+    """Return a hash of a question's text, options, and history. The id makes no difference."""
     (text,) = (mark for mark in marks(question) if mark[0] == "text")
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()[:16]
 
@@ -146,6 +145,6 @@ def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:
         asked, can = (",".join(map(str, numbers)) for numbers in (sizes, most))
         raise DataError(
             f"of these {sum(most)} questions at most {can} fall to train,dev,test by their ids, but got {asked}; "
-            "give smaller sizes=..., or more questions"
+            "give smaller sizes=..., more questions, or another seed=..."
         )
     return Splits(*(part[:size] for part, size in zip(splits, sizes, strict=True)))

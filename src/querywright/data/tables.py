@@ -1,4 +1,4 @@
-"""Files as one stream of rows, whatever their format."""
+"""Read files of any supported format as rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
 class Row(NamedTuple):
-    """One row as it was found; a value that is None is missing."""
+    """A row and its place in the source, for messages. A value of None is missing."""
 
     place: str
     values: Mapping[str, Any]
 
 
 def format_of(name: str) -> tuple[str, bool]:
-    """The suffix of a file's format, "" when it has none that is read, and whether the file is compressed by gzip."""
+    """Return the suffix of a file's format ("" if the format is not supported), and whether gzip compressed it."""
     plain = name.lower().removesuffix(".gz")
     suffix, compressed = os.path.splitext(plain)[1], plain != name.lower()
     known = suffix in SUFFIXES and not (compressed and suffix == ".parquet")
@@ -35,7 +35,7 @@ def format_of(name: str) -> tuple[str, bool]:
 
 
 def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
-    """The rows of a file, one at a time; a row that cannot be read is a problem, and those behind it still come."""
+    """Yield the rows of a file. A row that cannot be read is added to the problems, and reading continues."""
     suffix, compressed = format_of(path.name)
     try:
         if suffix == ".parquet":
@@ -53,12 +53,12 @@ def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
 
 
 def _parse_json(data: bytes) -> Any:
-    """The JSON value, or ValueError with what is wrong and where."""
+    """Return the JSON value. The message of a ValueError has the error and its position."""
     try:
         return json.loads(data.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise ValueError(f"is no valid JSON: {error.msg} at {where}character {error.colno}") from error
+        raise ValueError(f"is not valid JSON: {error.msg} at {where}character {error.colno}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from error
     except RecursionError as error:
@@ -73,7 +73,7 @@ def _json_line_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterato
         try:
             value = _parse_json(line)
         except ValueError as error:
-            problems.append(f"{place}: {error}; expected one JSON object a line")
+            problems.append(f"{place}: {error}; expected one JSON object per line")
             continue
         if isinstance(value, dict):
             yield Row(place, value)
@@ -85,7 +85,7 @@ def _json_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row
     try:
         value = _parse_json(stream.read())
     except ValueError as error:
-        problems.append(f"{name}: {error}; for one object a line name the file .jsonl")
+        problems.append(f"{name}: {error}; for one object per line, name the file .jsonl")
         return
     if not isinstance(value, list):
         problems.append(f"{name}: found {type(value).__name__}; expected a list of objects")
@@ -99,7 +99,7 @@ def _json_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row
 
 def _csv_rows(stream: BinaryIO, name: str, problems: list[str], delimiter: str) -> Iterator[Row]:
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
-        csv.field_size_limit(sys.maxsize)  # of the process; JSON lines have no limit either
+        csv.field_size_limit(sys.maxsize)  # applies to the whole process; JSON lines have no limit either
         reader = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             header = [column.strip() for column in next(reader, [])]
@@ -134,4 +134,4 @@ def _parquet_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
                     number += 1
                     yield Row(f"{name} row {number}", values)
     except pyarrow.ArrowException as error:
-        problems.append(f"{name} after row {number}: is no readable Parquet file ({str(error).splitlines()[0]})")
+        problems.append(f"{name} after row {number}: is not a readable Parquet file ({str(error).splitlines()[0]})")

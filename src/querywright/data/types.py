@@ -1,4 +1,4 @@
-"""The two things every program is about: passages that can be found, and questions to answer."""
+"""Passages and questions, the data of every program."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from querywright.errors import DataError
 
 Scalar = str | int | float | bool
 History = str | Sequence[Any] | None
-"""A conversation before a question, in any form that ``turns_of`` reads."""
+"""A conversation before a question, in a form that ``turns_of`` reads."""
 
 SHOWN = 60
-"""Characters of a passage's text in its ``repr``."""
+"""Characters of the text in the ``repr`` of a passage."""
 
 PERSON = "person"
-"""Who gave a label where nothing else is said."""
+"""The assessor of a label that names none."""
 
 
 class Label(StrEnum):
-    """How far a passage helps to decide a question (HCQR, arXiv 2603.19008).
+    """How far a passage helps to answer a question (HCQR, arXiv 2603.19008).
 
-    ENTAILED: the passage alone settles the right answer. USEFUL: it helps partly. NOT_USEFUL: it does not help.
+    ENTAILED: the passage alone decides the right answer. USEFUL: it helps in part. NOT_USEFUL: it does not help.
     """
 
     ENTAILED = "ENTAILED"
@@ -35,13 +35,13 @@ class Label(StrEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Passage:
-    """A piece of text that can be retrieved.
+    """A text that a retriever can find.
 
     Args:
-        id: Unique in its collection.
-        text: What is embedded and shown to the reader. Not empty.
-        title: Shown and embedded in front of the text when it is not empty. Default "".
-        metadata: Flat values to filter by. Default none.
+        id: Unique in the collection.
+        text: The text that is embedded and shown to the reader. Not empty.
+        title: Embedded and shown in front of the text. Default "": no title.
+        metadata: Flat values for filters. Default none.
     """
 
     id: str
@@ -51,45 +51,50 @@ class Passage:
 
     @property
     def content(self) -> str:
-        """What is embedded: title and text."""
+        """The text that is embedded: title and text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
+    @property
+    def is_of_document(self) -> bool:
+        """Whether ``read_documents`` made the passage: its id begins with its file."""
+        return self.id.startswith(f"{self.metadata.get('file')}#")
+
     def __repr__(self) -> str:
-        """Id, title and the beginning of the text: a list of passages stays readable."""
+        """Return id, title, and the beginning of the text, so that a list of passages stays readable."""
         text = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}..."
         return f"Passage(id={self.id!r}, title={self.title!r}, text={text!r})"
 
     def digest(self) -> str:
-        """SHA-256 of everything in the passage, as hex."""
+        """Return the SHA-256 of all fields, as hex."""
         data = [self.id, self.title, self.text, dict(sorted(self.metadata.items()))]
         return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
 
     def text_digest(self) -> str:
-        """SHA-256 of what can be read in it, as hex: other metadata makes no difference."""
+        """Return the SHA-256 of all fields except the metadata, as hex."""
         return replace(self, metadata={}).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A labelled question.
+    """A question, with its labels if it has any.
 
     Args:
-        id: Unique in its set.
-        question: The question as its asker wrote it.
-        options: Option texts in order for multiple choice (2 or more, distinct), empty otherwise.
-        answer: The right answer: for multiple choice the text of one option; None when it is not known.
-        aliases: Further accepted spellings of a short answer.
-        evidence: Label of each labelled passage by its id; empty means that nothing is labelled.
-        jointly: Whether it takes all the passages that help, as for a question of several hops: one of them alone is
-            USEFUL, all together ENTAILED. Default False: each label says what its passage does alone.
-        assessors: Who gave the label in ``evidence``, by passage id: ``person``, or the names of judges. Where it is
-            given a passage that ``evidence`` does not name is unjudged. Default empty: a person gave all labels, and
-            a passage that is not named is NOT_USEFUL.
+        id: Unique in the set.
+        question: The text of the question.
+        options: Texts of the options for multiple choice, in order (2 or more, distinct). Default none.
+        answer: The right answer; for multiple choice, the text of an option. Default None: unknown.
+        aliases: Other right answers.
+        evidence: Label of each labeled passage by its id. Default empty: no labels.
+        jointly: Whether the answer needs all helpful passages together, as in a question with several hops: one passage
+            alone is USEFUL, and all together are ENTAILED. Default False: each label is about its passage alone.
+        assessors: The assessors of each label in ``evidence`` by passage id: ``person``, or names of judges. If it is
+            not empty, a passage that ``evidence`` does not name is unjudged. Default empty: a person gave all labels,
+            and a passage that ``evidence`` does not name is NOT_USEFUL.
         history: The turns of the conversation before the question, the earliest first. Default none.
-        alternatives: Groups of passages of ``evidence`` of which any one is enough; recall, nDCG and ``jointly`` count
-            a group as one passage. Default none.
-        slices: Values of further columns of the data, by the column's name, to show results by. They are neither saved
-            nor part of the question's hash. Default none.
+            alternatives: Groups of passages of ``evidence``. Any passage of a group is enough; recall, nDCG, and
+            ``jointly`` count a group as one passage. Default none.
+            slices: Values of further columns of the data, by the column's name, to show results by. They are neither
+            saved nor part of the question's hash. Default none.
     """
 
     id: str
@@ -106,28 +111,28 @@ class Question:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """All accepted answers, the main one first."""
+        """All right answers, ``answer`` first."""
         return () if self.answer is None else (self.answer, *self.aliases)
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What a program is given: ``question``, ``options`` and, where there is one, ``history``."""
+        """The inputs of a program: ``question``, ``options``, and ``history`` if there is one."""
         given = {"question": self.question, "options": list(self.options)}
         return {**given, "history": list(self.history)} if self.history else given
 
     def to_example(self) -> Any:
-        """The question as a ``dspy.Example`` whose inputs are those of a program."""
+        """Return the question as a ``dspy.Example`` with the inputs of a program."""
         import dspy
 
         return dspy.Example(**self._fields | self.inputs).with_inputs(*self.inputs)
 
     def to_json(self) -> dict[str, Any]:
-        """The question in querywright's own JSON form, without empty fields."""
+        """Return the question as querywright writes it in JSON, without empty fields."""
         return {name: value for name, value in self._fields.items() if value or name in ("id", "question")}
 
     @property
     def _fields(self) -> dict[str, Any]:
-        """All fields as plain data; history and alternatives only if there are some."""
+        """All fields as plain data; history and alternatives only if they are not empty."""
         history = {"history": list(self.history)} if self.history else {}
         alternatives = {"alternatives": [list(group) for group in self.alternatives]} if self.alternatives else {}
         return {
@@ -145,14 +150,14 @@ class Question:
 
 
 def turns_of(history: History) -> tuple[str, ...]:
-    """The turns of a conversation, the earliest first.
+    """Return the turns of a conversation, the earliest first.
 
     Args:
-        history: A text, whose lines are the turns; or a list of turns, each a text or an object with its text as
-            ``content`` and, where it is known, the ``role`` of who said it. None or empty: none.
+        history: A text with one turn per line; or a list of turns, each a text or an object with its text as
+            ``content`` and, optionally, the speaker as ``role``. None or empty: no turns.
 
     Raises:
-        DataError: It has another form.
+        DataError: The history has another form.
     """
     turns = list(filter(str.strip, history.splitlines())) if isinstance(history, str) else history or ()
     if isinstance(turns, Sequence):
@@ -166,7 +171,7 @@ def turns_of(history: History) -> tuple[str, ...]:
 
 
 def _turn(turn: Any) -> str:
-    """A turn as one text; "" for what is none."""
+    """Return a turn as one text, or "" if it has another form."""
     if not isinstance(turn, Mapping):
         return turn if isinstance(turn, str) else ""
     role, said = turn.get("role"), turn.get("content")

@@ -226,13 +226,20 @@ def _limit(properties: dict[str, Any], signature: Any) -> None:
 
 
 def show_passages(passages: Sequence[Passage]) -> str:
-    """Return passages as a reader sees them: numbered, best first, each on one line."""
+    """Return passages as a reader sees them: numbered, best first, each beginning a line."""
     return "\n".join(f"[{number}] {show_passage(passage)}" for number, passage in enumerate(passages, 1))
 
 
 def show_passage(passage: Passage) -> str:
-    """Return a passage on one line without a number, because small models copy numbers and continue counting."""
+    """Return a passage without a number, because small models copy numbers and continue counting.
+
+    A passage of a document keeps its line breaks, for lists, tables, and code. Its lines are indented, so that none can
+    pass for the beginning of another passage. Any other passage is one line.
+    """
     title = f"{_one_line(passage.title)}: " if passage.title else ""
+    lines = passage.text.splitlines()
+    if passage.is_of_document and len(lines) > 1:
+        return "\n".join([title.rstrip(), *(f"    {line}".rstrip() for line in lines)]).lstrip("\n")
     return f"{title}{_one_line(passage.text)}"
 
 

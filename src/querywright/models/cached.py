@@ -10,6 +10,7 @@ from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMError
 
 from querywright.errors import QuerywrightError
+from querywright.models.attempt import Price
 from querywright.models.engine_errors import LMStoreError
 from querywright.models.recording import KIND, digests_of
 from querywright.models.response_parsing import text_response, worth_keeping
@@ -37,13 +38,21 @@ class CacheLayer:
         store: Where answers are kept, or None to keep none.
         ledger: Receives the calls saved.
         deterministic: The model always gives the same answer, so every answer is stored.
+        price: Estimates US dollars of a response. Default None: not known.
     """
 
     def __init__(
-        self, inner: Layer, identity: str, store: Store | None, ledger: Ledger, *, deterministic: bool = False
+        self,
+        inner: Layer,
+        identity: str,
+        store: Store | None,
+        ledger: Ledger,
+        *,
+        deterministic: bool = False,
+        price: Price | None = None,
     ) -> None:
         self._inner, self._identity, self._store, self._ledger = inner, identity, store, ledger
-        self._deterministic = deterministic
+        self._deterministic, self._price = deterministic, price
         self._flights = SingleFlight[bytes]()
         self._again: dict[str, tuple[Response, Cost]] = {}
 
@@ -85,7 +94,8 @@ class CacheLayer:
         seconds = float(fields.pop("seconds", 0.0))
         response = text_response(**{name: fields[name] for name in _RESPONSE})
         tokens = (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
-        cost = Cost(saved=1, saved_tokens=tokens, saved_seconds=seconds)
+        dollars = None if self._price is None else self._price(request, response)
+        cost = Cost(saved=1, saved_tokens=tokens, saved_seconds=seconds, saved_dollars=dollars or 0.0)
         if self._store is not None and len(self._again) < MOST_ANSWERS and self._is_kept(request, response):
             self._again[key] = response, cost
         self._ledger.add(cost)

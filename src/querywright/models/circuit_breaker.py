@@ -27,7 +27,7 @@ from dspy.utils.exceptions import (
 from querywright.errors import InputError
 from querywright.models.engine_errors import LMBudgetError, LMOutageError, LMRefusedError, LMStoreError, redacted
 from querywright.models.response_parsing import broken_off, is_empty, is_only_thinking, separate_thinking
-from querywright.models.usage import Cost, Layer, Ledger, waiting
+from querywright.models.usage import Cost, Layer, Ledger
 
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
 """Failures that a retry cannot fix."""
@@ -186,8 +186,7 @@ class RetryLayer:
             else:
                 self._breaker.succeeded()
                 return response
-            with waiting():
-                sleep(seconds)
+            sleep(seconds)
 
     def _is_transient(self, error: LMError) -> bool:
         """Return whether another attempt may succeed: the service failed, or its response is broken."""

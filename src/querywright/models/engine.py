@@ -83,7 +83,7 @@ class LMEngine(Shared):
         layer = RetryLayer(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
         if not is_local:
             layer = FlowLayer(layer, self.flow)
-        layer = CacheLayer(layer, self.identity, self.store, self.ledger, deterministic=is_local)
+        layer = CacheLayer(layer, self.identity, self.store, self.ledger, deterministic=is_local, price=self._price)
         return TranscriptLayer(layer)
 
     @property

@@ -19,7 +19,7 @@ from itertools import count
 
 from dspy.lm15 import Request, Response
 
-from querywright.models.usage import Layer, age, waiting
+from querywright.models.usage import Layer, age
 
 FEW, MOST = 4, 64
 """Number of parallel calls at the start, and the maximum. Slow answers do not reduce it below the first number."""
@@ -65,8 +65,7 @@ class Flow:
             self._grant()
         try:
             if not granted.is_set():
-                with waiting():
-                    granted.wait()
+                granted.wait()
             yield
         finally:
             with self._lock:

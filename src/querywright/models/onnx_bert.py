@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TOKENS = 512
-"""Maximum number of tokens per call, including padding. More tokens are no faster, and need more memory."""
+"""Maximum number of tokens per call, including padding. More tokens are not faster, and need more memory."""
 _CALL = 8
 """A call costs about as much time as this many tokens.
 

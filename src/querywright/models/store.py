@@ -23,7 +23,6 @@ from querywright.errors import QuerywrightError
 from querywright.files import locked
 from querywright.home import is_read_only, named_home
 from querywright.models.postgres import server_options, unreachable
-from querywright.models.usage import waiting
 from querywright.shared import Shared
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class SingleFlight(Generic[_T]):
         """
         mine: Future[_T] = Future()
         while (under_way := self._under_way.setdefault(key, mine)) is not mine:
-            with suppress(CancelledError), waiting():
+            with suppress(CancelledError):
                 return under_way.result()
         try:
             made = work()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -83,6 +82,7 @@ class Cost:
         dollars: Estimated US dollars of calls made whose price is known.
         unpriced: Calls made whose price is not known.
         saved_seconds: Seconds that calls saved took when they were made, if known.
+        saved_dollars: Estimated US dollars of the calls saved, if the price is known.
     """
 
     calls: int = 0
@@ -98,6 +98,7 @@ class Cost:
     dollars: float = 0.0
     unpriced: int = 0
     saved_seconds: float = 0.0
+    saved_dollars: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*map(add, _values(self), _values(other)))
@@ -127,8 +128,9 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals as a JSON object, with rounded seconds and dollars."""
-        digits = {"seconds": 3, "saved_seconds": 3, "dollars": 6}
-        return {name: round(value, digits.get(name)) for name, value in zip(_NAMES, _values(self), strict=True)}
+        digits = {"seconds": 3, "saved_seconds": 3, "dollars": 6, "saved_dollars": 6}
+        values = zip(_NAMES, _values(self), strict=True)
+        return {name: round(one, digits.get(name)) for name, one in values if one or name != "saved_dollars"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cost:
@@ -169,10 +171,6 @@ class Ledger:
     began: float = field(default_factory=time.monotonic)
     _total: Cost = field(default_factory=Cost)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _waits: int = 0
-    _works: int = 0
-    _since: float = 0.0
-    _waited: float = 0.0
 
     def add(self, cost: Cost, unread: UnreadableAnswer | None = None) -> None:
         """Enter a cost here and in every open meter of this context, and remember an unreadable answer."""
@@ -186,26 +184,6 @@ class Ledger:
         """Sum of all costs so far."""
         return self._total
 
-    @property
-    def waited(self) -> float:
-        """Seconds so far in which some metered call waited for its turn and no metered call had one."""
-        self._count(0, 0)
-        return self._waited
-
-    def _count(self, waits: int, works: int) -> None:
-        with self._lock:
-            now = time.monotonic()
-            self._waited += now - self._since if self._waits and not self._works else 0.0
-            self._since, self._waits, self._works = now, self._waits + waits, self._works + works
-
-    @contextmanager
-    def _counted(self, waits: int, works: int) -> Iterator[None]:
-        self._count(waits, works)
-        try:
-            yield
-        finally:
-            self._count(-waits, -works)
-
 
 def age() -> tuple[float, ...]:
     """Return when each meter of this context was made, outermost first.
@@ -216,28 +194,13 @@ def age() -> tuple[float, ...]:
 
 
 @contextmanager
-def waiting(*, ended: bool = False) -> Iterator[None]:
-    """Count the ``with`` block as waiting for a turn, in every open meter of this context.
-
-    Args:
-        ended: The wait is over, and this call has its turn. Other calls of the meter now wait for this call. Default
-            False.
-    """
-    with contextlib.ExitStack() as stack:
-        for meter in call_context().meters:
-            stack.enter_context(meter._counted(not ended, ended))
-        yield
-
-
-@contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Count the ``with`` block as the loading of a model, which counts toward no latency and no deadline."""
+    """Count the ``with`` block as the loading of a model, which does not count toward a question's latency."""
     began, meters = time.monotonic(), call_context().meters
     for meter in meters:
         meter.loading = what
     try:
-        with waiting():
-            yield
+        yield
     finally:
         for meter in meters:
             with meter._lock:

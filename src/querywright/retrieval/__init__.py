@@ -1,1 +1,1 @@
-"""Passages in Chroma and what is searched: collections, fusion, retrievers."""
+"""Collections of passages in Chroma, retrievers that search them, and fusion of results."""

@@ -1,4 +1,4 @@
-"""Collections of Chroma that were made elsewhere: by their place, and what embeds for them."""
+"""Open Chroma collections that were made outside of the workspace, by their address."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from querywright.errors import CollectionError, InputError, unknown
 from querywright.retrieval.chroma_index import close_client, copy_for_reading, open_client, removed_with
 
 SERVER_SECONDS = 60.0
-"""A Chroma server answers within so long; ``chromadb`` itself would wait for ever."""
+"""Timeout of a Chroma server in seconds; ``chromadb`` itself would wait forever."""
 HEARTBEAT_SECONDS = 10.0
-FORMS = "FOLDER#NAME, where chromadb.PersistentClient has that folder, or http://HOST:PORT#NAME for a Chroma server"
+FORMS = "FOLDER#NAME for a folder of chromadb.PersistentClient, or http://HOST:PORT#NAME for a Chroma server"
 
 
 def is_address(name: str) -> bool:
-    """Whether a collection is named by its place; no name of ours holds these marks."""
+    """Return whether a text is the address of a Chroma collection; names in the workspace have no ``#`` or ``/``."""
     return not {"#", "/", os.sep}.isdisjoint(name)
 
 
 def open_collection(address: str) -> Any:
-    """A collection of Chroma by its place, to be read.
+    """Open a Chroma collection by its address, for reading.
 
-    A folder is copied first and the copy removed with the collection, for Chroma writes to what it opens. Its size is
-    needed in the folder of temporary files; a larger one is better served: ``chroma run --path FOLDER``.
+    A folder is first copied to the folder of temporary files, because Chroma writes to the folders that it opens. The
+    copy is removed with the collection. For large folders, run a server instead: ``chroma run --path FOLDER``.
 
     Args:
-        address: ``FOLDER#NAME`` or ``http://HOST:PORT#NAME``; without ``#NAME`` where there is one collection alone.
+        address: ``FOLDER#NAME`` or ``http://HOST:PORT#NAME``; ``#NAME`` is optional if there is only one collection.
 
     Raises:
-        CollectionError: There is no Chroma, or no such collection; it names those that there are.
+        CollectionError: Chroma cannot be opened, or has no such collection; the message names the collections.
         InputError: The address has another form.
     """
     place, _, name = address.rpartition("#") if "#" in address else (address, "", "")
     with _opened(place) as (client, copied):
         known = sorted(one.name for one in client.list_collections())
         if name not in known and (name or len(known) != 1):
-            told = f"in {place!r}: {unknown('collection', name, known)}"
-            several = f"in {place!r} there are {', '.join(known) or 'none'}; name one: {place}#NAME"
-            raise CollectionError(told if name else several)
+            missing = f"in {place!r}: {unknown('collection', name, known)}"
+            several = f"{place!r} has the collections {', '.join(known) or '(none)'}; choose one: {place}#NAME"
+            raise CollectionError(missing if name else several)
         found = client.get_collection(name or known[0], embedding_function=None)
     if copied is not None:
         removed_with(found, copied)
@@ -52,10 +52,13 @@ def open_collection(address: str) -> Any:
 
 
 def collections_at(place: str) -> dict[str, int]:
-    """The collections of a Chroma, ``FOLDER`` or ``http://HOST:PORT``, by name: how many passages each holds.
+    """Return the number of records of each collection in a Chroma folder or server, by name.
+
+    Args:
+        place: ``FOLDER`` or ``http://HOST:PORT``.
 
     Raises:
-        CollectionError: There is no Chroma.
+        CollectionError: Chroma cannot be opened.
         InputError: The place has another form.
     """
     with _opened(place) as (client, _):
@@ -64,8 +67,9 @@ def collections_at(place: str) -> dict[str, int]:
 
 
 def embeds_itself(collection: Any) -> str | None:
-    """The name of the function by which Chroma embeds queries for a collection; None where it has none of its own, but
-    Chroma's default at most, which is the embedded embedder's model and would be downloaded.
+    """Return the name of the embedding function of a Chroma collection; None if it has none or only Chroma's default.
+
+    The default is the same model as the embedded model, but Chroma would download it.
     """
     given = getattr(collection, "_embedding_function", None)
     if given is not None and type(given).__name__ != "DefaultEmbeddingFunction":
@@ -76,7 +80,7 @@ def embeds_itself(collection: Any) -> str | None:
 
 @contextmanager
 def _opened(place: str) -> Iterator[tuple[Any, Path | None]]:
-    """A client for a Chroma, and the copy of a folder that it reads; what fails is told of the place."""
+    """Yield a client for a folder or server, and the copy that it reads if it is a folder; errors name the place."""
     import httpx
     from chromadb.errors import ChromaError
 
@@ -90,12 +94,12 @@ def _opened(place: str) -> Iterator[tuple[Any, Path | None]]:
 def _folder(place: str) -> Path:
     folder = Path(place).expanduser()
     if not (folder / "chroma.sqlite3").is_file():
-        raise CollectionError(f"there is no Chroma in the folder {place!r} (no chroma.sqlite3); write {FORMS}")
+        raise CollectionError(f"the folder {place!r} has no Chroma data (no chroma.sqlite3); use {FORMS}")
     return folder
 
 
 def _server(place: str) -> Any:
-    """A client of a server that answers."""
+    """Return a client of a server, after a check that the server answers."""
     import chromadb
     import httpx
     from chromadb.config import Settings
@@ -108,8 +112,8 @@ def _server(place: str) -> Any:
         port = url.port or usual
     except (ValueError, KeyError) as error:
         raise InputError(
-            f"{place!r} is no address of a Chroma server ({error}); write {FORMS}. One with a tenant, a key or "
-            "headers: open it in Python and give that (retriever=, --retriever MODULE:FUNCTION)"
+            f"{place!r} is not the address of a Chroma server ({error}); use {FORMS}. If the server needs a tenant, a "
+            "key or headers, open the collection in Python and pass it (retriever=, --retriever MODULE:FUNCTION)"
         ) from error
     try:
         httpx.get(
@@ -117,10 +121,10 @@ def _server(place: str) -> Any:
         ).raise_for_status()
     except httpx.HTTPError as error:
         raise CollectionError(
-            f"no Chroma server answers at {place} ({error}); start it: chroma run --path FOLDER, or mend the address"
+            f"no Chroma server answers at {place} ({error}); start it: chroma run --path FOLDER, or fix the address"
         ) from error
     settings = Settings(anonymized_telemetry=False)
     client: Any = chromadb.HttpClient(url.hostname, port, ssl=url.scheme == "https", settings=settings)
-    with suppress(AttributeError):  # there is no public way to say it
+    with suppress(AttributeError):  # chromadb has no public setting for the timeout
         client._server._session.timeout = SERVER_SECONDS
     return client

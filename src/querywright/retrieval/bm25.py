@@ -1,7 +1,7 @@
-"""Search by words over a published collection: BM25, of the passages alone or with their questions appended.
+"""BM25 search over a collection, with or without the written questions appended to the passages.
 
-The index is kept in the store of the working folder, built again where it is of other passages, and read without
-pickle. The only file that imports bm25s.
+The index is cached in the store of the workspace, and is rebuilt if the passages change. It is read without pickle.
+This is the only module that imports bm25s.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.models.store import open_store
 from querywright.models.usage import loading
+from querywright.retrieval.checks import all_of
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import open_index
 from querywright.retrieval.collection import (
@@ -38,7 +39,6 @@ from querywright.retrieval.collection import (
     hold_published,
     load_passages,
 )
-from querywright.retrieval.filters import all_of
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms
@@ -49,29 +49,29 @@ KIND = "bm25"
 
 
 class BM25Retriever(CollectionPassages):
-    """Searches a collection by shared words; no embedder and no model is needed.
+    """Search a collection by shared words, without an embedder or another model.
 
-    Title and text of a passage count alike. The index is built at the first opening and kept in the store; it is built
-    again when the passages or the settings are others. It is held in memory, 500 bytes a passage of 75 words beside
-    the passages, and takes six times as much while it is built. What was opened stays as it is. Safe for threads; a
-    copy is the same object.
+    Title and text of a passage have the same weight. The index is built when the collection is first opened, and cached
+    in the store. It is rebuilt if the passages or the settings change. In memory, it takes about 500 bytes per passage
+    of 75 words in addition to the passages, and six times as much during the build. An open retriever does not change.
+    Thread-safe. A copy is the same object.
 
     Args:
-        name: The collection.
-        home: The working folder. Default: ``querywright.home.home()``.
-        where: Chroma's filter over metadata; the rarity of a word is still counted over the whole collection. Default:
-            every passage.
-        k1: Saturation of a word that is repeated in a passage, 0 or more. Default 1.5.
-        b: Share of a passage's length that is made up for, 0 to 1. Default 0.75.
-        beside: A retriever that has the collection open, whose passages are shared in memory. Default None.
+        name: Name of the collection.
+        home: The workspace. Default: ``querywright.home.home()``.
+        where: A Chroma filter on metadata. Document frequencies are still those of the whole collection. Default: every
+            passage.
+        k1: How slowly repetitions of a word stop adding to the score, 0 or more. Default 1.5.
+        b: Strength of the normalization by passage length, 0 to 1. Default 0.75.
+        beside: An open retriever of the same collection, whose passages are shared in memory. Default None.
 
     Raises:
-        InputError: When ``k1``, ``b`` or ``where`` is out of range.
-        CollectionError: When the collection is missing or damaged.
+        InputError: ``k1`` or ``b`` is out of range, or ``where`` is not a valid filter.
+        CollectionError: The collection is missing or damaged.
 
     Source: Robertson and Zaragoza, DOI 10.1561/1500000019, with Lucene's inverse document frequency
     (Kamphuis et al., DOI 10.1007/978-3-030-45442-5_4), which is never negative; computed by bm25s
-    (arXiv 2407.03618). The words are ours.
+    (arXiv 2407.03618). The tokenizer is ours.
     """
 
     kind: ClassVar[Kind] = "lexical"
@@ -110,32 +110,31 @@ class BM25Retriever(CollectionPassages):
 
     @property
     def count(self) -> int:
-        """Passages in the collection, whatever ``where`` says."""
+        """The number of passages in the collection, before the filter."""
         return self.manifest.count
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the way of scoring, its settings, collection, count, content and filter."""
+        """SHA-256 of the scoring method and its settings, the collection's name, count, and content, and the filter."""
         found = [self.manifest.name, self.manifest.count, self.manifest.content_hash, self.where]
         return json_digest(["bm25", METHOD, TOKENISER, self.k1, self.b, *found])
 
     def passing(self, where: Mapping[str, Any]) -> Collection[str]:
-        """Return the ids of the passages that a filter passes; the retriever must have been opened with a filter."""
+        """Return the ids of the passages that match a filter; the retriever must have been opened with a filter."""
         return self._chroma.ids(where)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The passages that share words with each query.
+        """Return the passages that share words with each query.
 
         Args:
-            queries: Any number of texts; a word that is repeated in one counts as often as it stands there.
-            k: At most so many hits a query, 1 or more; fewer when fewer passages share a word with it.
+            queries: Any number of texts. A word that a query repeats counts once per occurrence.
+            k: Maximum number of hits per query, 1 or more.
 
         Returns:
-            One list a query in their order, best first; scores are above 0 and without an upper bound, equal ones
-            in the order of their ids.
+            One list per query, best first. Scores are above 0, without an upper bound; ties are ordered by id.
 
         Raises:
-            InputError: When ``queries`` is a single text or ``k`` is below 1.
+            InputError: ``queries`` is a single text, or ``k`` is below 1.
         """
         check_queries(queries, k)
         return [self._hits(query, k) for query in queries]
@@ -146,21 +145,21 @@ class BM25Retriever(CollectionPassages):
     def _hits(self, query: str, k: int) -> list[Hit]:
         scores = self._index.scores(query_terms(query), len(self._passages))
         rows = np.flatnonzero((scores > 0) & self._allowed)
-        if len(rows) > k:  # all that reach the k-th score stay, so that ids decide among equal ones
+        if len(rows) > k:  # keep all rows that reach the k-th score, because ids order ties
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
         best = rows[np.lexsort((rows, -scores[rows]))][:k]
         found = ((self._passages[self._ids[row]], float(scores[row])) for row in best)
         return [Hit(*one, rank) for rank, one in enumerate(found, start=1)]
 
     def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
-        """What gives what is scored, one a passage in their order, and its content hash."""
+        """Return the content hash of the scored texts, and a function that returns them in the passages' order."""
         return self.manifest.content_hash, self.passages
 
     def _opened_index(self, home: Path | None) -> _Index:
-        """The index, from the store or built."""
+        """Return the index, from the store if it is there."""
         content, scored = self._scored(home)
         content = json_digest([content, TOKENISER, METHOD, version("bm25s"), self.k1, self.b])
-        key, store = json_digest([type(self).__name__, self.name]), open_store(home)  # one a collection: the last used
+        key, store = json_digest([type(self).__name__, self.name]), open_store(home)  # one index per collection
         index = _Index.read(store.get(KIND, key), content)
         if index is None:
             with loading(f"the BM25 index of {self.name}"):
@@ -171,28 +170,28 @@ class BM25Retriever(CollectionPassages):
 
 
 class ExpandedRetriever(BM25Retriever):
-    """Searches passages by the words of their text and of their questions; the hits are the passages as they are.
+    """Search passages by the words of their texts and of the questions that were written for them.
 
-    A passage that uses other words than those who ask is found through the words of its questions; unlike in an index
-    of questions, a passage without any stays findable. The questions are those that are published, the same as
-    ``QuestionIndex`` searches, and of them those that their passage answers completely. Questions that were written for
-    a passage before it changed are left out, with a warning. What was opened stays as it is.
+    A search finds a passage through its questions even if the text uses other words than the query. Passages without
+    questions can be found too, unlike in ``QuestionIndex``. Only questions that their passage answers completely are
+    used. Questions whose passage changed since they were written are left out, with a warning. Hits are the unchanged
+    passages. An open retriever does not change.
 
     Args:
-        name: The collection of the passages.
-        home, where, k1, b: As ``BM25Retriever`` has them.
+        name: Name of the collection.
+        home, where, k1, b: See ``BM25Retriever``.
 
     Raises:
-        InputError: When ``k1``, ``b`` or ``where`` is out of range.
-        CollectionError: When the collection or its questions are missing or damaged.
+        InputError: ``k1`` or ``b`` is out of range, or ``where`` is not a valid filter.
+        CollectionError: The collection or its questions are missing or damaged.
 
-    Source: Doc2Query-- (Gospodinov et al., arXiv:2301.03266). A judge's verdict filters the questions here, where the
-    paper cuts a relevance score at one threshold.
+    Source: Doc2Query-- (Gospodinov et al., arXiv:2301.03266). The paper filters questions by a threshold of a relevance
+    score; here, a judge filters them.
     """
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over what ``BM25Retriever`` has in its own, and the texts with their questions."""
+        """SHA-256 of the fingerprint of ``BM25Retriever`` and the texts with their questions."""
         return hashlib.sha256(f"expanded {super().fingerprint} {self._content}".encode()).hexdigest()
 
     def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
@@ -210,7 +209,7 @@ class ExpandedRetriever(BM25Retriever):
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The score of each word in each passage: for a word's place in the vocabulary its rows and their scores."""
+    """The scores of words in passages: the rows and scores of each word, by its place in the vocabulary."""
 
     vocabulary: Mapping[str, int]
     starts: NDArray[np.integer[Any]]
@@ -218,7 +217,7 @@ class _Index:
     values: NDArray[np.float32]
 
     def scores(self, words: Sequence[str], count: int) -> NDArray[np.float32]:
-        """The scores of all passages for the words of a query."""
+        """Return the scores of all passages for the words of a query."""
         scores = np.zeros(count, dtype=np.float32)
         for place in sorted(self.vocabulary[word] for word in words if word in self.vocabulary):
             part = slice(self.starts[place], self.starts[place + 1])
@@ -233,7 +232,7 @@ class _Index:
 
     @classmethod
     def read(cls, data: bytes | None, content: str) -> _Index | None:
-        """The index of this content and these settings; None where there is none."""
+        """Return the index from its bytes; None if they are damaged or belong to other contents."""
         try:
             with np.load(io.BytesIO(data or b""), allow_pickle=False) as arrays:
                 stored, words = json.loads(arrays["words"].tobytes())
@@ -250,10 +249,10 @@ def _built(passages: Iterable[Passage], k1: float, b: float) -> _Index:
     level = logger.level
     import bm25s
 
-    logger.setLevel(level)  # importing it sets DEBUG, which is the application's to decide
-    vocabulary = {"": 0}  # no word is empty: a collection without any word has a vocabulary too
+    logger.setLevel(level)  # importing bm25s sets the level DEBUG, which only the application may do
+    vocabulary = {"": 0}  # an empty word, so that a collection without words has a vocabulary
     rows = [[vocabulary.setdefault(word, len(vocabulary)) for word in terms(one.content)] for one in passages]
     model = bm25s.BM25(k1=k1, b=b, method=METHOD, backend="numpy", csc_backend="numpy")
-    with np.errstate(divide="ignore", invalid="ignore"):  # the mean length is 0 where no passage has a word
+    with np.errstate(divide="ignore", invalid="ignore"):  # the mean length is 0 if no passage has words
         model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
     return _Index(vocabulary, *(np.asarray(model.scores[name]) for name in ("indptr", "indices", "data")))

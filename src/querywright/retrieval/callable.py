@@ -1,6 +1,6 @@
-"""The user's own retriever in the place of Chroma: a function, dspy.Retrieve, LangChain or LlamaIndex.
+"""Use a custom retriever instead of a collection: a function, or a retriever of DSPy, LangChain, or LlamaIndex.
 
-Foreign objects are known by the methods they have; none of those libraries is imported.
+Objects of these libraries are recognized by their methods, so the libraries are not imported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from querywright.shared import Shared
 
 TEXT_KEYS = ("text", "page_content", "content", "long_text")
 ID_KEYS = ("id", "id_", "node_id", "doc_id", "_id", "chunk_id", "pid")
-"""Names of a passage's id, in an item and then in its metadata."""
+"""Names under which the id of a passage is looked up, first in the item and then in its metadata."""
 MADE_ID = "text:"
-"""Begins an id that is made from the text."""
+"""Prefix of ids that are made from the text."""
 FORMS = (
     "a retriever must return a list, best first, of Passage, text, mapping with 'text' (and 'id', 'title', "
     "'score', 'metadata'), (one of these, score), LangChain documents or LlamaIndex nodes"
@@ -31,22 +31,22 @@ FORMS = (
 
 
 class CallableRetriever(Shared):
-    """Wraps a function or a foreign retriever.
+    """Wrap a function, or a retriever of another library.
 
-    What it returns is taken in its order. Where a score is missing, it is 1 / rank. If a passage has no id, or another
-    UUID at each call, its id is that in its metadata (``id``, ``doc_id``, ``_id``, ``chunk_id`` ...), else it is made
-    from the text. If several passages of an answer have one id in their metadata, as chunks of a document do, the first
-    keeps it and the others get it with a number made from their text. ``k`` is passed on when the function takes it;
-    the answer is cut to ``k`` anyway.
+    The order of the results is kept. If a score is missing, all scores of the list are 1 / rank. If a passage has no
+    id, or a new UUID in each call, its id is taken from its metadata (``id``, ``doc_id``, ``_id``, ``chunk_id`` ...) or
+    else made from its text. If several passages in a list have the same id, as chunks of a document do, the first keeps
+    the id, and a hash of the text is appended to the others. ``k`` is passed to the function if it takes it, and the
+    list is truncated to ``k`` hits.
 
     Args:
-        fn: ``(query, k)`` or ``(query)`` to a list of passages, or an object with ``invoke`` (LangChain),
-            ``retrieve`` (LlamaIndex) or ``forward`` (dspy.Retrieve).
-        fingerprint: Changes when its answers may change, such as the version of its index. Default: made from
-            the name of ``fn``, which cannot tell one index from another.
+        fn: A function ``(query, k)`` or ``(query)`` that returns a list of passages, or an object with ``invoke``
+            (LangChain), ``retrieve`` (LlamaIndex), or ``forward`` (dspy.Retrieve).
+        fingerprint: A text that changes if the results may change, such as the version of the index. Default: made from
+            the name of ``fn``, which does not show changes of the index.
 
     Raises:
-        InputError: When ``fn`` cannot be called.
+        InputError: ``fn`` cannot be called.
     """
 
     kind: ClassVar[Kind] = "foreign"
@@ -59,29 +59,29 @@ class CallableRetriever(Shared):
         self._fingerprint = fingerprint
         self._changes_ids: bool | None = None  # known once it has returned a UUID
         self.id_key: str | None = None
-        """Key of the metadata that holds the ids that labels name; None if the passages' own ids are used."""
+        """Metadata key of the ids that the labels use; None if they use the ids of the passages."""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the fingerprint given, or of the name of the function, and of ``id_key`` if it is set."""
+        """SHA-256 of the given fingerprint or of the function's name, and of ``id_key`` if it is set."""
         parts = f"callable\0{self._name}" if self._fingerprint is None else f"given\0{self._fingerprint}"
         parts += "" if self.id_key is None else f"\0{self.id_key}"
         return hashlib.sha256(parts.encode()).hexdigest()
 
     @property
     def is_known(self) -> bool:
-        """Whether the fingerprint was given, and so tells one index from another."""
+        """Whether the fingerprint was given, so that it distinguishes indexes."""
         return self._fingerprint is not None
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """At most ``k`` hits for each query, one call a query.
+        """Return up to ``k`` hits for each query, with one call per query.
 
         Args:
             queries: Any number of texts.
-            k: 1 or more.
+            k: Maximum number of hits per query, 1 or more.
 
         Raises:
-            InputError: When ``k`` is below 1, or what comes back cannot be read.
+            InputError: ``k`` is below 1, or the function returned something other than passages.
         """
         check_queries(queries, k)
         return [self._hits(query, k) for query in queries]
@@ -95,7 +95,7 @@ class CallableRetriever(Shared):
     def _hits(self, query: str, k: int) -> list[Hit]:
         items = self._items(query, k)
         if self._changes_ids is None and any(map(_is_uuid, (ids := _ids(items)).values())):
-            # An id that is new at each call names nothing. Only a second call shows that.
+            # An id that is new in each call is useless. Only a second call shows this.
             again = _ids(self._items(query, k))
             self._changes_ids = any(ids[text] != id for text, id in again.items() if text in ids)
         found: dict[str, tuple[Passage, float | None]] = {}
@@ -114,7 +114,7 @@ class CallableRetriever(Shared):
         ]
 
     def _items(self, query: str, k: int) -> list[tuple[Any, Any]]:
-        """What was found for a query, each with its score or None."""
+        """Return the items found for a query, each with its score or None."""
         answer = self._call(query, k)
         items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
@@ -144,32 +144,32 @@ class CallableRetriever(Shared):
         except (TypeError, ValueError):
             value = math.nan
         if math.isnan(value):
-            raise InputError(f"{self._name} returned the score {score!r}: a score is a number, higher is better")
+            raise InputError(f"{self._name} returned the score {score!r}; scores must be numbers, higher is better")
         return value
 
 
 def is_collection(given: Any) -> bool:
-    """Whether it is a collection that ``chromadb`` opened.
+    """Return whether an object is a collection of ``chromadb``.
 
     Raises:
-        InputError: It is one of an async client.
+        InputError: It is a collection of an async client.
     """
     named = ("query", "get", "count", "modify")
     found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
     if found and inspect.iscoroutinefunction(getattr(given, "get", None)):
-        raise InputError(f"{given!r:.80} is of an async client; open it with chromadb.HttpClient and give that")
+        raise InputError(f"{given!r:.80} belongs to an async client; open the collection with chromadb.HttpClient")
     return found
 
 
 def as_retriever(obj: Any) -> Retriever:
-    """The object itself when it is a ``Retriever``, otherwise wrapped.
+    """Return an object unchanged if it is a ``Retriever``, or else wrapped in one.
 
     Args:
-        obj: A retriever of querywright, a collection of ``chromadb``, a function, or a retriever of dspy, LangChain or
+        obj: A retriever of querywright, a collection of ``chromadb``, a function, or a retriever of DSPy, LangChain, or
             LlamaIndex.
 
     Raises:
-        InputError: When it is none of these.
+        InputError: The object is none of these.
     """
     if isinstance(obj, Retriever) and not inspect.isclass(obj):
         return obj
@@ -181,10 +181,10 @@ def as_retriever(obj: Any) -> Retriever:
 
 
 def named_retriever(name: str) -> Retriever:
-    """The retriever that ``module:function`` names: what the function, called without an argument, gives.
+    """Import the function ``module:function``, call it without arguments, and return the retriever that it returns.
 
     Raises:
-        InputError: It cannot be imported or called, or what it gives is no retriever.
+        InputError: The function cannot be imported or called, or does not return a retriever.
     """
     from querywright.imports import imported
 
@@ -195,16 +195,16 @@ def named_retriever(name: str) -> Retriever:
         raise InputError(f"the retriever {name!r}: {error}") from error
     except Exception as error:
         raise InputError(
-            f"the retriever {name!r} must be a function without an argument that gives what searches (an object with "
-            "search(queries, k) and fingerprint, a collection of chromadb, a function (query, k)), but: "
+            f"the retriever {name!r} must be a function without arguments that returns a retriever (an object with "
+            "search(queries, k) and fingerprint, a collection of chromadb, or a function (query, k)), but got "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
 def _caller(fn: Any) -> Callable[[str, int], Any]:
-    """How a retriever is asked: ``k`` by its name, by its place, or not at all, as its form or signature says."""
+    """Return a function that calls a retriever, with ``k`` by name, by position, or not at all, as it requires."""
     if inspect.isclass(fn):
-        raise InputError(f"{fn.__name__} is a class; give an instance of it")
+        raise InputError(f"{fn.__name__} is a class; pass an instance of it")
     if callable(getattr(fn, "invoke", None)):
         takes_k = hasattr(fn, "search_kwargs")  # LangChain's retrievers over a vector store
         return lambda query, k: fn.invoke(query, k=k) if takes_k else fn.invoke(query)
@@ -212,8 +212,8 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
         return lambda query, k: fn.retrieve(query)
     if not callable(fn):
         raise InputError(
-            f"{type(fn).__name__} is no retriever: give a function (query, k) -> list of passages, or an "
-            "object with search and fingerprint, invoke, retrieve or forward"
+            f"{type(fn).__name__} is not a retriever; pass a function (query, k) that returns a list of passages, or "
+            "an object with search and fingerprint, invoke, retrieve or forward"
         )
     try:
         parameters = inspect.signature(getattr(fn, "forward", fn)).parameters
@@ -229,7 +229,7 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
 
 
 def _item(found: Any) -> tuple[Any, Any]:
-    """An item, and the score that stands beside it, or None."""
+    """Return an item and its score; None if it has no score."""
     item: Any
     item, score = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
@@ -238,7 +238,7 @@ def _item(found: Any) -> tuple[Any, Any]:
 
 
 def _ids(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """The ids that items have themselves, by their texts."""
+    """Return the ids that items have outside of their metadata, by their texts."""
     fields = (_fields(item) for item, _ in items if not isinstance(item, Passage))
     return {str(text): id for text, id, *_ in fields}
 
@@ -255,7 +255,7 @@ def _digest(text: str) -> str:
 
 
 def _fields(item: Any) -> tuple[Any, ...]:
-    """Text, id, title, metadata and score of an item; None for what it does not have."""
+    """Return the text, id, title, metadata, and score of an item, with None for missing values."""
     if isinstance(item, str):
         return item, None, None, None, None
 

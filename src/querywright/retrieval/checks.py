@@ -1,32 +1,105 @@
-"""Checks of what is searched against a filter and the labels of questions, before anything is spent."""
+"""Check Chroma filters, and compare a collection with the labels of questions, before a run costs anything."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from querywright.data.reading import check_evidence, check_labels
 from querywright.data.types import Label, Passage, Question
+from querywright.errors import InputError, unknown
 from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
-from querywright.retrieval.filters import check_passes, conditions, unknown_key
 from querywright.retrieval.fusion import reading
 from querywright.retrieval.replay import searched_by
 
 Tell = Callable[[str], object]
+Passing = Callable[[Mapping[str, Any]], Collection[str]]
+"""A function that returns the ids of the passages that match a filter."""
+
+EXAMPLES = 3
+"""Number of values of a key that a message shows."""
+_KINDS = {"int": "numbers", "float": "numbers", "str": "texts", "bool": "true or false"}
 
 SHOWN_WARNINGS = 3
 PROBED = 5
-"""Labelled questions that a retriever of the user's own is asked before the run."""
+"""Number of labeled questions that a custom retriever searches before the run."""
 PROBE_DEPTH = 10
 
 
-def check_filter(retriever: Any) -> Collection[str] | None:
-    """Return the ids of the passages that the filter of a retriever passes; None for a retriever without one.
+def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a filter in Chroma's form: one key, or ``$and`` of several conditions; None for an empty filter."""
+    if not where:
+        return None
+    return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
+
+
+def check_passes(
+    where: Mapping[str, Any] | None, passing: Passing, passages: Callable[[], Iterable[Passage]]
+) -> Collection[str] | None:
+    """Return the ids of the passages that match a filter; None if there is no filter.
+
+    Args:
+        where: The filter.
+        passing: Returns the ids of the passages that match a filter.
+        passages: Returns all passages, for the error message.
 
     Raises:
-        InputError: The filter passes nothing.
+        InputError: No passage matches the filter. For each condition, the message shows values of its key and the
+            number of passages that match.
+    """
+    filtering = all_of(where)
+    if filtering is None:
+        return None
+    if found := passing(filtering):
+        return found
+    rows = [passage.metadata for passage in passages()]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    reasons = [_reason(key, value, passing, rows, keys) for key, value in conditions(filtering)]
+    raise InputError(
+        f"the filter {_shown(where)} passes 0 of {len(rows)} passages, so nothing can be found: {'; '.join(reasons)}. "
+        "Correct the filter (where=...). A number never equals a text, and neither equals true or false"
+    )
+
+
+def conditions(where: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the conditions of a filter as pairs of a metadata key and its required value."""
+    for key, value in where.items():
+        if key in ("$and", "$or"):
+            for one in value:
+                yield from conditions(one)
+        else:
+            yield key, value
+
+
+def unknown_key(key: str, keys: Iterable[str]) -> str:
+    """Return the message that no passage has a key, with the most similar key and the known keys."""
+    return f"no passage has the metadata {unknown('key', key, sorted(keys)).removeprefix('unknown ')}"
+
+
+def _reason(key: str, condition: Any, passing: Passing, rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str:
+    """Return a message with values of a key and the number of passages that match a condition on it."""
+    values = dict.fromkeys((type(row[key]).__name__, row[key]) for row in rows if key in row)
+    if not values:
+        return unknown_key(key, keys)
+    kinds = " and ".join(dict.fromkeys(_KINDS.get(kind, kind) for kind, _ in values))
+    shown = ", ".join(_shown(value) for _, value in islice(values, EXAMPLES))
+    count = len(passing({key: condition}))
+    return f"{key!r} holds {kinds} such as {shown}, and {_shown({key: condition})} passes {count}"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def check_filter(retriever: Any) -> Collection[str] | None:
+    """Return the ids of the passages that match the filter of a retriever; None if it has no filter.
+
+    Raises:
+        InputError: No passage matches the filter.
     """
     where, passing = getattr(retriever, "where", None), getattr(retriever, "passing", None)
     if not isinstance(where, Mapping) or passing is None:
@@ -35,24 +108,24 @@ def check_filter(retriever: Any) -> Collection[str] | None:
 
 
 def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    """Report what keeps a retriever from finding the labelled passages of questions.
+    """Warn if a retriever cannot find the labeled passages of questions.
 
-    A retriever that cannot list its passages is asked some of the questions. If labels name only the ids in the
-    metadata of its passages, these become the ids of its passages.
+    If a retriever cannot list its passages, it searches some of the questions. If the labels use ids from the metadata
+    of its passages, these ids replace the ids of the passages.
 
     Raises:
-        InputError: Its filter passes nothing.
-        DataError: Labels that say who gave them are of another collection.
+        InputError: No passage matches the filter of the retriever.
+        DataError: The labels were made for another collection.
     """
     passed = check_filter(retriever)
-    labelled = [question for question in questions if question.evidence]
-    if not labelled or retriever is None:
+    labeled = [question for question in questions if question.evidence]
+    if not labeled or retriever is None:
         return
     if callable(getattr(retriever, "passages", None)):
         where = getattr(retriever, "where", None)
         tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, passed, tell)
     else:
-        _tell_ids(labelled, searched_by(retriever), tell)  # without keeping rankings under ids that may change
+        _tell_ids(labeled, searched_by(retriever), tell)  # without a cache, because ids may change
 
 
 def tell_passages(
@@ -62,17 +135,17 @@ def tell_passages(
     passed: Collection[str] | None,
     tell: Tell,
 ) -> None:
-    """Report labelled passages that are missing, that a filter leaves out, or whose text has several ids.
+    """Warn about labeled passages that are missing, that a filter leaves out, or whose text has several ids.
 
     Args:
-        questions: Labelled or not.
+        questions: The questions, labeled or not.
         passages: All passages of the collection.
         where: The filter of the search.
-        passed: The ids of the passages that the filter passes; None for all.
-        tell: Called with each report.
+        passed: The ids of the passages that match the filter; None for all.
+        tell: Called with each warning.
 
     Raises:
-        DataError: Labels that say who gave them are of another collection.
+        DataError: The labels were made for another collection.
     """
     held, texts, keys = dict[str, bool](), dict[str, bytes](), set[str]()
     for passage in passages:
@@ -87,7 +160,7 @@ def tell_passages(
 
 
 def helpful(question: Question) -> list[str]:
-    """The passages of a question whose label says that they help."""
+    """Return the ids of the passages that are labeled as useful for a question."""
     return [id for id, label in question.evidence.items() if label != Label.NOT_USEFUL]
 
 
@@ -97,32 +170,31 @@ def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell:
     lost = sum(bool(one.evidence) and held.keys().isdisjoint(one.evidence) for one in questions)
     if lost:
         tell(
-            f"warning: no labelled passage of {lost} of {len(questions)} questions is in the collection, so they are "
-            "lost (not indexed) whatever is searched, and score 0: index these passages, search the collection that "
-            "the labels are of, or correct the ids"
+            f"warning: for {lost} of {len(questions)} questions, no labeled passage is in the collection, so every "
+            "search scores 0 on them: index these passages, search the collection that was labeled, or correct the ids"
         )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
     if len(missing) > SHOWN_WARNINGS:
-        tell(f"warning: and {len(missing) - SHOWN_WARNINGS} questions more")
+        tell(f"warning: and {len(missing) - SHOWN_WARNINGS} more questions")
 
 
 def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell: Tell) -> None:
-    """Report the questions whose evidence a filter leaves out."""
+    """Warn about questions whose labeled passages a filter leaves out."""
     left = [[held[id] for id in helpful(question) if id in held] for question in questions]
     none, some = sum(bool(one) and not any(one) for one in left), sum(any(one) and not all(one) for one in left)
     if none or some:
         tell(
             f"warning: the filter (--where, where=) passes {sum(held.values())} of {len(held)} passages. Of "
-            f"{len(questions)} questions, it removes all labelled passages of {none}, which score 0 whatever is "
-            f"searched, and some of {some}: change the filter, or leave these questions out"
+            f"{len(questions)} questions, it removes all labeled passages of {none}, on which every search scores 0, "
+            f"and some of {some}: change the filter, or leave these questions out"
         )
 
 
 def _tell_copies(
     questions: Sequence[Question], held: Mapping[str, bool], texts: Mapping[str, bytes], tell: Tell
 ) -> None:
-    """Report labelled passages whose text is also in the collection under an id without a label."""
+    """Warn about labeled passages whose text is also in the collection under an id without a label."""
     named = {id for question in questions for id in helpful(question)}
     wanted = {text for id, text in texts.items() if id in named}
     same: dict[bytes, list[str]] = defaultdict(list)
@@ -142,45 +214,45 @@ def _tell_copies(
         _, id, copy = copies[0]
         passages, asked = (len({one[place] for one in copies}) for place in (1, 0))
         tell(
-            f"warning: the collection has the text of labelled passages under other ids too, such as {id!r} and "
-            f"{copy!r} (labelled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds "
+            f"warning: the collection also has the texts of labeled passages under other ids, such as {id!r} and "
+            f"{copy!r} (labeled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds "
             "only the copy counts as a miss: index each text once, or label the copies"
         )
 
 
-def _tell_ids(labelled: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    """Report ids of passages that no label can name."""
-    asked = [question.question for question in labelled[:PROBED]]
+def _tell_ids(labeled: Sequence[Question], retriever: Any, tell: Tell) -> None:
+    """Warn about a retriever whose passages have ids that the labels do not use."""
+    asked = [question.question for question in labeled[:PROBED]]
     found: list[Passage] | None = None
     with suppress(Exception):  # the run reports what fails, question by question
         found = [hit.passage for hits in retriever.search(asked, PROBE_DEPTH) for hit in hits]
     if found is None:
         return
-    named = dict.fromkeys(id for question in labelled for id in question.evidence)
+    named = dict.fromkeys(id for question in labeled for id in question.evidence)
     made = sum(passage.id.startswith(MADE_ID) for passage in found)
-    remedy = f"return the ids that the labels name, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
+    remedy = f"return the ids that the labels use, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
     if not found:
         tell(
-            f"warning: the retriever found nothing for the first {len(asked)} labelled questions, so their scores are "
-            "0: check that its index is not empty, and what it filters by"
+            f"warning: the retriever found nothing for the first {len(asked)} labeled questions, so their scores are "
+            "0: check that its index is not empty, and check its filter"
         )
     elif not any(passage.id in named for passage in found):
         key = next((key for one in found for key, value in one.metadata.items() if str(value) in named), None)
         if key is not None and isinstance(retriever, CallableRetriever):
             retriever.id_key = key
             tell(
-                f"the labels name the metadata {key!r} of the passages that the retriever finds, not its ids such as "
-                f"{found[0].id!r}: the metadata are used as the ids"
+                f"the labels use the metadata key {key!r} of the retriever's passages, and not their ids such as "
+                f"{found[0].id!r}, so the values of this key are used as ids"
             )
             return
-        hint = "" if key is None else f"; the labels name their metadata {key!r}, so give that as the id"
+        hint = "" if key is None else f"; the labels use the metadata key {key!r}, so return its value as the id"
         tell(
             f"warning: no label names any of the {len(found)} passages that the retriever found for the first "
-            f"{len(asked)} labelled questions: it gives ids such as {found[0].id!r}, the labels name ids such as "
-            f"{next(iter(named))!r}. If these are not the same ids, every score from labels is 0: {remedy}{hint}"
+            f"{len(asked)} labeled questions: it returns ids such as {found[0].id!r}, but the labels use ids such as "
+            f"{next(iter(named))!r}. If these are different ids, every score from labels is 0: {remedy}{hint}"
         )
     elif made:
         tell(
             f"warning: {made} of the {len(found)} passages that the retriever found for the first {len(asked)} "
-            f"labelled questions have no id, so no label can name them: {remedy}"
+            f"labeled questions have no id, so no label can name them: {remedy}"
         )

@@ -1,4 +1,4 @@
-"""Dense retrieval over a Chroma collection: one that was built and published here, or one of the user's own."""
+"""Dense retrieval over collections in Chroma: collections of the workspace, and Chroma collections made by others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from querywright.data.documents import names_documents
+from querywright.data.documents import names_documents, read_documents
 from querywright.data.reading import read_passages
 from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
@@ -31,6 +31,7 @@ from querywright.models.embedder import (
 from querywright.models.store import open_store
 from querywright.retrieval.addresses import embeds_itself, is_address, open_collection
 from querywright.retrieval.callable import is_collection
+from querywright.retrieval.checks import all_of
 from querywright.retrieval.chroma_index import check_process, chroma_errors, ids_passing, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
@@ -43,79 +44,77 @@ from querywright.retrieval.collection import (
     load_passages,
     picked,
 )
-from querywright.retrieval.filters import all_of
-from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes, read_into
+from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection, longer_notes
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.shared import Shared
 
 PAGE = 1000
-"""Passages of a user's own collection that are read at a time."""
+"""Records of a foreign collection to read at a time."""
 LOOKED_AT = 8
-"""Passages of it whose vectors are looked at when it is opened."""
+"""Passages of a foreign collection whose vectors are checked when it is opened."""
 
 _logger = logging.getLogger(__name__)
 SAME_MODEL = 0.3
-"""Cosine of two vectors of one text by one model, of which one may have seen a file's name beside it; those of two
-models are near 0."""
-REACH = "see that its server is up and that it is still there"
+"""Two vectors of a text count as made by one model if their cosine is at least this value. One of them may have been
+made from the text with a file name in front. The cosine of vectors from two models is near 0."""
+REACH = "check that its server is running and that the collection still exists"
 NAMED = (
-    "name the embedder that made them (embedder=), or give a retriever that opens the collection with the function "
-    "that did (--retriever MODULE:FUNCTION)"
+    "pass the embedder that made the vectors (embedder=), or a retriever that opens the collection with its embedding "
+    "function (--retriever MODULE:FUNCTION)"
 )
 
 
 class _Dense:
-    """A search by the vectors of the queries."""
+    """Base class of retrievers that search with the vectors of the queries."""
 
     kind: ClassVar[Kind] = "dense"
     dimension: int | None
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The nearest passages of each query: one batch to the embedder, one call to Chroma.
+        """Return the nearest passages of each query, with one batch to the embedder and one call to Chroma.
 
         Args:
             queries: Any number of texts.
-            k: At most so many hits a query, 1 or more; fewer when the collection holds fewer.
+            k: Maximum number of hits per query, 1 or more.
 
         Returns:
-            One list a query in their order, best first; scores are cosine similarities in [-1, 1], equal ones
-            in the order of their ids.
+            One list per query, best first. Scores are cosine similarities in [-1, 1]; ties are ordered by id.
 
         Raises:
-            InputError: When ``queries`` is a single text or ``k`` is below 1.
+            InputError: ``queries`` is a single text, or ``k`` is below 1.
         """
         check_queries(queries, k)
         return self.search_vectors(self.embed(queries), k) if queries else []
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """The vectors by which ``search`` looks for some texts, in one batch.
+        """Return the query vectors of texts, embedded in one batch.
 
         Args:
             texts: Any number of texts.
 
         Returns:
-            float32 of shape (n, dimension), one row a text.
+            A float32 array of shape (n, dimension), one row per text.
 
         Raises:
-            InputError: When ``texts`` is a single text.
+            InputError: ``texts`` is a single text.
         """
         if isinstance(texts, str):
             raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
         return self._embedded(texts, "query") if texts else np.empty((0, self.dimension or 0), dtype=np.float32)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """The vectors that some texts, one or more, would have as passages; see ``embed``."""
+        """Return the passage vectors of one or more texts, as an array like that of ``embed``."""
         return self._embedded(texts, "document")
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """The nearest passages of each vector.
+        """Return the nearest passages of each vector.
 
         Args:
-            vectors: Shape (n, dimension) of any length, finite, none of them zero.
-            k: At most so many hits a vector, 1 or more.
+            vectors: Array of shape (n, dimension); finite values, no zero vectors.
+            k: Maximum number of hits per vector, 1 or more.
 
         Raises:
-            InputError: When the vectors have another shape or ``k`` is below 1.
+            InputError: The vectors have another shape, or ``k`` is below 1.
         """
         check_queries((), k)
         rows = np.asarray(vectors, dtype=np.float32)
@@ -124,7 +123,7 @@ class _Dense:
         if rows.ndim != 2 or rows.shape[1] != (self.dimension or rows.shape[1]):
             raise InputError(f"vectors must have the shape (n, {self.dimension or 'dimension'}), but got {rows.shape}")
         if not np.isfinite(rows).all() or not rows.any(axis=1).all():
-            raise InputError("vectors must be finite and not zero: their direction is what is searched for")
+            raise InputError("vectors must be finite and not zero, because the search uses their direction")
         return _hits(self._nearest(rows, k))
 
     @abstractmethod
@@ -135,28 +134,28 @@ class _Dense:
 
 
 class ChromaRetriever(_Dense, CollectionPassages):
-    """Searches a collection by cosine similarity of vectors.
+    """Search a collection by the cosine similarity of vectors.
 
-    Opening checks that the collection is whole and was built with this embedder. Vectors and passages are held in
-    memory. The generation that was opened stays as it is, also while a new one is built. Safe for threads; a copy is
-    the same object.
+    Opening checks that the collection is complete and was built with this embedder. Vectors and passages are kept in
+    memory. An open retriever does not change, even if the collection is rebuilt. Thread-safe. A copy is the same
+    object.
 
-    A collection of the user's own, an object of ``chromadb`` or its place, may stand in place of the name: see
-    ``ForeignChromaRetriever``.
+    ``name`` may also be a collection object of ``chromadb``, or the address of a Chroma collection; the result is then
+    a ``ForeignChromaRetriever``.
 
     Args:
-        name: The collection.
-        embedder: The embedder it was built with. Default: the one that the collection names.
-        home: The working folder. Default: ``querywright.home.home()``.
-        where: Chroma's filter over metadata, such as ``{"source": "nih"}``; several keys must all hold.
-            Default: every passage.
+        name: Name of the collection.
+        embedder: The embedder that the collection was built with. Default: the embedder that the collection names.
+        home: The workspace. Default: ``querywright.home.home()``.
+        where: A Chroma filter on metadata, such as ``{"source": "nih"}``; a passage must match all keys. Default: every
+            passage.
 
     Raises:
-        CollectionError: When the collection is missing, damaged or was built with another embedder.
+        CollectionError: The collection is missing or damaged, or was built with another embedder.
     """
 
     def __new__(cls, name: Any, **options: Any) -> Any:
-        """A retriever of the kind that the collection needs."""
+        """Create a retriever of the class that the collection needs."""
         if cls is ChromaRetriever and (not isinstance(name, str) or is_address(name)):
             return ForeignChromaRetriever(name, **options)
         return super().__new__(cls, name, **options)
@@ -194,52 +193,54 @@ class ChromaRetriever(_Dense, CollectionPassages):
         prune: bool = False,
         progress: Progress | bool | None = None,
     ) -> Self:
-        """Builds a collection and opens it; the same passages again cost nothing.
+        """Build a collection, and open it; building the same passages again costs nothing.
 
         Args:
-            name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
-            passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text`` and, if there
-                are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``;
-                documents, too (``querywright.read_documents``), where a file that is as it was is not read again.
-            columns: Our names (id, text, title, metadata) to those of the rows. Default: guessed.
-            embedder: Embeds them, or its name. Default: the embedded one.
-            home: The working folder. Default: ``querywright.home.home()``.
-            prune: Whether passages of other ids are removed. Default False: they stay, and a warning says how many.
-            progress: True for a bar, or called with (passages embedded, passages in all) while it works. Default None.
+            name: Name of the collection: 1 to 63 characters from ``a-z 0-9 _ -``.
+            passages: Passages; rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text``, and optionally
+                ``title`` and ``metadata``; or a source: a file, a folder, ``sample``, or ``hf:NAME``. Documents also
+                work (``querywright.read_documents``).
+            columns: The names of the rows' columns by our names (id, text, title, metadata). Default: guessed.
+            embedder: The embedder, or its name. Default: the embedded model.
+            home: The workspace. Default: ``querywright.home.home()``.
+            prune: Whether to remove passages with other ids. Default False: they stay, and a warning gives their
+                number.
+            progress: True for a progress bar, or a function that is called with the number of embedded passages and the
+                number of all passages. Default None.
 
         Raises:
-            DataError: What is wrong with the passages, all of it at once.
-            CollectionError: Another process builds it, or it could not be built.
+            DataError: The passages are wrong; all problems are named at once.
+            CollectionError: Another process builds the collection, or it could not be built.
         """
         if embedder is None or isinstance(embedder, str):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
-        if names_documents(passages) and not columns:  # which documents do not have: the reader of sources refuses them
-            passages = read_into(name, passages, home).passages
+        if names_documents(passages) and not columns:  # documents have no columns; read_passages refuses them
+            passages = read_documents(passages).passages
         given = read_passages(passages, columns=columns)
         report = build_collection(name, given, embedder=embedder, home=home, prune=prune, progress=progress)
         for line in report.notes:
             _logger.warning("%s: %s", name, line)
         if report.stayed:
-            _logger.warning("%d passages of earlier sources stay in %r; prune=True removes them", report.stayed, name)
+            _logger.warning("%d passages of earlier builds stay in %r; prune=True removes them", report.stayed, name)
         return cls(name, embedder=embedder, home=home)
 
     @property
     def count(self) -> int:
-        """Passages in the collection, whatever ``where`` says."""
+        """The number of passages in the collection, before the filter."""
         return self.manifest.count
 
     @property
     def allowed(self) -> Collection[str]:
-        """Ids of the passages that ``where`` admits."""
+        """The ids of the passages that match ``where``."""
         return self._passages.keys() if self.where is None else self.passing(self.where)
 
     def passing(self, where: Mapping[str, Any]) -> Collection[str]:
-        """Return the ids of the passages that a filter passes."""
+        """Return the ids of the passages that match a filter."""
         return self._index.ids(where)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over embedder, collection, count, content and filter."""
+        """SHA-256 of the embedder, the collection's name, count, and content, and the filter."""
         return dense_fingerprint(self.manifest, self.where)
 
     def __repr__(self) -> str:
@@ -250,32 +251,34 @@ class ChromaRetriever(_Dense, CollectionPassages):
         return encoded(self.embedder, texts, side)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
-        # Which of equal vectors Chroma finds first changes from build to build: fetch what may tie, then cut.
+        # Builds differ in which of several equal vectors Chroma finds first, so fetch all possible ties and truncate.
         found = self._index.query(rows, min(k + self.manifest.ties - 1, self.count), self.where)
         return [[(self._passages[id], score) for id, score in hits[:k]] for hits in found]
 
 
 class ForeignChromaRetriever(_Dense, Shared):
-    """Searches a collection that ``chromadb`` opened, embedded or on a server; it is read and never written.
+    """Search a Chroma collection that was made outside of the workspace, on disk or on a server; it is never changed.
 
-    A document is a passage's text, and ``title`` in its metadata its title; keys that begin with ``_`` are left out.
-    Records without a document are skipped, and a warning of the log says so.
-    Queries are embedded by the embedder that is given, else by the collection's own embedding function, else by the
-    embedded embedder where it made the collection's vectors, which are looked at. Scores are similarities, higher is
-    better: 1 less Chroma's distance where the space is ``cosine`` or ``ip``, 1 less half of it where it is ``l2``: the
-    cosine of vectors of length 1. Safe for threads where Chroma's client is; a copy is the same object.
+    The text of a passage is the record's document, and its title is ``title`` in the metadata. Metadata keys that begin
+    with ``_`` are left out. Records without a document are skipped, and a warning is logged.
+
+    Queries are embedded with ``embedder``, or else with the collection's embedding function. If there is neither, they
+    are embedded with the embedded model, after a check that it made the collection's vectors. Scores are similarities:
+    1 - distance for the spaces ``cosine`` and ``ip``, and 1 - distance / 2 for ``l2``, which is the cosine of vectors
+    of length 1. Thread-safe if Chroma's client is. A copy is the same object.
 
     Args:
-        collection: From a client's ``get_collection``, or its place: ``FOLDER#NAME`` or ``http://HOST:PORT#NAME``.
-        embedder: Embeds the queries; the one that made the collection's vectors. Default: as above.
-        home: The working folder, where vectors of the embedded embedder are kept. Default: ``home()``.
-        where: Chroma's filter over metadata; several keys must all hold. Default: every passage.
-        fingerprint: Changes when what is in the collection changes. Default: made of name, id and count, which does not
-            tell every change, so that rankings are kept in memory only.
+        collection: A collection from a client's ``get_collection``, or its address: ``FOLDER#NAME`` or
+            ``http://HOST:PORT#NAME``.
+        embedder: The embedder that made the collection's vectors. Default: see above.
+        home: The workspace, which caches vectors of the embedded model. Default: ``querywright.home.home()``.
+        where: A Chroma filter on metadata; a passage must match all keys. Default: every passage.
+        fingerprint: A text that changes if the contents of the collection change. Default: made from name, id, and
+            count, which do not show every change, so rankings are cached in memory only.
 
     Raises:
-        InputError: It is no collection of Chroma.
-        CollectionError: It is empty or has no documents, or its vectors are not those of the embedder.
+        InputError: ``collection`` is not a Chroma collection.
+        CollectionError: The collection is empty or has no documents, or another embedder made its vectors.
     """
 
     def __init__(
@@ -291,7 +294,7 @@ class ForeignChromaRetriever(_Dense, Shared):
             collection = open_collection(collection)
         if not is_collection(collection):
             raise InputError(
-                f"ChromaRetriever takes the name of a collection that was built here, or a collection of chromadb "
+                f"ChromaRetriever takes the name of a collection in the workspace, or a collection of chromadb "
                 f"(client.get_collection(...)), but got {type(collection).__name__}: {collection!r:.80}"
             )
         self.name = str(collection.name)
@@ -306,7 +309,7 @@ class ForeignChromaRetriever(_Dense, Shared):
         self._space = stated or (collection.metadata or {}).get("hnsw:space") or "l2"
         first = next(_pages(collection, LOOKED_AT), None) or next(filter(None, _pages(collection)), None)
         if not first:
-            lacks = "has no documents, which are what is read; add them" if self.count else "is empty; fill it"
+            lacks = "has no documents; add the texts as documents" if self.count else "is empty; add passages to it"
             raise CollectionError(f"the Chroma collection {self.name!r} {lacks}")
         sample = _page(collection, "documents", "embeddings", ids=list(first)[:LOOKED_AT])
         vectors = np.asarray(sample["embeddings"], dtype=np.float32)
@@ -318,37 +321,37 @@ class ForeignChromaRetriever(_Dense, Shared):
             self._check(self.embedder.dimension)
             made = self.embedder.encode(sample["documents"])
             for line in longer_notes(first.values(), self.embedder):
-                _logger.warning("of the passages of %r that were looked at, %s", self.name, line)
+                _logger.warning("the Chroma collection %r, of which a sample was checked: %s", self.name, line)
             alike = np.sum(made * vectors, axis=1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-9)
             if np.median(alike) < SAME_MODEL:
-                self._differ("are not those of", f"for the same texts (cosine {np.median(alike):.2f})")
+                self._differ(f"differ from the vectors of the same texts (cosine {np.median(alike):.2f}) by")
 
     @property
     def count(self) -> int:
-        """Passages in the collection now, whatever ``where`` says."""
+        """The current number of records in the collection, before the filter."""
         with chroma_errors(None, self.name, REACH):
             return int(self._collection.count())
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the fingerprint given, or else over name, id and count; embedder and filter are in it."""
+        """SHA-256 of the given fingerprint, or else of name, id, and count, with the embedder and the filter."""
         told = [self._given] if self.is_known else [self.name, str(self._collection.id), self.count]
         return json_digest(["chroma", *told, self.embedder and self.embedder.id, self.where])
 
     def passages(self) -> Iterator[Passage]:
-        """All passages of the collection, as Chroma gives them."""
-        self._is_told = True  # with their number
+        """Return all passages of the collection, in Chroma's order."""
+        self._is_told = True  # passages_of logs the number of records without a document
         return passages_of(self._collection)
 
     def passing(self, where: Mapping[str, Any]) -> Collection[str]:
-        """Return the ids of the records that a filter passes."""
+        """Return the ids of the records that match a filter."""
         return ids_passing(self._collection, where, REACH)
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
-        """The passages of some ids, in their order.
+        """Return the passages with the given ids, in the given order.
 
         Raises:
-            InputError: When an id is not in the collection; the message names all of them.
+            InputError: Ids are not in the collection; the message names them.
         """
         asked = {"ids": list(dict.fromkeys(ids))}
         page = _page(self._collection, "documents", "metadatas", **asked) if ids else None
@@ -363,30 +366,30 @@ class ForeignChromaRetriever(_Dense, Shared):
     def _embedded(self, texts: Sequence[str], side: Side) -> Vectors:
         if self.embedder is not None:
             return encoded(self.embedder, texts, side)
-        try:  # Chroma has no public name for what embeds
+        try:  # Chroma has no public method that embeds queries
             rows = np.asarray(self._collection._embed(list(texts), is_query=side == "query"), dtype=np.float32)
         except Exception as error:
             raise ModelError(
                 f"the embedding function {self._function!r} of the collection {self.name!r} cannot be used "
-                f"({type(error).__name__}: {error}); give it what it lacks (a key, a package, a download), or {NAMED}"
+                f"({type(error).__name__}: {error}); provide what is missing (a key, a package, a download), or {NAMED}"
             ) from error
         self._check(rows.shape[1])
         return rows
 
     def _check(self, dimension: int) -> None:
         if dimension != self.dimension:
-            self._differ(f"have {self.dimension} numbers, those of", str(dimension))
+            self._differ(f"have {self.dimension} dimensions, but {dimension} if made by")
 
-    def _differ(self, how: str, told: str) -> NoReturn:
-        """Say that the collection's vectors are not those of what embeds."""
+    def _differ(self, how: str) -> NoReturn:
+        """Raise the error that the collection's vectors differ from the vectors of the embedder."""
         by = f"the embedder {self.embedder.id!r}" if self.embedder else f"its embedding function {self._function!r}"
-        alone = "" if self._function else ", and it keeps no embedding function of its own"
-        raise CollectionError(f"the vectors of the Chroma collection {self.name!r} {how} {by} {told}{alone}; {NAMED}")
+        alone = "" if self._function else ", and the collection has no embedding function"
+        raise CollectionError(f"the vectors of the Chroma collection {self.name!r} {how} {by}{alone}; {NAMED}")
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
         read = ("documents", "metadatas")
         wanted = k
-        while True:  # records without a document take places, which passages further down fill
+        while True:  # records without a document are skipped, so more records may be needed for k passages
             lists = nearest(self._collection, self.name, wanted, self.where, *read, vectors=rows, remedy=REACH)
             found = [[hit for hit in hits if _has_text(hit[2])] for hits in lists]
             if all(len(one) >= k or len(hits) < wanted for one, hits in zip(found, lists, strict=True)):
@@ -402,20 +405,20 @@ class ForeignChromaRetriever(_Dense, Shared):
 
 
 def passages_of(collection: Any) -> Iterator[Passage]:
-    """All passages of a collection of ``chromadb``, as it gives them; a warning counts records without a document."""
+    """Yield all passages of a Chroma collection, and log a warning with the number of records without a document."""
     count = 0
     for page in _pages(collection):
         count += len(page)
         yield from page.values()
     if (records := int(collection.count())) > count:
         _logger.warning(
-            "skipped in the Chroma collection %r: %d of %d records, which have no document", collection.name,
+            "the Chroma collection %r has %d of %d records without a document; they are skipped", collection.name,
             records - count, records,
         )  # fmt: skip
 
 
 def _pages(collection: Any, size: int = PAGE) -> Iterator[dict[str, Passage]]:
-    """The passages of each page of records by id; a record without a document is none."""
+    """Yield the passages of each page of records by id, leaving out records without a document."""
     start = 0
     while (page := _page(collection, "documents", "metadatas", limit=size, offset=start))["ids"]:
         yield _passages_in(page)
@@ -437,7 +440,7 @@ def _page(collection: Any, *include: str, **asked: Any) -> Any:
 
 
 def dense_fingerprint(manifest: Generation, where: Mapping[str, Any] | None = None) -> str:
-    """The fingerprint of a ``ChromaRetriever`` that opens this generation."""
+    """Return the fingerprint of a ``ChromaRetriever`` that opens this generation."""
     return json_digest([manifest.embedder, manifest.name, manifest.count, manifest.content_hash, where])
 
 
@@ -449,8 +452,8 @@ def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
     found = embedder_of(manifest.embedder, store=open_store(home))
     if found is None:
         raise CollectionError(
-            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, which cannot be had "
-            "by its name alone; give it (embedder=), or open the collection with it and give that (retriever=)"
+            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, which cannot be "
+            "loaded by its name; pass the embedder (embedder=), or a retriever that was opened with it (retriever=)"
         )
     return found
 

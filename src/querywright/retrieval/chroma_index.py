@@ -1,6 +1,6 @@
-"""One directory of Chroma: written once, then only read.
+"""A Chroma index on disk, which is written once and then only read.
 
-It stores ids, vectors and metadata, never texts and no embedding function; we hand it our own vectors.
+It stores ids, metadata, and the vectors that our embedder made. It stores neither texts nor an embedding function.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from querywright.retrieval.collection import Generation, index_command
 FOLDER = "chroma"
 TABLE = "passages"
 SPACE = "cosine"
-# With 400 and 200 one search in a hundred missed a passage, another one in each build; with these none of 6,000 did.
+# With 400 and 200, about one search in 100 missed a passage. With these values, none of 6,000 searches did.
 EF_SEARCH = 1000
 EF_CONSTRUCTION = 400
 DATABASE = "chroma.sqlite3"
 NEIGHBOURS = (16, 64, 64)
-"""Links of a vector; the more where not all passages are found, as with many hundred that are almost the same, and once
-more, for no build is like another."""
+"""Links per vector in successive builds. If a build does not find all passages, as with hundreds of passages that are
+almost the same, the next build uses more links. Builds are random, so the last value is tried twice."""
 WRITES = 20
-"""Times that Chroma writes all it has while an index is built, at most."""
+"""Maximum number of times that Chroma writes its data to disk during a build."""
 LEAST_SYNC = 2
-"""Vectors between two times that Chroma writes all it has, at least."""
+"""Minimum number of vectors between two such writes."""
 SAME_VECTOR = 1e-4
 Encode = Callable[[Sequence[str]], Vectors]
 OPENING_SECONDS = 60.0
-"""Chroma writes to a directory for a moment when it opens it; others wait for so long."""
+"""How long to wait for another process that opens the same directory; Chroma writes to a directory when it opens it."""
 QUERIES = 500
-"""Passages that are searched for at a time when an index is checked."""
+"""Passages per search when an index is checked."""
 
-_opened_in = 0  # the process that opened Chroma
+_opened_in = 0  # id of the process that opened Chroma
 
 
 def open_client(path: Path) -> Any:
-    """A client of a directory. One that failed to open stays unusable in this process: never reuse a path."""
+    """Return a client for a directory. If opening fails, this process can never open the same path again."""
     global _opened_in
     import chromadb
     from chromadb.config import Settings
@@ -67,30 +67,30 @@ def open_client(path: Path) -> Any:
 
 
 def check_process() -> None:
-    """Raise ``CollectionError`` in a process that was forked from one that has opened an index."""
+    """Raise ``CollectionError`` in a process that was forked after an index was opened."""
     if _opened_in not in (0, os.getpid()):
         raise CollectionError(
-            "a collection was opened before this process was forked, and Chroma hangs there; start workers with "
-            "multiprocessing's 'spawn' method"
+            "a collection was opened before this process was forked, and Chroma would hang in this process; start "
+            "workers with multiprocessing's 'spawn' method"
         )
 
 
 def write_index(
     path: Path, passages: Mapping[str, Passage], encode: Encode, progress: Progress | None, neighbours: int
 ) -> tuple[dict[str, str], int]:
-    """Builds an index of sorted passages in a new directory and closes it; their vectors are made on the way.
+    """Embed sorted passages, and write their index to a new directory.
 
     Returns:
-        SHA-256 of each file of the index that reading leaves alone, by its path beside the directory; and the most
-        passages that share one vector.
+        The SHA-256 of each index file that reading does not change, by its path relative to the parent of the
+        directory; and the size of the largest group of passages with equal vectors.
 
     Raises:
-        CollectionError: When it cannot be written.
+        CollectionError: The index cannot be written.
     """
     from chromadb.errors import ChromaError
 
     hashed, left = list[NDArray[np.int64]](), iter(passages.values())
-    writing: Future[None] | None = None  # while Chroma links some vectors, the next are made
+    writing: Future[None] | None = None  # Chroma links vectors while the next ones are embedded
     try:
         client = open_client(path)
         writer = ThreadPoolExecutor(1, thread_name_prefix="querywright-index")
@@ -121,8 +121,8 @@ def write_index(
             client.close()
     except (ChromaError, OSError) as error:
         raise CollectionError(
-            f"the index could not be written: {error}; what was published before stays. Make room, or see that the "
-            "working folder can be written, and index again: vectors embedded so far are kept"
+            f"the index could not be written: {error}; the published collection is unchanged. Free disk space, or make "
+            "the workspace writable, and index again: the vectors so far are cached"
         ) from error
     segments = {file.parent for file in path.rglob("index_metadata.pickle")}
     names = [file.relative_to(path.parent).as_posix() for segment in segments for file in segment.iterdir()]
@@ -131,10 +131,13 @@ def write_index(
 
 
 def calls_and_sync(count: int, most: int) -> tuple[int, int]:
-    """In how many calls of at most so many vectors each Chroma is given them, and after how many it writes what it has.
+    """Return the number of calls in which to add vectors to Chroma, and the number of vectors between writes to disk.
 
-    It writes all that it has each time, and keeps in memory what was new since. The last call is a time to write, so
-    that nothing is left for readers.
+    Each write stores all vectors so far. Chroma keeps newer vectors in memory, so a write follows the last call.
+
+    Args:
+        count: Number of vectors.
+        most: Maximum number of vectors per call.
     """
     least = -(-count // most)
     between = -(-least // WRITES)
@@ -143,7 +146,7 @@ def calls_and_sync(count: int, most: int) -> tuple[int, int]:
 
 
 def hnsw_of(neighbours: int, sync: int) -> dict[str, Any]:
-    """How Chroma links so many vectors to each, and after how many new ones it writes them."""
+    """Return Chroma's settings for an index with some links per vector and some vectors between writes to disk."""
     return {
         "space": SPACE,
         "ef_search": EF_SEARCH,
@@ -154,17 +157,17 @@ def hnsw_of(neighbours: int, sync: int) -> dict[str, Any]:
 
 
 class ChromaIndex:
-    """An open index that is only read; safe for threads, and for processes that are not forked from this one.
+    """An open index that is only read. It is thread-safe, but it does not work in forked processes.
 
     Raises:
-        CollectionError: When it cannot be opened.
+        CollectionError: The index cannot be opened.
     """
 
     def __init__(self, path: Path, name: str) -> None:
         from chromadb.errors import ChromaError
 
         self.name = name
-        slow = CollectionError(f"another process has been opening {path.name} for a minute; end it first")
+        slow = CollectionError(f"another process has been opening {path.name} for a minute; end that process first")
         try:
             with locked(path / "opening.lock", slow, seconds=OPENING_SECONDS):
                 client = open_client(path)
@@ -178,32 +181,35 @@ class ChromaIndex:
                 f"the index of the collection {name!r} cannot be opened ({error}); {_remedy(name)}"
             ) from error
         self.close = weakref.finalize(self, close_client, client, os.getpid())
-        """Gives Chroma's files back; the index cannot be used afterwards."""
+        """Close Chroma's files; the index cannot be used afterwards."""
         self.close.atexit = False
 
     def query(self, vectors: Vectors, k: int, where: Mapping[str, Any] | None = None) -> list[list[tuple[str, float]]]:
-        """The nearest ids and their cosine similarities, best first, equal ones by id; one list a row."""
+        """Return the nearest ids and their cosine similarities for each vector, best first; ties are ordered by id."""
         check_process()
         found = nearest(self._table, self.name, k, where, vectors=vectors)
         return [[(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in hits] for hits in found]
 
     def ids(self, where: Mapping[str, Any]) -> set[str]:
-        """The ids that a filter admits."""
+        """Return the ids that match a filter."""
         check_process()
         return ids_passing(self._table, where, name=self.name)
 
     def check(self, passages: Mapping[str, Passage], encode: Encode, most: int) -> None:
-        """Looks at count and space, and searches for at most ``most`` passages by their own vectors.
+        """Check the count and the metric of the index, and search for up to ``most`` passages by their own vectors.
 
-        Passages with the same vector may stand for each other.
+        A search may return another passage with the same vector.
+
+        Raises:
+            CollectionError: A check failed.
         """
         check_process()
         with chroma_errors(None, self.name):
             count, space = int(self._table.count()), (self._table.configuration_json.get("hnsw") or {}).get("space")
         if count != len(passages) or space != SPACE:
             raise CollectionError(
-                f"the index of the collection {self.name!r} is not the one that was published (it holds {count} "
-                f"passages by {space!r}, {len(passages)} by {SPACE!r} are expected); {_remedy(self.name)}"
+                f"the index of the collection {self.name!r} is not the published one (it has {count} passages with the "
+                f"metric {space!r}, but should have {len(passages)} with {SPACE!r}); {_remedy(self.name)}"
             )
         ids = list(passages)
         if len(ids) > most:
@@ -219,18 +225,19 @@ class ChromaIndex:
                 if score < 1 - SAME_VECTOR or best not in passages:
                     raise CollectionError(
                         f"the index of the collection {self.name!r} does not find all of its passages by their own "
-                        f"vector, such as {own!r}; {_remedy(self.name)}"
+                        f"vectors, such as {own!r}; {_remedy(self.name)}"
                     )
 
 
 def _digests(place: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of files of an index; of its database that of the rows, for Chroma counts in it how often it is opened.
+    """Return the SHA-256 of index files, leaving out files that are missing or damaged.
 
-    A damaged database is noticed here, for Chroma ends the process that opens one.
+    The digest of the database covers its rows without the table in which Chroma counts how often it was opened. A
+    damaged database must be detected here, because Chroma ends the process that opens it.
     """
     found = file_digests(place, names)
     for name in [one for one in found if one.endswith(DATABASE)]:
-        # A process that was killed while it opened the index leaves a journal, and rolling it back is a write.
+        # A process that was killed while it opened the index leaves a journal. Rolling the journal back is a write.
         mode, digest = "mode=rw" if os.access(place / FOLDER, os.W_OK) else "immutable=1", hashlib.sha256()
         try:
             with closing(sqlite3.connect(f"{(place / name).absolute().as_uri()}?{mode}", uri=True)) as database:
@@ -247,7 +254,11 @@ def _digests(place: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
-    """The index of a published generation."""
+    """Open the index of a published generation.
+
+    Raises:
+        CollectionError: The index is missing or damaged, or cannot be opened.
+    """
     place = folder / manifest.folder
     found = _digests(place, manifest.index_files)
     wrong = [name for name, digest in manifest.index_files.items() if found.get(name) != digest]
@@ -265,12 +276,12 @@ def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
 
 
 def copy_for_reading(folder: Path) -> Path:
-    """A copy of a folder of Chroma in the scratch folder: Chroma writes to what it opens, also when it only reads."""
+    """Copy a Chroma folder to the scratch folder, because Chroma writes to a folder even when it only reads."""
     copied = Path(tempfile.mkdtemp(dir=scratch())) / FOLDER
     copied.mkdir()
     for file in sorted(folder.rglob("*")):
         target = copied / file.relative_to(folder)
-        if file.suffix == ".sqlite3":  # whole, even while another process writes to it
+        if file.suffix == ".sqlite3":  # a consistent copy, even while another process writes
             place = f"{file.resolve().as_uri()}?mode=ro"
             with closing(sqlite3.connect(place, uri=True)) as source, closing(sqlite3.connect(target)) as made:
                 source.backup(made)
@@ -281,15 +292,16 @@ def copy_for_reading(folder: Path) -> Path:
 
 
 def removed_with(reader: object, copied: Path) -> None:
-    """See that a copy is removed when what reads it is."""
+    """Remove a copy when its reader is garbage collected."""
     weakref.finalize(reader, shutil.rmtree, copied.parent, ignore_errors=True).atexit = False
 
 
 def nearest(
     table: Any, name: str, k: int, where: Mapping[str, Any] | None, *include: str, vectors: Vectors, remedy: str = ""
 ) -> list[list[tuple[Any, ...]]]:
-    """What is nearest in one of Chroma's collections to each of some vectors: distance, id and what else is named;
-    equal ones by id.
+    """Return the nearest records in a Chroma collection for each vector, as tuples of distance, id, and ``include``.
+
+    Records with equal distances are ordered by id.
     """
     with chroma_errors(where, name, remedy):
         answer = table.query(n_results=k, where=where, include=["distances", *include], query_embeddings=vectors)
@@ -298,14 +310,14 @@ def nearest(
 
 
 def ids_passing(table: Any, where: Mapping[str, Any], remedy: str = "", *, name: str = "") -> set[str]:
-    """Return the ids of the records of one of Chroma's collections that a filter passes."""
+    """Return the ids of the records in a Chroma collection that match a filter."""
     with chroma_errors(where, name or str(table.name), remedy):
         return set(table.get(where=dict(where), include=[])["ids"])
 
 
 @contextmanager
 def chroma_errors(where: Mapping[str, Any] | None, name: str, remedy: str = "") -> Iterator[None]:
-    """Turns Chroma's errors into ours: ``InputError`` for what was asked, ``CollectionError`` for the index."""
+    """Turn Chroma's errors into ``InputError`` if the request is wrong, and ``CollectionError`` if the index is."""
     import httpx
     from chromadb.errors import ChromaError, InvalidArgumentError
 
@@ -320,10 +332,10 @@ def chroma_errors(where: Mapping[str, Any] | None, name: str, remedy: str = "") 
 
 
 def _remedy(name: str) -> str:
-    return f"run {index_command(name)}: its passages and vectors are kept, nothing is embedded again"
+    return f"run {index_command(name)}, which uses the kept passages and vectors and embeds nothing again"
 
 
 def close_client(client: Any, pid: int) -> None:
-    """Closes a client in the process that opened it; a forked copy of it would hang."""
+    """Close a client in the process that opened it; closing a forked copy would hang."""
     if os.getpid() == pid:
         client.close()

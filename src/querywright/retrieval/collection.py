@@ -1,7 +1,8 @@
-"""A collection on disk: which generation is published, its passages, and who may build or remove one.
+"""A collection on disk: its published generation, its passages, and the locks for building and deleting it.
 
-``collections/<name>/`` holds ``manifest.json``, which names one generation: the folder ``generation-N`` with
-``passages.jsonl`` (the truth) and ``chroma/`` (built from it, can be deleted). Replacing the manifest publishes it.
+The folder ``collections/<name>/`` has ``manifest.json``, which names the published generation. A generation is a folder
+``generation-N`` with ``passages.jsonl`` and ``chroma/``. The index in ``chroma/`` is built from the passages and can be
+deleted. Replacing the manifest publishes another generation.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from querywright.shared import Shared
 MANIFEST = "manifest.json"
 PASSAGES = "passages.jsonl"
 QUESTIONS_SUFFIX = "-questions"
-"""Ends the name of a collection of written questions, and of no other."""
+"""Suffix of the names of collections with written questions. No other collection may have it."""
 OF_QUESTIONS = frozenset({"passage", "digest", "label"})
-"""Keys of a question's metadata: the passage that it was written for."""
+"""Metadata keys of a written question. They name the passage that it was written for."""
 LONGEST_NAME = 63
 NAME_PATTERN = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 REOPENINGS = 5
 
 
 class Generation(Checksummed):
-    """The manifest: what a published generation is.
+    """The manifest of a published generation.
 
     Args:
-        name: The collection.
-        number: Number of the generation, from 1.
-        embedder: Id of the embedder whose vectors are in it.
-        dimension: Numbers in a vector.
-        count: Passages.
-        ties: The most passages that share one vector, 1 when all are distinct.
-        content_hash: SHA-256 over the sorted digests of the passages.
+        name: Name of the collection.
+        number: Number of the generation, starting at 1.
+        embedder: Id of the embedder that made the vectors.
+        dimension: Dimension of the vectors.
+        count: Number of passages.
+        ties: Size of the largest group of passages with equal vectors; 1 if all vectors are distinct.
+        content_hash: SHA-256 of the sorted digests of the passages.
         passages_sha256: SHA-256 of the file with the passages.
         chroma_version: Version of chromadb that built the index.
-        index_files: SHA-256 of each file of the index that reading leaves alone, by its path in the generation.
+        index_files: SHA-256 of each index file that reading does not change, by its path in the generation.
     """
 
     name: str
@@ -68,14 +69,14 @@ class Generation(Checksummed):
 
     @property
     def folder(self) -> str:
-        """Name of the generation's folder, which is also the lock that its readers share."""
+        """The name of the generation's folder. Readers share a lock on this folder."""
         return f"generation-{self.number}"
 
 
 class CollectionPassages(Shared):
-    """The passages of a collection as it was opened; a copy is the same object, a pickle opens the collection anew.
+    """Base class with the passages of an open collection. A copy is the same object; a pickle reopens the collection.
 
-    A subclass sets ``name`` and ``_passages``, which has them by id in the order of their ids.
+    A subclass sets ``name`` and ``_passages``, a mapping of ids to passages in the order of the ids.
     """
 
     name: str
@@ -83,14 +84,14 @@ class CollectionPassages(Shared):
     _passages: Mapping[str, Passage]
 
     def passages(self) -> Iterator[Passage]:
-        """All passages of the collection, by id."""
+        """Return all passages of the collection, in the order of their ids."""
         return iter(self._passages.values())
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
-        """The passages of some ids, in their order.
+        """Return the passages with the given ids, in the given order.
 
         Raises:
-            InputError: When an id is not in the collection; the message names all of them.
+            InputError: Ids are not in the collection; the message names them.
         """
         return picked(self.name, self._passages, ids)
 
@@ -98,7 +99,7 @@ class CollectionPassages(Shared):
         return id in self._passages
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Note what it is made with, for a pickle."""
+        """Create the object, and remember its arguments for pickling."""
         made = super().__new__(cls)
         made._made = (args, {name: value for name, value in options.items() if name != "progress"})
         return made
@@ -109,7 +110,7 @@ class CollectionPassages(Shared):
 
 
 def picked(name: str, passages: Mapping[str, Passage], ids: Sequence[str]) -> list[Passage]:
-    """Of a collection's passages those of some ids, in their order; ``InputError`` names the ids that are missing."""
+    """Return the passages with the given ids, in the given order; ``InputError`` names the missing ids."""
     unknown = [id for id in ids if id not in passages]
     if unknown:
         raise InputError(f"not in the collection {name!r}: {', '.join(map(repr, unknown[:20]))}")
@@ -117,132 +118,130 @@ def picked(name: str, passages: Mapping[str, Passage], ids: Sequence[str]) -> li
 
 
 def collection_folder(name: str, home: Path | None = None) -> Path:
-    """The folder of a collection, whether it exists or not.
+    """Return the folder of a collection, whether or not it exists.
 
     Args:
-        name: 1 to 63 of ``a-z 0-9 _ -``, the first a letter or digit.
-        home: The working folder. Default: ``querywright.home.home()``.
+        name: 1 to 63 characters from ``a-z 0-9 _ -``, starting with a letter or digit.
+        home: The workspace. Default: ``querywright.home.home()``.
 
     Raises:
-        InputError: When the name has another form.
+        InputError: The name is not valid.
     """
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(
-            f"a collection's name is 1 to {LONGEST_NAME} of a-z, 0-9, _ and -, beginning with a letter or digit, but "
-            f"got {name!r}"
+            f"the name of a collection must have 1 to {LONGEST_NAME} characters from a-z, 0-9, _ and -, and start with "
+            f"a letter or digit, but got {name!r}"
         )
     return working_folder(home).resolve() / "collections" / name
 
 
 def index_command(name: str, *, prune: bool = False) -> str:
-    """The command that builds a collection again, for messages."""
+    """Return the command that rebuilds a collection, for messages."""
     if name.endswith(QUESTIONS_SUFFIX):
         return f"querywright questions build {name.removesuffix(QUESTIONS_SUFFIX)}"
     return f"querywright index {name} SOURCE{' --prune' if prune else ''}"
 
 
 def no_collection(name: str, home: Path | None = None) -> CollectionError:
-    """What is said of a collection that is not in the working folder: which folder that is, and one that has it."""
+    """Return the error for a missing collection; it names the workspace, and a workspace nearby that has it."""
     folder, here = working_folder(home).resolve(), Path.cwd()
     homes = (place / ".querywright" for place in (here, *here.parents))
     other = next((one for one in homes if one != folder and (one / "collections" / name).is_dir()), None)
-    remedy = (
-        f"there is one in {str(other)!r}: name that folder (home=)" if other else f"build it: {index_command(name)}"
-    )
+    remedy = f"the workspace {str(other)!r} has one: set home= to it" if other else f"build it: {index_command(name)}"
     known = ", ".join(list_collections(home)) or "none"
     return CollectionError(f"there is no collection {name!r} in {str(folder)!r} (known: {known}); {remedy}")
 
 
 def list_collections(home: Path | None = None) -> list[str]:
-    """Names of the published collections, sorted."""
+    """Return the sorted names of the published collections."""
     folder = working_folder(home) / "collections"
     return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
 
 
 def content_hash(passages: Iterable[Passage]) -> str:
-    """SHA-256 over the sorted digests of passages, one a line: the same set has the same hash in any order."""
+    """Return the SHA-256 of the sorted digests of passages, which does not depend on their order."""
     digests = np.sort(np.fromiter((passage.digest().encode() for passage in passages), dtype="S64"))
     return hashlib.sha256(b"\n".join(digests)).hexdigest()
 
 
 def read_manifest(folder: Path) -> Generation | None:
-    """The manifest of a collection, or None when there is none."""
+    """Return the manifest of a collection; None if it has none."""
     try:
         return Generation.read(folder / MANIFEST)
     except ValueError as error:
         raise CollectionError(
-            f"the manifest of the collection {folder.name!r} is damaged ({error}); build it again from all "
+            f"the manifest of the collection {folder.name!r} is damaged ({error}); rebuild the collection from all of "
             f"its passages: {index_command(folder.name, prune=True)}"
         ) from error
 
 
 def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
-    """Raise ``CollectionError`` when an embedder is another than the one that a collection was built with."""
+    """Raise ``CollectionError`` if a collection was built with another embedder."""
     if manifest.embedder != embedder.id:
         raise CollectionError(
-            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but the "
-            f"one given is {embedder.id!r}; give that one, or build it again: {index_command(manifest.name)}"
+            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but got "
+            f"{embedder.id!r}; use the same embedder, or rebuild the collection: {index_command(manifest.name)}"
         )
     if manifest.dimension != embedder.dimension:
         raise CollectionError(
-            f"the collection {manifest.name!r} has vectors of {manifest.dimension} numbers, the embedder "
-            f"{embedder.id!r} makes {embedder.dimension}; run {index_command(manifest.name)}"
+            f"the vectors of the collection {manifest.name!r} have {manifest.dimension} dimensions, but the embedder "
+            f"{embedder.id!r} makes vectors with {embedder.dimension}; run {index_command(manifest.name)}"
         )
 
 
 def side_of(name: str) -> Side:
-    """The side on which a collection's passages are embedded: questions are compared with queries, as their like."""
+    """Return the side on which a collection is embedded: questions as queries, because queries search them."""
     return "query" if name.endswith(QUESTIONS_SUFFIX) else "document"
 
 
 def encoder_of(name: str, embedder: Embedder) -> Callable[[Sequence[str]], Vectors]:
-    """What makes the vectors of a collection's passages."""
+    """Return the function that embeds a collection's passages."""
     return partial(embedder.encode, side=side_of(name))
 
 
 def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, ExitStack]:
-    """The published generation of a collection's folder, which is not removed until the stack is closed.
+    """Return the published generation of a collection, and a stack that protects it from removal until it is closed.
 
     Raises:
-        CollectionError: When there is no such collection, or its manifest is damaged or its generation missing.
+        CollectionError: There is no such collection, its manifest is damaged, or its generation is missing.
     """
     for _ in range(REOPENINGS):
         manifest = read_manifest(folder)
         if manifest is None:
             raise no_collection(folder.name, home)
         place = folder / manifest.folder
-        with suppress(FileNotFoundError), ExitStack() as held:  # a builder has removed it since: there is a newer one
+        with suppress(FileNotFoundError), ExitStack() as held:  # a build replaced and removed it meanwhile
             descriptor = open_lock(place, make=False)
             held.callback(os.close, descriptor)
             if take_lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), place.stat()):
                 return manifest, held.pop_all()
     raise CollectionError(
-        f"the generation of the collection {folder.name!r} is missing; build it again from all its passages: "
-        f"{index_command(folder.name, prune=True)}"
+        f"the generation of the collection {folder.name!r} is missing; rebuild the collection from all of its "
+        f"passages: {index_command(folder.name, prune=True)}"
     )
 
 
 def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, dict[str, Passage]]:
-    """The published generation of a collection's folder and its passages by id, in the order of their ids."""
+    """Return the published generation of a collection, and its passages by id in the order of the ids."""
     manifest, held = hold_published(folder, home)
     with held:
         return manifest, load_passages(folder / manifest.folder / PASSAGES, manifest)
 
 
 def passage_line(passage: Passage) -> bytes:
-    """A passage as a line of a file."""
+    """Return a passage as one line of JSON."""
     row = {"id": passage.id, "title": passage.title, "text": passage.text, "metadata": dict(passage.metadata)}
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
 def passage_of(line: bytes) -> Passage:
-    """The passage of a line that ``passage_line`` gave."""
+    """Return the passage of a line that ``passage_line`` wrote."""
     row = json.loads(line)
     return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
 
 
 def write_passages(path: Path, passages: Iterable[Passage]) -> str:
-    """Writes passages as JSON lines; gives the SHA-256 of the file."""
+    """Write passages as JSON lines, and return the SHA-256 of the file."""
     return write_file(path, map(passage_line, passages))
 
 
@@ -255,18 +254,18 @@ def load_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
                 return {one.id: one for one in map(passage_of, file)}
         state = "damaged"
     raise CollectionError(
-        f"{path.name} of the collection {manifest.name!r} is {state}; build it again from all its passages: "
+        f"{path.name} of the collection {manifest.name!r} is {state}; rebuild the collection from all of its passages: "
         f"{index_command(manifest.name, prune=True)}"
     )
 
 
 @contextmanager
 def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[None]:
-    """Holds the right to build a collection in its folder, or with another lock to write the questions of one.
+    """Hold the lock for building a collection, or another lock in its folder.
 
-    A folder in which nothing was left but the lock is removed in the end.
+    The folder is removed at the end if it has nothing but the lock.
     """
-    busy = f"the collection {name!r} is being built by another process; wait until it is done and try again"
+    busy = f"the collection {name!r} is being built by another process; wait until it has finished, and try again"
     with locked(folder / lock, CollectionError(busy)):
         try:
             yield
@@ -276,10 +275,10 @@ def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[N
 
 
 def delete_collection(name: str, home: Path | None = None) -> None:
-    """Removes a collection, and the questions that were written for it; vectors and answers in the store stay.
+    """Delete a collection and its questions; cached vectors and answers stay in the store.
 
     Raises:
-        CollectionError: There is no such collection, or it is being built or searched; then all of it stays.
+        CollectionError: There is no such collection, or it is being built or searched; nothing is deleted.
     """
     folder = collection_folder(name, home)
     if not folder.is_dir():
@@ -294,15 +293,15 @@ def delete_collection(name: str, home: Path | None = None) -> None:
                 held.callback(os.close, descriptor := open_lock(place, make=False))
                 if not take_lock(descriptor):
                     raise CollectionError(
-                        f"the collection {one.name!r} is being searched; end that, and delete it then"
+                        f"the collection {one.name!r} is being searched; end the search, and delete it again"
                     )
         for one in there:
-            (one / MANIFEST).unlink(missing_ok=True)  # from here on there is none
+            (one / MANIFEST).unlink(missing_ok=True)  # without a manifest, the collection no longer exists
             shutil.rmtree(one)
 
 
 def sweep(folder: Path, published: Generation) -> None:
-    """Removes the generations that are not published and that nobody reads any more."""
+    """Remove the generations that are not published and have no readers."""
     for path in folder.glob("generation-*"):
         if path.name != published.folder:
             descriptor = open_lock(path, make=False)

@@ -1,4 +1,4 @@
-"""Retrievers over a collection by the name of their engine."""
+"""Open a collection with a retriever, by the name of its engine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from querywright.retrieval.replay import searched_by
 
 Engine = Literal["dense", "bm25", "hybrid", "questions", "expanded"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
-"""``dense``: nearness of vectors. ``bm25``: shared words, without an embedder. ``hybrid``: both, fused.
-``questions``: nearness of the vectors of the questions that were written for the passages. ``expanded``: shared words
-of passages and their questions, without an embedder."""
+"""``dense`` compares vectors. ``bm25`` compares words, without an embedder. ``hybrid`` fuses both. ``questions``
+compares the query with the vectors of the questions that were written for the passages. ``expanded`` compares words of
+the query with words of passages and their questions, without an embedder."""
 LEXICAL: frozenset[Engine] = frozenset({"bm25", "expanded"})
 """Engines that need no embedder."""
+VECTOR: frozenset[Engine] = frozenset({"dense", "questions"})
+"""Engines that search with vectors, which techniques such as HyDE need."""
 
 CollectionRetriever: TypeAlias = (
     ChromaRetriever | ForeignChromaRetriever | BM25Retriever | HybridRetriever | QuestionIndex
@@ -32,7 +34,7 @@ CollectionRetriever: TypeAlias = (
 
 
 def check_engine(engine: str) -> Engine:
-    """The engine of that name."""
+    """Return the name of an engine, or raise ``InputError`` if there is no such engine."""
     for known in ENGINES:
         if known == engine:
             return known
@@ -47,28 +49,28 @@ def open_retriever(
     home: Path | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> CollectionRetriever:
-    """Open a published collection, or one of Chroma that was made elsewhere.
+    """Open a collection of the workspace, or a Chroma collection that was made outside of it.
 
     Args:
-        name: The collection; a collection of ``chromadb`` or its place, as ``ForeignChromaRetriever`` has them, is
-            searched by ``dense`` alone and needs no embedder: the embedded one says nothing there.
-        engine: ``dense``, ``bm25``, ``hybrid`` (dense first, then BM25, equal weights), ``questions`` or ``expanded``.
+        name: Name of the collection, a collection of ``chromadb``, or the address of one (see
+            ``ForeignChromaRetriever``). Foreign collections support only ``dense``; the embedded model is ignored
+            there, as if no embedder was given.
+        engine: ``dense``, ``bm25``, ``hybrid`` (dense and BM25 with equal weights), ``questions``, or ``expanded``.
             Default ``dense``.
-        embedder: The one that the collection was built with; ``bm25`` and ``expanded`` do without. Default: the one
-            that the collection names.
-        home: The working folder. Default: ``querywright.home.home()``.
-        where: A filter over metadata. Default: every passage.
+        embedder: The embedder that the collection was built with; ``bm25`` and ``expanded`` need none. Default: the
+            embedder that the collection names.
+        home: The workspace. Default: ``querywright.home.home()``.
+        where: A filter on metadata. Default: every passage.
 
     Raises:
-        InputError: When there is no such engine.
-        CollectionError: When the collection, or what is written for it, is missing, damaged or was built with another
-            embedder.
+        InputError: There is no such engine.
+        CollectionError: The collection or its questions are missing or damaged, or were built with another embedder.
     """
     if not isinstance(name, str) or is_address(name):
         if check_engine(engine) != "dense":
             raise InputError(
-                f"a Chroma of your own is searched by its vectors (the engine dense), but got {engine}; for that make "
-                "a collection here: ChromaRetriever.build(NAME, ChromaRetriever(...).passages())"
+                f"a foreign Chroma collection supports only the engine dense, but got {engine}; to use {engine}, build "
+                "a collection in the workspace: ChromaRetriever.build(NAME, ChromaRetriever(...).passages())"
             )
         named = None if embedder is None or embedder.id == EMBEDDED_ID else embedder
         return ForeignChromaRetriever(name, embedder=named, home=home, where=where)
@@ -85,14 +87,14 @@ def open_retriever(
 
 
 def passages_in(name: str, home: Path | None = None) -> Mapping[str, Passage]:
-    """The passages of a collection by id; of one of Chroma where its place is named."""
+    """Return the passages of a collection by id; ``name`` may be the address of a Chroma collection."""
     if is_address(name):
         return {one.id: one for one in passages_of(open_collection(name))}
     return published_passages(collection_folder(name, home), home)[1]
 
 
 def passing_in(name: str, where: Mapping[str, Any], home: Path | None = None) -> Collection[str]:
-    """Return the ids of the passages of a collection that a filter passes; see ``passages_in``."""
+    """Return the ids of the passages that match a filter; ``name`` may be the address of a Chroma collection."""
     if is_address(name):
         return ids_passing(open_collection(name), where)
     folder = collection_folder(name, home)
@@ -102,10 +104,10 @@ def passing_in(name: str, where: Mapping[str, Any], home: Path | None = None) ->
 
 
 def opened(retriever: object) -> dict[str, Any]:
-    """How ``open_retriever`` opens a retriever again: ``collection``, ``engine``, id of the ``embedder``, ``where``.
+    """Return the arguments with which ``open_retriever`` reopens a retriever.
 
-    All of them are None for one that is not of ours. Settings other than the usual ones are not told here: the
-    fingerprint gives them away.
+    The arguments are ``collection``, ``engine``, ``embedder`` (its id), and ``where``; they are None for retrievers
+    that it did not open. Other settings are not included, but they change the fingerprint.
     """
     found: dict[str, Any] = dict.fromkeys(("collection", "engine", "embedder", "where"))
     retriever = searched_by(retriever)

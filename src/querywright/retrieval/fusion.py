@@ -1,8 +1,7 @@
-"""Fusion: several ranked lists of hits become one.
+"""Fuse several ranked lists of hits into one list, with pure functions.
 
-Pure functions. A passage counts once: by its id, and passages of another id whose title and text are the same
-but for case and spacing are the passage that was seen first. Ties go to the better single rank, then to the
-list that was seen first, then to the smaller id.
+A passage counts once. Passages with different ids count as the same if their titles and texts differ only in case and
+spacing; the first one is kept. Ties go to the better single rank, then to the earlier list, then to the smaller id.
 """
 
 from __future__ import annotations
@@ -31,82 +30,83 @@ def rrf(
     k: float = 60,
     limit: int | None = None,
 ) -> list[Hit]:
-    """Reciprocal rank fusion: score(p) = sum over lists of weight / (k + rank of p), absent ones adding 0.
+    """Fuse lists by reciprocal ranks: score(p) = sum over lists of weight / (k + rank of p).
 
-    The first rank is 1, as in the paper. Codes of RAG-Fusion that count from 0 with 60 are this one with 59.
+    A list without the passage adds 0. The first rank is 1, as in the paper. Implementations of RAG-Fusion that count
+    ranks from 0 with k = 60 correspond to k = 59.
 
     Args:
-        lists: One ranked list a query, best first.
-        weights: One a list, 0 or more. Default 1 each.
-        k: Smoothing, 0 or more: the larger, the less the first ranks stand out. Default 60.
-        limit: At most so many hits, 1 or more. Default all.
+        lists: One ranked list per query, best first.
+        weights: One weight per list, 0 or more. Default 1 each.
+        k: Smoothing constant, 0 or more. Larger values reduce the advantage of the first ranks. Default 60.
+        limit: Maximum number of hits, 1 or more. Default: all.
 
     Returns:
-        Hits with the fused score, ranks from 1.
+        Hits with the fused score and ranks from 1.
 
     Raises:
-        InputError: When a weight, ``k`` or ``limit`` is out of range.
+        InputError: A weight, ``k``, or ``limit`` is out of range.
 
     Source: Cormack, Clarke and Buettcher, SIGIR 2009, DOI 10.1145/1571941.1572114; the weights are ours.
     """
     used = [1.0] * len(lists) if weights is None else list(weights)
     if len(used) != len(lists) or not all(math.isfinite(weight) and weight >= 0 for weight in used):
-        raise InputError(f"rrf needs {len(lists)} finite weights of 0 or more, one a list, but got {used}")
+        raise InputError(f"rrf needs {len(lists)} finite weights of 0 or more, one per list, but got {used}")
     if not math.isfinite(k) or k < 0:
         raise InputError(f"rrf needs k of 0 or more, but got {k}")
 
     def score(entry: _Entry) -> float:
-        # fsum: the same summands give the same score in whatever order the lists came.
+        # fsum returns the same score for any order of the lists.
         return math.fsum([used[index] / (k + position + 1) for index, position, _ in entry.places])
 
     return _ranked(_entries(lists), score, limit)
 
 
 def best_score(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
-    """Each passage with the best score that any list gave it; sensible only where lists share one scale.
+    """Rank passages by their highest score in any list; use it only if the scores of all lists have the same scale.
 
     Args:
-        lists: One ranked list a query, best first.
-        limit: At most so many hits, 1 or more. Default all.
+        lists: One ranked list per query, best first.
+        limit: Maximum number of hits, 1 or more. Default: all.
     """
     return _ranked(_entries(lists), lambda entry: max(score for _, _, score in entry.places), limit)
 
 
 def interleave(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
-    """Round robin: first hits of all lists, then second hits, and so on; what was seen before is passed over.
+    """Take the first hits of all lists, then the second hits, and so on, skipping repeated passages.
 
-    A hit keeps the score it had in the list it was taken from, so scores need not fall with the rank.
+    A hit keeps its score from its list, so scores may increase with the rank.
 
     Args:
-        lists: One ranked list a query, best first.
-        limit: At most so many hits, 1 or more. Default all.
+        lists: One ranked list per query, best first.
+        limit: Maximum number of hits, 1 or more. Default: all.
 
-    Source: HCQR, arXiv 2603.19008, leaves the order open; ours gives each query its share of a small budget.
+    Source: HCQR, arXiv 2603.19008, does not define the order; this order gives each query its share of a small budget.
     """
     return _first_seen((hit for hits in zip_longest(*lists) for hit in hits if hit is not None), limit)
 
 
 def union(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
-    """The lists one after another, each passage at its first place, with the score it had there.
+    """Concatenate the lists; each passage stays at its first position, with its score from there.
 
     Args:
-        lists: One ranked list a query, best first.
-        limit: At most so many hits, 1 or more. Default all.
+        lists: One ranked list per query, best first.
+        limit: Maximum number of hits, 1 or more. Default: all.
     """
     return _first_seen(chain.from_iterable(lists), limit)
 
 
 def shares(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
-    """List by list, each with an equal share of the limit; what a list leaves over goes to the others.
+    """Concatenate the lists, each with an equal share of the limit; other lists take the places that a list leaves.
 
-    Shares that do not divide go to the first lists. A passage that an earlier list has chosen does not count against
-    a later one's share. A hit keeps the score it had in its list, so scores need not fall with the rank.
+    The first lists get the places that do not divide equally. A passage that an earlier list has contributed does not
+    count toward the share of a later list. A hit keeps its score from its list, so scores may increase with the rank.
 
     Args:
-        lists: One ranked list a query, best first.
-        limit: At most so many hits, 1 or more. Default all.
+        lists: One ranked list per query, best first.
+        limit: Maximum number of hits, 1 or more. Default: all.
 
-    Source: the order of LangChain's step-back example, question first; the equal shares are ours.
+    Source: the order (question first) is from LangChain's step-back example; the equal shares are ours.
     """
     most = sum(len(hits) for hits in lists) if limit is None else limit
     quotas = [most // len(lists) + (index < most % len(lists)) for index in range(len(lists))]
@@ -114,7 +114,7 @@ def shares(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
     entries = [[seen.entry(hit.passage) for hit in hits] for hits in lists]
     chosen: list[dict[int, tuple[Passage, float]]] = [{} for _ in lists]
     taken: set[int] = set()
-    for room in (quotas, [most] * len(lists)):  # its own share first, then what the others left over
+    for room in (quotas, [most] * len(lists)):  # first its own share, then the places that other lists left
         for mine, own, hits, allowed in zip(chosen, entries, lists, room, strict=True):
             for position, (entry, hit) in enumerate(zip(own, hits, strict=True)):
                 if len(mine) < allowed and len(taken) < most and id(entry) not in taken:
@@ -140,17 +140,17 @@ def fuse(
     k: float = 60,
     limit: int | None = None,
 ) -> list[Hit]:
-    """Fuses by the name of a rule.
+    """Fuse lists by the name of a rule.
 
     Args:
         name: A key of ``FUSIONS``.
-        lists: One ranked list a query, best first.
-        weights: One a list, 0 or more; only ``rrf`` uses them. Default 1 each.
-        k: Smoothing of ``rrf``. Default 60.
-        limit: At most so many hits, 1 or more. Default all.
+        lists: One ranked list per query, best first.
+        weights: One weight per list, 0 or more; only ``rrf`` uses weights. Default 1 each.
+        k: Smoothing constant of ``rrf``. Default 60.
+        limit: Maximum number of hits, 1 or more. Default: all.
 
     Raises:
-        TechniqueError: When no rule has the name.
+        TechniqueError: There is no such rule.
     """
     if name not in FUSIONS:
         raise TechniqueError(f"unknown fusion {name!r}; known: {', '.join(FUSIONS)}")
@@ -160,21 +160,21 @@ def fuse(
 
 @dataclass(slots=True)
 class _Entry:
-    """A passage and where it was found: (list, position from 0, score), once a list."""
+    """A passage and its places: list, position from 0, and score, with at most one place per list."""
 
     passage: Passage
     places: list[tuple[int, int, float]]
 
 
 class _Seen:
-    """Tells whether a passage, or one that reads the same, was seen before."""
+    """The passages that were seen so far; passages with the same text are one entry."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, _Entry] = {}
         self._by_text: dict[bytes, _Entry] = {}
 
     def entry(self, passage: Passage) -> _Entry:
-        """The entry of the passage; without places when it is new."""
+        """Return the entry of a passage; a new entry has no places."""
         known = self._by_id.get(passage.id)
         if known is None:
             known = self._by_text.setdefault(reading(passage.title, passage.text), _Entry(passage, []))
@@ -184,16 +184,16 @@ class _Seen:
 
 @lru_cache(maxsize=READINGS_KEPT)
 def reading(title: str, text: str) -> bytes:
-    """A digest that is the same for passages whose title and text differ in case and spacing only.
+    """Return a digest that is the same for passages whose titles and texts differ only in case and spacing.
 
-    It is cached because it costs most of a fusion.
+    Digests are cached because they take most of the time of a fusion.
     """
     words = f"{title}\n{text}".casefold().split()
     return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _entries(lists: HitLists) -> list[_Entry]:
-    """The passages of the lists, each once, in the order in which they were seen."""
+    """Return the distinct passages of the lists, in the order of their first occurrence."""
     seen, found = _Seen(), list[_Entry]()
     for index, hits in enumerate(lists):
         for position, hit in enumerate(hits):
@@ -216,7 +216,7 @@ def _ranked(entries: Sequence[_Entry], score: Callable[[_Entry], float], limit: 
         return -scored[0], best, scored[1].places[0][0], scored[1].passage.id
 
     scored = [(score(entry), entry) for entry in entries]
-    if limit is not None and 0 < limit < len(scored):  # what decides between equals is looked at for few
+    if limit is not None and 0 < limit < len(scored):  # the sort key is computed only for hits that may be returned
         least = heapq.nlargest(limit, (one for one, _ in scored))[-1]
         scored = [one for one in scored if not one[0] < least]
     return _hits([(entry.passage, one) for one, entry in sorted(scored, key=order)], limit)

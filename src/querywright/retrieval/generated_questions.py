@@ -1,9 +1,10 @@
-"""The questions generated for the passages of a collection: their records, what further passages answer them, opening.
+"""The questions that an LM wrote for a collection: their records, the index that is searched, and known answers.
 
-The questions of the collection ``NAME`` are a collection of their own, ``NAME-questions``: its passages are the kept
-questions, each with the id and digest of the passage that it was written for. Beside it lies ``records.jsonl``, the
-truth: a line a finished passage, with every question written for it, kept or not. ``answers.json`` says which passages
-answer a question beside its own, the part of QB-RAG's dense answerability matrix that was judged or completed.
+The questions of the collection ``NAME`` are the collection ``NAME-questions``. Its passages are the kept questions, and
+their metadata has the id and digest of the passage that each question was written for. The same folder has
+``records.jsonl``, with all written questions of each finished passage, and ``answers.json``, with further passages that
+answer a question (the judged or estimated part of QB-RAG's answerability matrix). A build publishes the records as they
+are in the file, so people can edit them there.
 """
 
 from __future__ import annotations
@@ -37,16 +38,13 @@ from querywright.retrieval.index import IndexReport, build_collection
 RECORDS = "records.jsonl"
 ANSWERS = "answers.json"
 LOCK = "questions.lock"
-"""Held by whoever writes the records."""
-IMPORTED = "imported"
-"""Stands for the settings in a record that people edited; a build leaves it as it is until the passage changes."""
+"""Name of the lock that a process holds while it writes the records."""
 COMPLETE, PARTIAL, NONE = "complete", "partial", "none"
-"""Whether the passage alone gives the whole answer to a question, a part of it, or nothing (QB-RAG, its three levels
-of agreement between model and experts)."""
+"""Labels of a question: whether its passage alone gives the whole answer, a part of it, or nothing."""
 KEPT = frozenset({COMPLETE, PARTIAL})
-"""Labels of the questions that are embedded; a search leaves the partial ones out unless it is told otherwise."""
+"""Labels of the questions in the index. By default, a search leaves out the partial ones."""
 AT_LEAST = 0.5
-"""The least value of a pair that counts as an answer."""
+"""Pairs with this value or more count as answers."""
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _logger = logging.getLogger(__name__)
@@ -54,12 +52,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class WrittenQuestion:
-    """A question written for a passage.
+    """A question that was written for a passage.
 
     Args:
         text: The question, on one line.
-        label: ``complete``, ``partial`` or ``none``; empty where the judge's answer could not be read.
-        reason: What the judge gave as its reason. Default "".
+        label: ``complete``, ``partial`` or ``none``; empty if the judge's answer could not be parsed.
+        reason: The judge's reason. Default "".
     """
 
     text: str
@@ -69,16 +67,15 @@ class WrittenQuestion:
 
 @dataclass(frozen=True, config=_STRICT)
 class PassageRecord:
-    """A finished passage.
+    """All questions that were written for a passage.
 
     Args:
-        passage: Its id.
-        digest: Its ``text_digest`` when the questions were written.
-        settings: Digest of how they were written and judged.
-        questions: All questions written for it, in their order; no two of them nearly the same.
-        repeated: Questions dropped because they nearly repeated another of the passage. Default 0.
-        unfit: Questions dropped because nobody could be asked them, or because they were copied from an example of the
-            prompt, by reason. Default none.
+        passage: Id of the passage.
+        digest: The passage's ``text_digest`` when the questions were written.
+        settings: Digest of the settings of the writer and the judge.
+        questions: The questions in their order; near-repetitions are dropped.
+        repeated: Number of questions that were dropped as near-repetitions. Default 0.
+        unfit: Number of other questions that were dropped before the judge read them, by reason. Default none.
     """
 
     passage: str
@@ -89,16 +86,16 @@ class PassageRecord:
     unfit: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The record as JSON, on one line."""
+        """Return the record as one line of JSON."""
         return _RECORD.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PassageRecord:
-        """A record from ``to_json``."""
+        """Return the record that ``to_json`` wrote."""
         return _RECORD.validate_json(text)
 
     def passages(self) -> list[Passage]:
-        """The kept questions as passages to index: id, text, and in the metadata where they come from."""
+        """Return the kept questions as passages of the index."""
         return [
             Passage(
                 question_id(self.passage, question.text),
@@ -115,14 +112,14 @@ _RECORD = TypeAdapter(PassageRecord)
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class AnswerPair:
-    """How far a passage answers a question that was written for another passage.
+    """How well a passage answers a question that was written for another passage.
 
     Args:
         question: Id of the question.
         passage: Id of the passage.
-        digest: ``text_digest`` of the passage when this was found.
-        value: 1 for an answer, 0 for none; between them where it is completed.
-        judged: Whether a judge has read the two; False for a completed value.
+        digest: The passage's ``text_digest`` when the value was found.
+        value: 1 if the passage answers the question, 0 if not; between 0 and 1 if the value is estimated.
+        judged: True if a judge gave the value; False if it is estimated.
     """
 
     question: str
@@ -133,7 +130,7 @@ class AnswerPair:
 
 
 class _AnswerFile(Checksummed):
-    """``answers.json``: each question and passage once, in order of question and passage."""
+    """``answers.json``: pairs sorted by question and passage."""
 
     LARGEST: ClassVar[int] = 2**30
 
@@ -141,39 +138,40 @@ class _AnswerFile(Checksummed):
 
 
 def question_id(passage: str, text: str) -> str:
-    """The id of a question: the same for the same text about the same passage, whenever it is written."""
+    """Return the id of a question, which depends only on its text and the id of its passage."""
     return hashlib.sha256(json.dumps([passage, text], ensure_ascii=False).encode()).hexdigest()[:24]
 
 
 def questions_name(collection: str) -> str:
-    """Name of the collection that holds the questions of a collection."""
+    """Return the name of the collection that holds a collection's questions."""
     return f"{collection}{QUESTIONS_SUFFIX}"
 
 
 def build_command(name: str) -> str:
-    """The command that writes the questions of a collection, for messages."""
+    """Return the command that writes the questions of a collection, for messages."""
     return index_command(questions_name(name))
 
 
 def fill_command(name: str) -> str:
-    """The command that finds further passages which answer the questions of a collection, for messages."""
+    """Return the command that finds more passages for the questions of a collection, for messages."""
     return f"querywright questions fill {name}"
 
 
 def questions_folder(collection: str, home: Path | None = None) -> Path:
-    """The folder of the questions about a collection, whether it exists or not."""
+    """Return the folder of a collection's questions, whether or not it exists."""
     collection_folder(collection, home)
     longest = LONGEST_NAME - len(QUESTIONS_SUFFIX)
     if len(collection) > longest:
         raise InputError(
-            f"the name of the collection {collection!r} has {len(collection)} characters; one with questions has at "
-            f"most {longest}, since these are kept as NAME{QUESTIONS_SUFFIX}. Index its passages under a shorter name"
+            f"the name {collection!r} has {len(collection)} characters, but a collection with questions may have at "
+            f"most {longest}, because its questions are kept as NAME{QUESTIONS_SUFFIX}; index the passages under a "
+            "shorter name"
         )
     return collection_folder(questions_name(collection), home)
 
 
 def read_records(folder: Path) -> Mapping[str, PassageRecord]:
-    """The records of a folder by the passage's id; empty when there are none."""
+    """Return the records in a folder by the id of their passage; empty if there are none."""
     if not (folder / RECORDS).exists():
         return {}
     records = {}
@@ -183,14 +181,14 @@ def read_records(folder: Path) -> Mapping[str, PassageRecord]:
             records[record.passage] = record
         except ValidationError as error:
             raise CollectionError(
-                f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the "
-                "line, and the questions of its passage are written again, from stored answers"
+                f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the line, "
+                "and the next build writes the questions of its passage again from cached answers"
             ) from error
     return records
 
 
 def write_records(folder: Path, records: Iterable[PassageRecord]) -> None:
-    """Replaces the records of a folder, which is made when it is missing."""
+    """Replace the records in a folder, which is created if it is missing."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_file(folder / RECORDS, (f"{record.to_json()}\n".encode() for record in records))
 
@@ -203,18 +201,18 @@ def publish_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Make records the questions of a collection, the file and the index that is searched, and no others.
+    """Replace a collection's question records, and rebuild the index of its questions.
 
     Raises:
-        CollectionError: No question of the records is kept.
+        CollectionError: No question is kept.
     """
     folder, records = questions_folder(collection, home), list(records)
     kept = [question for record in records for question in record.passages()]
     if not kept:
         raise CollectionError(
-            f"of {sum(len(record.questions) for record in records)} questions written for {len(records)} passages of "
-            f"{collection!r} none is kept; nothing was published. Write more questions for each passage, or name a "
-            "better LM to write or to judge"
+            f"none of the {sum(len(record.questions) for record in records)} questions that were written for "
+            f"{len(records)} passages of {collection!r} is kept, so nothing was published; write more questions per "
+            "passage, or use a better LM to write or to judge"
         )
     write_records(folder, records)
     return build_collection(
@@ -223,18 +221,18 @@ def publish_questions(
 
 
 def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:
-    """Replaces what is known of further answers in a folder that is there, from one moment to the next."""
+    """Replace the stored answer pairs in a folder that exists, in one step."""
     _AnswerFile(pairs=tuple(sorted(pairs, key=lambda pair: (pair.question, pair.passage)))).write(folder / ANSWERS)
 
 
 def read_pairs(folder: Path) -> Sequence[AnswerPair]:
-    """The pairs of a folder in order of question and passage; none where there is no file."""
+    """Return the stored answer pairs in a folder, sorted by question and passage; empty if there is no file."""
     try:
         stored = _AnswerFile.read(folder / ANSWERS)
     except ValueError as error:
         raise CollectionError(
-            f"{ANSWERS} in {folder.name!r} is damaged ({error}); remove it and fill it again: pairs that were judged "
-            "cost nothing"
+            f"{ANSWERS} in {folder.name!r} is damaged ({error}); remove it and fill it again, which costs nothing for "
+            "pairs that were judged"
         ) from error
     return () if stored is None else stored.pairs
 
@@ -242,12 +240,12 @@ def read_pairs(folder: Path) -> Sequence[AnswerPair]:
 def stored_answers(
     name: str, questions: Container[str], passages: Mapping[str, Passage], home: Path | None
 ) -> dict[str, tuple[str, ...]] | None:
-    """By question the further passages that are known to answer it, best first; None where nobody has looked.
+    """Return, for each question, the further passages that answer it, best first; None if no pairs are stored.
 
-    What is known of questions or passages that are not given, or of passages that have changed since, does not count.
+    Pairs of other questions or passages, or of passages that have changed, do not count.
 
     Raises:
-        CollectionError: What is stored is damaged.
+        CollectionError: The stored pairs are damaged.
     """
     folder = questions_folder(name, home)
     if not (folder / ANSWERS).exists():
@@ -255,7 +253,7 @@ def stored_answers(
     pairs = read_pairs(folder)
     digests = {id: passages[id].text_digest() for id in {pair.passage for pair in pairs} & passages.keys()}
     held = [pair for pair in pairs if pair.question in questions and digests.get(pair.passage) == pair.digest]
-    _warn_of_stale(name, "stored answers to questions", len(pairs), len(held), f"look again: {fill_command(name)}")
+    _warn_of_stale(name, "stored answers", len(pairs), len(held), fill_command(name))
     answers: defaultdict[str, list[str]] = defaultdict(list)
     for pair in sorted(held, key=lambda pair: (-pair.value, pair.passage)):
         if pair.value >= AT_LEAST:
@@ -264,28 +262,28 @@ def stored_answers(
 
 
 def published_questions(name: str, home: Path | None) -> dict[str, Passage]:
-    """The published questions of a collection by id, in the order of their ids."""
+    """Return the published questions of a collection by id, in the order of their ids."""
     return published_passages(questions_folder(name, home), home)[1]
 
 
 def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> Iterator[Passage]:
-    """The questions whose passage is there and reads as it did when they were written, in their order."""
+    """Yield the questions whose passage exists and has not changed since they were written."""
     digests = {id: passage.text_digest() for id, passage in passages.items()}
     return (one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"])
 
 
 def live_questions(name: str, questions: Mapping[str, Passage], passages: Mapping[str, Passage]) -> Iterator[Passage]:
-    """Yield the fresh ones of a collection's published questions; a warning counts the others."""
+    """Yield the fresh questions of a collection, and log a warning with the number of the others."""
     live = 0
     for one in fresh(questions.values(), passages):
         live += 1
         yield one
-    _warn_of_stale(name, "questions", len(questions), live, f"replace them: {build_command(name)}")
+    _warn_of_stale(name, "questions", len(questions), live, build_command(name))
 
 
 def _warn_of_stale(name: str, what: str, every: int, live: int, remedy: str) -> None:
     if live < every:
         _logger.warning(
-            "%d of %d %s of the collection %r are of passages that are gone or were changed since, and left out; %s",
-            every - live, every, what, name, remedy,
+            "%d of %d %s of the collection %r are left out because their passages have changed or were removed; to "
+            "replace them, run %s", every - live, every, what, name, remedy,
         )  # fmt: skip

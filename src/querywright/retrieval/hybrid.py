@@ -1,4 +1,4 @@
-"""Several retrievers as one: each is asked once, and their lists are fused."""
+"""Combine several retrievers into one, and fuse their results."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ DEPTH = 100
 
 
 class HybridRetriever(Shared):
-    """Fuses the lists of several retrievers by weighted reciprocal ranks.
+    """Fuse the results of several retrievers by weighted reciprocal ranks.
 
-    Each retriever is asked once for all queries. Scores are reciprocal-rank sums, so the scales of the parts do
-    not matter. A passage counts once, also when two ids have the same text (see ``querywright.retrieval.fusion``).
-    ``count``, ``passages``, ``get``, ``where`` and ``passing`` are those of the first retriever that has them. Safe for
-    threads when the parts are; a copy is the same object.
+    Each retriever searches once for all queries. Scores are sums of reciprocal ranks, so the scales of the retrievers'
+    scores do not matter. Passages with the same text count once, even if their ids differ (see
+    ``querywright.retrieval.fusion``). ``count``, ``passages``, ``get``, ``where``, and ``passing`` come from the first
+    retriever that has them. Thread-safe if the retrievers are. A copy is the same object.
 
     Args:
-        retrievers: Two or more, each a ``Retriever`` or what ``as_retriever`` understands. Where they are of one
-            mind about two passages' fused score, the better single rank decides, then the earlier retriever.
-        weights: One a retriever, 0 or more, not all of them 0; one of weight 0 is not asked. Default 1 each.
-        rrf_k: Smoothing of the ranks, 0 or more: the larger, the less the first ranks stand out. Default 60.
-        depth: Hits that each retriever is asked for, 1 or more; never fewer than ``k``. Default 100.
+        retrievers: Two or more retrievers, or objects that ``as_retriever`` accepts. Ties go to the passage with the
+            better single rank, then to the earlier retriever.
+        weights: One weight per retriever, 0 or more, not all 0. A retriever with weight 0 does not search. Default 1
+            each.
+        rrf_k: Smoothing constant, 0 or more. Larger values reduce the advantage of the first ranks. Default 60.
+        depth: Number of hits that each retriever returns, 1 or more; at least ``k``. Default 100.
 
     Raises:
-        InputError: When there are fewer than two retrievers, or a number is out of range.
+        InputError: There are fewer than two retrievers, or a number is out of range.
 
     Source: Cormack, Clarke and Buettcher, SIGIR 2009, DOI 10.1145/1571941.1572114; the weights are ours.
     """
@@ -56,35 +57,35 @@ class HybridRetriever(Shared):
         usable = all(math.isfinite(weight) and weight >= 0 for weight in self.weights) and any(self.weights)
         if len(self.weights) != len(self.retrievers) or not usable:
             raise InputError(
-                f"a hybrid of {len(self.retrievers)} retrievers needs as many finite weights of 0 or more, not all of "
-                f"them 0, but got {list(self.weights)}"
+                f"a hybrid needs one finite weight of 0 or more per retriever, not all of them 0, but got "
+                f"{list(self.weights)} for {len(self.retrievers)} retrievers"
             )
         if not (math.isfinite(rrf_k) and rrf_k >= 0) or depth < 1:
             raise InputError(f"a hybrid needs rrf_k of 0 or more and depth of 1 or more, but got {rrf_k} and {depth}")
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the parts' fingerprints, in their order, and the settings."""
+        """SHA-256 of the retrievers' fingerprints, in their order, and the settings."""
         parts = [one.fingerprint for one in self.retrievers]
         return json_digest(["hybrid", parts, self.weights, float(self.rrf_k), self.depth])
 
     @property
     def is_known(self) -> bool:
-        """Whether the fingerprint tells one index from another: that of every part does."""
+        """Whether the fingerprint distinguishes indexes, which requires this of every retriever."""
         return all(getattr(one, "is_known", True) for one in self.retrievers)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The passages that the retrievers together place first.
+        """Return the passages with the highest fused scores for each query.
 
         Args:
             queries: Any number of texts.
-            k: At most so many hits a query, 1 or more.
+            k: Maximum number of hits per query, 1 or more.
 
         Returns:
-            One list a query in their order, best first; a score is the sum of weight / (rrf_k + rank).
+            One list per query, best first. A score is the sum of weight / (rrf_k + rank) over the retrievers.
 
         Raises:
-            InputError: When ``queries`` is a single text or ``k`` is below 1.
+            InputError: ``queries`` is a single text, or ``k`` is below 1.
         """
         check_queries(queries, k)
         if not queries:
@@ -99,7 +100,7 @@ class HybridRetriever(Shared):
             for one in self.retrievers:
                 if hasattr(one, name):
                     return getattr(one, name)
-        raise AttributeError(f"neither a hybrid nor one of its {len(self.retrievers)} retrievers has {name!r}")
+        raise AttributeError(f"neither the hybrid nor its {len(self.retrievers)} retrievers have {name!r}")
 
     def __contains__(self, id: object) -> bool:
         holding: list[Any] = [one for one in self.retrievers if hasattr(one, "__contains__")]

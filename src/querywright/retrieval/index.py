@@ -1,7 +1,7 @@
-"""Builds a collection: passages in, a checked and published generation out.
+"""Build a collection from passages, check it, and publish it.
 
-Everything is built beside what is published and replaces it in one step. Vectors are stored as they are made,
-so a build that was killed goes on where it stopped, and a build of the same passages does nothing.
+A build writes a new generation next to the published one, and replaces it in one step. Vectors are cached as they are
+made, so a build that was killed resumes, and a build of the same passages does nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from querywright.data.documents import OF_DOCUMENTS, Documents, read_documents
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError, QuerywrightError
 from querywright.files import sync
@@ -40,11 +38,11 @@ from querywright.retrieval.collection import (
     encoder_of,
     load_passages,
     passage_line,
-    published_passages,
     read_manifest,
     sweep,
     write_passages,
 )
+from querywright.retrieval.edits import remember_former
 from querywright.retrieval.fusion import reading
 
 SEARCH_ALL = 10_000
@@ -57,21 +55,22 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What a build did.
+    """The counts of a build.
 
     Args:
-        name: The collection.
-        count: Passages in it now.
-        added: Passages that were not in it before.
-        changed: Passages whose text, title or metadata replaced another of their id.
-        removed: Passages that were in it and are not any more.
-        stayed: Passages that were in it, were not given now, and are in it still.
+        name: Name of the collection.
+        count: Passages in the collection now.
+        added: New passages.
+        changed: Passages whose text, title, or metadata changed.
+        removed: Passages that were removed.
+        stayed: Passages of earlier builds that were not given now and stay in the collection.
         embedded: Texts that the model embedded.
-        cached: Texts whose vectors were in the store.
+        cached: Texts whose vectors were cached.
         generation: Number of the published generation.
-        rebuilt: Whether a new generation was built; False when nothing was to do.
-        seconds: How long it took.
-        notes: Texts that have several ids and, if it was rebuilt, passages that are longer than the embedder reads.
+        rebuilt: Whether a new generation was built; False if nothing changed.
+        seconds: Duration of the build.
+        notes: Warnings about texts with several ids and, if the collection was rebuilt, about passages that are too
+            long for the embedder.
     """
 
     name: str
@@ -97,47 +96,50 @@ def build_collection(
     prune: bool = False,
     progress: Progress | bool | None = None,
 ) -> IndexReport:
-    """Adds passages to a collection, which is made when it is not there.
+    """Add passages to a collection, which is created if it does not exist.
 
-    A passage replaces the one of its id, and those of a document all that there were of it. Building the same
-    passages again does nothing; a damaged index is built again from the passages and vectors that are kept.
+    A passage replaces the passage with the same id, and the passages of a document replace all passages of the same
+    document. Building the same passages again does nothing. A damaged index is rebuilt from the kept passages and
+    vectors.
 
     Args:
-        name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
-        passages: At least one.
-        embedder: Embeds their ``content``. Another one than before embeds the whole collection again.
-        home: The working folder. Default: ``querywright.home.home()``.
-        prune: Whether passages that are not named here are removed. Default False.
-        progress: True for a bar, or called with (passages embedded, passages in all) while it works. Default None.
+        name: Name of the collection: 1 to 63 characters from ``a-z 0-9 _ -``.
+        passages: At least one passage.
+        embedder: The embedder. If it differs from the previous one, the whole collection is embedded again.
+        home: The workspace. Default: ``querywright.home.home()``.
+        prune: Whether to remove passages that are not given now. Default False.
+        progress: True for a progress bar, or a function that is called with the number of embedded passages and the
+            number of all passages. Default None.
 
     Raises:
-        DataError: When a passage cannot be stored or one id has two contents; all problems at once, before
-            anything is done.
-        InputError: When the name has another form, or is that of the questions of a collection.
-        CollectionError: When another process builds it, or what is published is damaged and passages that are
-            not named here would be lost.
+        DataError: Passages cannot be stored, or an id has two contents; all problems are named at once, and nothing is
+            changed.
+        InputError: The name is not valid, or is reserved for the questions of a collection.
+        CollectionError: Another process builds the collection, or the published collection is damaged and passages that
+            are not given now would be lost.
     """
     begin = time.monotonic()
     home = working_folder(home)
     given = checked_passages(passages)
     if name.endswith(QUESTIONS_SUFFIX) and not all(one.metadata.keys() >= OF_QUESTIONS for one in given.values()):
         raise InputError(
-            f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
-            f"{name!r}; give the collection another name"
+            f"names that end in {QUESTIONS_SUFFIX} are reserved for the questions of a collection, but got {name!r}; "
+            "choose another name"
         )
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with shown(progress is True, "comparing with what is there") as bar, building(folder, name):
+    with shown(progress is True, "comparing with the collection") as bar, building(folder, name):
         mine = None if bar is None else partial(bar, "embedding")
         told: Progress | None = mine if isinstance(progress, bool) else progress
-        for path in folder.glob("tmp-*"):  # what a build that was killed has left
+        for path in folder.glob("tmp-*"):  # left by a build that was killed
             shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
-        files = {one.metadata["file"] for one in given.values() if one.metadata.keys() >= OF_DOCUMENTS}
+        files = {one.metadata["file"] for one in given.values() if one.is_of_document}
         stay = {} if prune else {id: one for id, one in before.items() if one.metadata.get("file") not in files}
         merged = dict(sorted({**stay, **given}.items()))
         content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
         embedded, cached = stored.n_embedded, 0
+        remember_former(folder, before, merged)
         if manifest is None or not _is_current(folder, manifest, content, before, stored):
             manifest, distinct = _build(folder, merged, content, stored, told)
             cached = distinct - stored.n_embedded + embedded
@@ -165,7 +167,7 @@ def build_collection(
 
 
 def _copies(passages: Iterable[Passage]) -> list[str]:
-    """Count the texts that several passages have."""
+    """Return a warning that counts the texts with several ids; empty if there are none."""
     first, copies = dict[bytes, str](), dict[bytes, str]()
     for passage in passages:
         text = reading("", passage.text)
@@ -176,18 +178,21 @@ def _copies(passages: Iterable[Passage]) -> list[str]:
     text, copy = next(iter(copies.items()))
     has = "1 text has" if len(copies) == 1 else f"{len(copies)} texts have"
     return [
-        f"{has} two or more ids, such as {first[text]!r} and {copy!r}: a search may find any of them, so index each "
-        "text once, or label all its ids"
+        f"{has} two or more ids, such as {first[text]!r} and {copy!r}; a search may return any of these ids, so index "
+        "each text once, or label all of its ids"
     ]
 
 
 def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
-    """Count the passages that are longer than the embedder reads; empty if there are none, or it cannot be loaded."""
+    """Return a warning with the number of passages that are too long for the embedder.
+
+    The result is empty if there are no such passages, or if the embedder cannot be loaded.
+    """
     left, count, found, most = iter(passages), 0, list[str](), None
     while part := list(islice(left, CHUNK)):
         try:
             longer, most = embedder.longer([one.content for one in part])
-        except QuerywrightError:  # all vectors were in the store, so the build does without the model
+        except QuerywrightError:  # all vectors were cached, so the build does not need the model
             return []
         found += [one.id for one, is_longer in zip(part, longer, strict=True) if is_longer]
         count += len(part)
@@ -197,22 +202,18 @@ def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
         return []
     are = "is" if len(found) == 1 else "are"
     return [
-        f"{len(found)} of {count} passages {are} longer than the embedder reads ({most} tokens), such as {found[0]!r}: "
-        "dense search sees only the beginning. Split them (documents: a smaller --chunk-size), or search with the "
+        f"{len(found)} of {count} passages {are} longer than the embedder reads ({most} tokens), such as {found[0]!r}; "
+        "dense search uses only their beginning. Split them (for documents, set a smaller --chunk-size), or use the "
         "engine bm25 or hybrid"
     ]
 
 
-def read_into(name: str, source: Any, home: Path | None = None, **options: Any) -> Documents:
-    """Documents for a collection, see ``read_documents``: files that it holds unchanged are not read again."""
-    known: Mapping[str, Passage] = {}
-    with suppress(CollectionError):
-        _, known = published_passages(collection_folder(name, home), home)
-    return read_documents(source, known=known.values(), **options)
-
-
 def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
-    """Return the passages by id; the same passage twice is one."""
+    """Check passages, and return them by id; equal passages count once.
+
+    Raises:
+        DataError: Passages cannot be stored, or an id has two contents.
+    """
     by_id: dict[str, Passage] = {}
     problems: dict[str, None] = {}
     for passage in passages:
@@ -231,20 +232,20 @@ def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
 
 
 def _check_storable(passage: Passage) -> None:
-    """Refuse a passage that cannot be stored; types are checked too, because rows come from outside.
+    """Check that a passage can be stored. Types are checked as well, because rows come from users.
 
     Raises:
-        ValueError: What keeps it from being stored.
+        ValueError: The passage cannot be stored; the message says why.
     """
     id: Any = passage.id
     text: Any = passage.text
     if not isinstance(id, str) or not id or "\0" in id:
-        raise ValueError("its id must be a text that is not empty, without NUL")
+        raise ValueError("its id must be a non-empty text without NUL characters")
     if not isinstance(text, str) or not text.strip():
         raise ValueError("its text is empty")
     for key, value in dict[Any, Any](passage.metadata).items():
         if not isinstance(key, str) or not key or key.startswith(("$", "#", "chroma:")):
-            raise ValueError(f"metadata key {key!r} must be a text that does not begin with $, # or chroma:")
+            raise ValueError(f"metadata key {key!r} must be a text that does not start with $, # or chroma:")
         if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
             raise ValueError(f"metadata {key!r} must be a text, a finite number, true or false, but is {value!r}")
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
@@ -258,7 +259,7 @@ def _check_storable(passage: Passage) -> None:
 def _published(
     folder: Path, given: Mapping[str, Passage], prune: bool
 ) -> tuple[Generation | None, Mapping[str, Passage]]:
-    """What is published. Damage is an error only where passages that are not given would be lost."""
+    """Return the published generation and its passages; damage is an error only if passages would be lost."""
     manifest = None
     try:
         manifest = read_manifest(folder)
@@ -266,20 +267,20 @@ def _published(
     except CollectionError as error:
         if not prune and (manifest is None or content_hash(given.values()) != manifest.content_hash):
             raise
-        _logger.warning("what is published is replaced: %s", error)
+        _logger.warning("the published collection is replaced: %s", error)
         return None, {}
 
 
 def _is_current(
     folder: Path, manifest: Generation, content: str, passages: Mapping[str, Passage], embedder: Embedder
 ) -> bool:
-    """Whether the published generation is what would be built now, and whole."""
+    """Return whether the published generation is complete and equals the one that would be built."""
     if (content, embedder.id, embedder.dimension) != (manifest.content_hash, manifest.embedder, manifest.dimension):
         return False
     try:
         open_index(folder, manifest).check(passages, encoder_of(folder.name, embedder), CHECKED_AT_OPENING)
     except CollectionError as error:
-        _logger.warning("the collection %r is built again: %s", manifest.name, error)
+        _logger.warning("the collection %r is rebuilt: %s", manifest.name, error)
         return False
     return True
 
@@ -292,9 +293,9 @@ def _build(
     progress: Progress | None,
     neighbours: Sequence[int] = NEIGHBOURS,
 ) -> tuple[Generation, int]:
-    """Builds, checks and publishes a generation of sorted passages; gives it, and how many distinct texts there are.
+    """Build, check, and publish a generation of sorted passages; return it with the number of distinct texts.
 
-    Where it does not find all passages, it is built with more links between them.
+    If the check does not find all passages, the index is built again with more links per vector.
     """
     name, encode = folder.name, encoder_of(folder.name, embedder)
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]
@@ -309,7 +310,7 @@ def _build(
         except CollectionError as error:
             if neighbours[1:]:
                 return _build(folder, passages, content, embedder, progress, neighbours[1:])
-            raise CollectionError(f"what was built is not published: {error}") from error
+            raise CollectionError(f"the new index is not published: {error}") from error
         finally:
             index.close()
         manifest = Generation(

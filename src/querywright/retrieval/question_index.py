@@ -1,8 +1,8 @@
-"""Retrieval of passages through the questions that were written for them.
+"""Search passages through the questions that were written for them.
 
-Below the index stand the rules of matching, without any index or file: a list of questions holds (id, similarity)
-pairs; a passage scores as its most similar question; equal scores go to the newer passage, then to the one that answers
-more questions, then to the smaller id.
+The score of a passage is the similarity of its most similar question. Ties go to the newer passage, then to the passage
+that answers more questions, then to the smaller id. The functions below the class implement these rules on lists of
+(question id, similarity) pairs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -37,37 +37,36 @@ from querywright.retrieval.generated_questions import (
 from querywright.retrieval.types import FILLED, HYBRID, MATCHES, PROTOTYPES, Hit, Kind, Matching, check_queries
 
 ITERATIONS = 25
-"""Of k-means, which finds the prototypes."""
+"""Iterations of the k-means that finds the prototypes."""
 
 Scored = tuple[str, float]
 DATE = "date"
-"""Key of a passage's metadata that tells which of two passages is newer, as ISO text."""
+"""Metadata key with the date of a passage, as ISO text."""
 FETCHED = 8
-"""Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and
-forty hits cost hardly more than five, a second search twice as much."""
+"""Questions to fetch at first for each requested passage. The nearest questions often belong to the same passage. Forty
+hits cost hardly more than five, but a second search costs twice as much."""
 DRAWS_KEPT = 8
 
 
 class QuestionIndex(CollectionPassages):
-    """Searches a collection by cosine similarity of the query with the questions that its passages answer.
+    """Search a collection by the cosine similarity of the query and the questions that its passages answer.
 
-    The collection and its questions are opened as they are published. A question whose passage is gone, or is not any
-    more what it was when the question was written, leads nowhere, and a warning says how many there are. A passage
-    without a question that takes part is found by ``hybrid`` matching only. Scores of ``search`` are similarities of
-    two questions, which run higher than those of a question and a passage: a gate over them needs a threshold of its
-    own. Safe for threads; a copy is the same object.
+    Questions are left out if their passage was removed or has changed since they were written; a warning gives their
+    number. Only ``hybrid`` matching finds passages without questions. The scores of ``search`` are similarities of two
+    questions, which are higher than similarities of a question and a passage, so a gate needs a different threshold.
+    Thread-safe. A copy is the same object.
 
     Args:
-        name: The collection of the passages.
-        embedder: The embedder that both were built with. Default: the one that the collection names.
-        home: The working folder. Default: ``querywright.home.home()``.
-        where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
+        name: Name of the collection.
+        embedder: The embedder that the collection was built with. Default: the embedder that the collection names.
+        home: The workspace. Default: ``querywright.home.home()``.
+        where: A filter on the metadata of the passages, as in ``ChromaRetriever``. Default: every passage.
 
     Raises:
-        CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
+        CollectionError: The collection or its questions are missing or damaged, or were built with another embedder.
 
-    Source: QB-RAG, arXiv 2407.18044, algorithm 1. It does not say how k passages are filled when several of the nearest
-    questions are of one passage; here the walk goes on until there are k passages.
+    Source: QB-RAG, arXiv 2407.18044, algorithm 1. The paper does not say how to find k passages if several of the
+    nearest questions belong to the same passage; this search continues until it has k passages.
     """
 
     kind: ClassVar[Kind] = "dense"
@@ -82,7 +81,7 @@ class QuestionIndex(CollectionPassages):
     ) -> None:
         self.name = name
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
-        """Searches the same passages without their questions."""
+        """A retriever that searches the texts of the same passages."""
         self.embedder, self.where = self.plain.embedder, self.plain.where
         self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
@@ -94,7 +93,7 @@ class QuestionIndex(CollectionPassages):
         self._answers = stored_answers(name, self._own, self._passages, home)
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
-        self._prototypes: Prototypes | None = None
+        self._cells: tuple[Vectors, list[tuple[list[str], Vectors]]] | None = None
         self._embedder = with_store(self.embedder, home)
         self._lock = threading.Lock()
         further = sorted((question, list(found)) for question, found in (self._answers or {}).items())
@@ -103,89 +102,89 @@ class QuestionIndex(CollectionPassages):
 
     @property
     def count(self) -> int:
-        """Passages in the collection, whatever ``where`` says."""
+        """The number of passages in the collection, before the filter."""
         return self.plain.count
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the passages, the questions, and what is known of further answers."""
+        """SHA-256 of the passages, the questions, and the stored answers."""
         return self._fingerprint
 
     @property
     def matches(self) -> tuple[str, ...]:
-        """The ways of matching that can be had here: ``filled`` only where further answers are known."""
+        """The ways to match that this collection supports: ``filled`` only if it has stored answers."""
         return tuple(one for one in MATCHES if one != FILLED or self._answers)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The passages of the questions nearest to each query.
+        """Return the passages of the questions nearest to each query.
 
         Args:
             queries: Any number of texts; all are embedded in one batch.
-            k: At most so many passages a query, 1 or more; fewer when questions lead to fewer.
+            k: Maximum number of passages per query, 1 or more.
 
         Returns:
-            One list a query in their order, best first, each hit with its question; a score is the cosine similarity,
-            in [-1, 1], of the query with the nearest question of the passage. Equal scores: the passage that is newer
-            by its metadata ``date``, then the one that answers more questions, then the smaller id.
+            One list per query, best first; each hit has its question. The score is the cosine similarity, in [-1, 1],
+            of the query and the nearest question of the passage. Ties go to the passage that is newer by its metadata
+            ``date``, then to the passage that answers more questions, then to the smaller id.
 
         Raises:
-            InputError: When ``queries`` is a single text or ``k`` is below 1.
+            InputError: ``queries`` is a single text, or ``k`` is below 1.
         """
         return self.match(queries, k)
 
     def passing(self, where: Mapping[str, Any]) -> Collection[str]:
-        """Return the ids of the passages that a filter passes."""
+        """Return the ids of the passages that match a filter."""
         return self.plain.passing(where)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """The vectors by which ``search`` looks for some texts, in one batch; see ``ChromaRetriever.embed``."""
+        """Return the query vectors of texts; see ``ChromaRetriever.embed``."""
         return self.plain.embed(texts)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """The vectors that some texts would have as passages; see ``ChromaRetriever.embed``."""
+        """Return the passage vectors of texts; see ``ChromaRetriever.embed_documents``."""
         return self.plain.embed_documents(texts)
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """``search`` for vectors.
+        """Return the passages of the questions nearest to each vector, as ``search`` does for texts.
 
         Args:
-            vectors: Shape (n, dimension) of any length, finite, none of them zero.
-            k: At most so many passages a vector, 1 or more.
+            vectors: Array of shape (n, dimension); finite values, no zero vectors.
+            k: Maximum number of passages per vector, 1 or more.
 
         Raises:
-            InputError: When the vectors have another shape or ``k`` is below 1.
+            InputError: The vectors have another shape, or ``k`` is below 1.
         """
         return self._match(vectors, k, Matching())
 
     def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Hit]]:
-        """``search`` in other ways.
+        """Search with other settings for matching.
 
         Args:
             queries: Any number of texts; all are embedded in one batch.
-            k: At most so many passages a query, 1 or more.
-            matching: How. Default: as ``search`` does.
+            k: Maximum number of passages per query, 1 or more.
+            matching: The settings. Default: the same results as ``search``.
 
         Returns:
-            One list a query in their order, best first.
+            One list per query, best first.
 
         Raises:
-            InputError: When ``queries`` is a single text, ``k`` is below 1, or the matching is ``filled`` and nothing
-                is known of further answers.
+            InputError: ``queries`` is a single text, ``k`` is below 1, or the matching is ``filled`` and the collection
+                has no stored answers.
         """
         check_queries(queries, k)
         return self._match(self.embed(queries), k, matching or Matching()) if queries else []
 
     def check(self, matching: Matching) -> None:
-        """Look at whether a matching can be had here.
+        """Check that this collection supports a matching.
 
         Raises:
-            InputError: It is ``filled``, and no further answer is known.
+            InputError: The matching is ``filled``, and the collection has no stored answers.
         """
         if matching.match not in self.matches:
-            known = "nobody has looked for any" if self._answers is None else "none was found that still holds"
+            state = "none were searched for" if self._answers is None else "none are stored that are still valid"
             raise InputError(
-                f"match={matching.match} needs further passages that answer the questions of the collection "
-                f"{self.name!r}, and {known}; run {fill_command(self.name)}, or use one of: {', '.join(self.matches)}"
+                f"match={matching.match} needs further answers to the questions of the collection {self.name!r}, but "
+                f"{state}; run {fill_command(self.name)}, or set match to one of {', '.join(self.matches)}"
             )
 
     def __repr__(self) -> str:
@@ -202,7 +201,7 @@ class QuestionIndex(CollectionPassages):
             found = self._blended(rows, max(matching.depth, k), matching.weight, answers)
         elif matching.match == PROTOTYPES:
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-            found = [gathered(self._cells().cells(row), answers, k) for row in rows / lengths]
+            found = [self._nearest_cells(row, k, answers) for row in rows / lengths]
         else:
             found = self._walked(rows, k, answers)
         return [
@@ -214,11 +213,11 @@ class QuestionIndex(CollectionPassages):
         ]
 
     def _asked(self, question: str) -> str:
-        """The text of a question; empty where none led to a passage."""
+        """Return the text of a question; empty if no question led to the passage."""
         return self._questions._passages[question].text if question else ""
 
     def _walked(self, rows: Vectors, k: int, answers: Answers) -> list[list[Match]]:
-        """The passages of the nearest questions, all rows in one search a round, twice as deep in each round."""
+        """Return the passages of the nearest questions; rows that need more are searched again, twice as deep."""
         found: list[list[Match]] = [[] for _ in rows]
         todo = list(range(len(rows))) if answers.reachable else []
         total = self._questions.count
@@ -243,17 +242,30 @@ class QuestionIndex(CollectionPassages):
             for matches, own in zip(questions, hits, strict=True)
         ]
 
-    def _cells(self) -> Prototypes:
-        """All questions around their prototypes, made at the first use."""
+    def _nearest_cells(self, row: Vectors, k: int, answers: Answers) -> list[Match]:
+        """Return the passages of the questions in the cells nearest to a vector of length 1, one cell after another.
+
+        Each cell's passages are ordered as ``walk`` returns them, so a passage of a later cell may have a higher score.
+        """
         with self._lock:
-            if self._prototypes is None:
+            if self._cells is None:
                 asked = self._questions._passages
                 vectors = all_encoded(self._embedder, (question.text for question in asked.values()), "query")
-                self._prototypes = Prototypes(list(asked), vectors)
-            return self._prototypes
+                self._cells = question_cells(list(asked), vectors)
+        prototypes, cells = self._cells
+        found: dict[str, Match] = {}
+        for cell in np.argsort(-(prototypes @ row), kind="stable"):
+            ids, vectors = cells[cell]
+            similarities = vectors @ row
+            order = np.argsort(-similarities, kind="stable")  # ``walk`` is faster on a sorted list
+            for match in walk(((ids[place], float(similarities[place])) for place in order), answers):
+                found.setdefault(match.passage, match)
+            if len(found) >= min(k, answers.reachable):
+                break
+        return list(found.values())
 
     def _draw(self, filled: bool, coverage: float, keep_partial: bool) -> Answers:
-        """The questions that take part, and where they lead."""
+        """Return the questions that take part, with the passages that they lead to."""
         asked = [question for question in self._own if keep_partial or question not in self._partial]
         further, allowed = (self._answers or {}) if filled else {}, self.plain.allowed
         leads = {}
@@ -265,7 +277,7 @@ class QuestionIndex(CollectionPassages):
 
 
 class Match(NamedTuple):
-    """A passage (its id) that was matched, and the id of the question that led to it, empty where its own text did."""
+    """The id of a matched passage, its score, and the id of its question, which is empty if its text was matched."""
 
     passage: str
     score: float
@@ -273,7 +285,7 @@ class Match(NamedTuple):
 
 
 class Answers:
-    """Which passages the questions that take part lead to; a passage without a time (``time_of``) is the oldest."""
+    """The passages that each question leads to, and the times of passages; a passage without a time is the oldest."""
 
     def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
         self.passages = passages
@@ -282,18 +294,20 @@ class Answers:
 
     @property
     def reachable(self) -> int:
-        """Passages that some question leads to."""
+        """The number of passages that at least one question leads to."""
         return len(self.counts)
 
     def order(self, passage: str) -> tuple[float, int, str]:
-        """Sorts passages of equal score: the newer first, then that of more questions, then by id."""
+        """Return the sort key of passages with equal scores: newer first, then with more questions, then by id."""
         return -self._times.get(passage, -math.inf), -self.counts[passage], passage
 
 
 def time_of(date: object) -> float:
-    """A date in seconds since 1970; minus infinity for one that cannot be read.
+    """Return a date in seconds since 1970, or minus infinity if it cannot be parsed.
 
-    It is such a number, or ISO text such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``, in UTC without a zone.
+    Args:
+        date: Seconds since 1970, or ISO text such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``. Text without
+            a time zone is UTC.
     """
     if isinstance(date, int | float) and not isinstance(date, bool):
         return float(date) if math.isfinite(date) else -math.inf
@@ -308,13 +322,12 @@ def time_of(date: object) -> float:
 
 
 def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
-    """Some questions, so many that a passage has ``coverage`` of them on average.
+    """Return a random sample of questions with ``coverage`` questions per passage on average; 0 returns all of them.
 
-    The draw is uniform over all questions, whichever passage they are of; a coverage of 0 takes all. A
-    smaller draw lies inside a larger one, and a question that is added later moves no other in or out but the
-    last.
+    The sample is uniform over all questions. A smaller sample is a subset of a larger one, and adding a question
+    replaces at most one question of a sample.
 
-    Source: QB-RAG, arXiv 2407.18044, draws uniformly; that draws are nested is ours.
+    Source: QB-RAG, arXiv 2407.18044, samples uniformly; nested samples are ours.
     """
     ids = set(questions)
     size = round(coverage * passages)
@@ -324,9 +337,9 @@ def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
 
 
 def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
-    """The passages that questions lead to, best first, each once; a question that does not take part is passed over.
+    """Return the distinct passages that questions lead to, best first; questions that do not take part are skipped.
 
-    Each passage has the similarity of its most similar question; of equal questions that with the smaller id.
+    Each passage gets the similarity of its most similar question. Of equal questions, the smaller id counts.
     """
     best: dict[str, tuple[float, str]] = {}
     for question, similarity in ranked:
@@ -336,34 +349,19 @@ def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
     return [Match(passage, -best[passage][0], best[passage][1]) for passage in order]
 
 
-def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> list[Match]:
-    """The passages of the questions in cells, the nearest cell first, until there are ``k``.
-
-    Those of the first cell come as ``walk`` gives them, then those that the next one adds, so that a shorter list
-    begins a longer one; a passage of a later cell may have a higher score than one of an earlier.
-    """
-    found: dict[str, Match] = {}
-    for cell in cells:
-        for match in walk(cell, answers):
-            found.setdefault(match.passage, match)
-        if len(found) >= min(k, answers.reachable):
-            break
-    return list(found.values())[:k]
-
-
 def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answers, k: int) -> bool:
-    """Whether questions further away than the ranked ones change nothing about the first ``k`` that ``walk`` found."""
+    """Return whether the first ``k`` passages are final, so that less similar questions cannot change them."""
     wanted = min(k, answers.reachable)
     return len(found) >= wanted > 0 and found[wanted - 1].score > ranked[-1][1]
 
 
 def blend(matches: Sequence[Match], passages: Sequence[Scored], weight: float, answers: Answers) -> list[Match]:
-    """Two lists as one: score = (1 - weight) * similarity of the question + weight * similarity of the passage.
+    """Combine two lists: score = (1 - weight) * similarity of the question + weight * similarity of the passage.
 
-    A passage that one list lacks has that list's least score there: it is at most as near as that. A list that is empty
-    or has the weight 0 is left out altogether, so the other comes back as it is. ``answers`` decides between equals.
+    A passage that is missing from a list gets that list's lowest score. If a list is empty or has the weight 0, the
+    other list is returned unchanged. ``answers`` orders passages with equal scores.
 
-    Source: the mixture is ours; QB-RAG, arXiv 2407.18044, leaves passages without a question unreachable.
+    Source: the combination is ours. In QB-RAG, arXiv 2407.18044, passages without questions cannot be found.
     """
     if weight == 0 or (weight < 1 and not passages):
         return list(matches)
@@ -380,42 +378,28 @@ def blend(matches: Sequence[Match], passages: Sequence[Scored], weight: float, a
     return sorted(found, key=lambda match: (-match.score, answers.order(match.passage)))
 
 
-class Prototypes:
-    """Questions in cells around prototypes, by k-means; a cell that ends without questions is left out.
+def question_cells(ids: Sequence[str], vectors: Vectors) -> tuple[Vectors, list[tuple[list[str], Vectors]]]:
+    """Cluster questions by k-means; return the prototypes, and the ids and vectors of each prototype's questions.
 
-    QuIM-RAG (arXiv:2501.02702) quantises the vectors of the questions to prototypes, keeps an inverted index from
-    prototype to questions, and looks for a query in the cell of its own prototype. Here the nearest prototype is that
-    of the largest cosine similarity, where a printed formula takes the smallest.
+    There are up to as many prototypes as the square root of the number of questions.
+
+    Source: QuIM-RAG (arXiv:2501.02702) assigns questions to prototypes and searches the cell of the query's prototype.
+    Where we differ: the nearest prototype is the one with the largest cosine similarity; a formula in the paper takes
+    the smallest.
 
     Args:
-        ids: Ids of the questions, each once, at least one.
-        vectors: A row of length 1 a question, in the same order. There are as many prototypes as the square root of
-            their number, or fewer.
+        ids: Distinct ids of the questions, at least one.
+        vectors: One row of length 1 per question, in the same order.
     """
+    from scipy.cluster.vq import kmeans2
 
-    def __init__(self, ids: Sequence[str], vectors: Vectors) -> None:
-        from scipy.cluster.vq import kmeans2
-
-        rows = np.asarray(vectors, dtype=np.float64)
-        with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-            warnings.simplefilter("ignore")  # of cells that are empty, and of vectors that are all the same
-            count, random = round(math.sqrt(len(ids))), np.random.default_rng(0)
-            means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
-        lengths = np.linalg.norm(means, axis=1)
-        means = means[lengths > 0] / lengths[lengths > 0, None]
-        taken, cells = np.unique(np.argmax(rows @ means.T, axis=1), return_inverse=True)
-        self.prototypes: Vectors = means[taken].astype(np.float32)
-        order = np.argsort(ids, kind="stable")
-        members = [order[cells[order] == cell] for cell in range(len(taken))]
-        self._members = [([ids[row] for row in rows_of], vectors[rows_of]) for rows_of in members]
-
-    def cells(self, query: Vectors) -> Iterator[list[Scored]]:
-        """All cells, that of the prototype nearest to a row of length 1 first.
-
-        Of each its questions with their cosine similarities, best first, equal ones by id; a cell is looked at when it
-        is asked for.
-        """
-        for cell in np.argsort(-(self.prototypes @ query), kind="stable"):
-            ids, vectors = self._members[cell]
-            similarities = vectors @ query
-            yield [(ids[row], float(similarities[row])) for row in np.argsort(-similarities, kind="stable")]
+    rows = np.asarray(vectors, dtype=np.float64)
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("ignore")  # about empty cells, and about vectors that are all the same
+        count, random = round(math.sqrt(len(ids))), np.random.default_rng(0)
+        means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
+    lengths = np.linalg.norm(means, axis=1)
+    means = means[lengths > 0] / lengths[lengths > 0, None]
+    used, cell_of = np.unique(np.argmax(rows @ means.T, axis=1), return_inverse=True)
+    members = [np.flatnonzero(cell_of == cell).tolist() for cell in range(len(used))]
+    return means[used].astype(np.float32), [([ids[row] for row in rows_of], vectors[rows_of]) for rows_of in members]

@@ -1,4 +1,4 @@
-"""A retriever that searches nothing twice: rankings are kept at the greatest depth, and shorter ones begin them."""
+"""A retriever that caches rankings: each query is searched once, at the greatest depth that a run needs."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from querywright.retrieval.types import HYBRID, Hit, Matching, check_queries, ki
 from querywright.shared import Shared
 
 LEAST_DEPTH = 25
-"""Depths are this, doubled as often as is needed, so that runs of different depths find each other's rankings."""
+"""Depths are this number times a power of 2, so that runs with different depths share rankings."""
 MOST_RANKINGS = 20_000
-"""Rankings in memory, some 10 kB each where they have 100 passages; where there are more, all are forgotten."""
+"""Maximum number of rankings in memory, about 10 kB each with 100 passages. Beyond it, all are removed."""
 
 
 class ReplayRetriever(Shared):
-    """Finds what another retriever finds, and asks it for nothing twice.
+    """Return the results of another retriever, and search each query only once.
 
-    A query is searched once, at the greatest depth, also by other processes where there is a store; a smaller ``k`` is
-    the beginning of that. Where that does not hold, each ``k`` is searched by itself: with a retriever of kind
-    ``foreign``, and with a hybrid beyond its own depth. What a retriever found whose fingerprint is not known is kept
-    in memory only. The retriever must stay as it is while it is wrapped. Safe for threads where the retriever is; a
-    copy is the same object, and what is not told here is the other retriever's.
+    A query is searched at the greatest depth, and a smaller ``k`` returns the beginning of the ranking. With a store,
+    other processes share the rankings. For a retriever of kind ``foreign``, and for a hybrid beyond its depth, a
+    shorter ranking may differ from the beginning of a longer one, so each ``k`` is searched separately. If the
+    fingerprint of the retriever does not distinguish indexes, rankings are kept in memory only. The retriever must not
+    change while it is wrapped. All other attributes are those of the retriever. Thread-safe if the retriever is. A copy
+    is the same object.
 
     Args:
-        inner: The retriever. One that takes vectors, or that matches questions, does so here too.
-        store: Where rankings are kept beside memory, or None.
-        deepest: Most hits that will be asked for; more may be, and are searched when they are.
+        inner: The retriever. If it can search for vectors or match questions, so can the wrapper.
+        store: The store for rankings; None to keep them in memory only.
+        deepest: The largest expected number of hits. A larger ``k`` works, and costs another search.
     """
 
     inner: Any
@@ -48,10 +49,10 @@ class ReplayRetriever(Shared):
         self._found: dict[str, list[Hit]] = {}
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """What the retriever finds; it is asked once for all queries that are new.
+        """Return up to ``k`` hits for each query, best first; all new queries are searched together.
 
         Raises:
-            InputError: When ``queries`` is a single text or ``k`` is below 1.
+            InputError: ``queries`` is a single text, or ``k`` is below 1.
         """
         check_queries(queries, k)
         limit = {"foreign": 0, "hybrid": getattr(self.inner, "depth", None)}.get(self.kind)
@@ -77,14 +78,14 @@ class ReplayRetriever(Shared):
     def _ranked(
         self, way: str, asked: Iterable[tuple[str, Any]], k: int, limit: int | None, search: Callable[..., Any]
     ) -> list[list[Hit]]:
-        """The first ``k`` of each ranking; those that are not kept are searched in one go.
+        """Return the first ``k`` hits of each ranking; missing rankings are searched in one call.
 
         Args:
-            way: How it is searched.
-            asked: What is searched for, under its key.
-            k: Hits wanted.
-            limit: Up to which depth a shallower search is the beginning of a deeper one; None for any depth.
-            search: Given a list of what is missing and a depth, their rankings.
+            way: Name of the search method and its settings, as part of the cache key.
+            asked: Pairs of a cache key and the query or vector.
+            k: Number of hits.
+            limit: Depth up to which a shorter ranking equals the beginning of a longer one; None for any depth.
+            search: Returns the rankings of a list of queries or vectors at a depth.
         """
         depth = LEAST_DEPTH
         while depth < max(k, self._deepest):
@@ -100,8 +101,8 @@ class ReplayRetriever(Shared):
             lists = search([wanted[name] for name in missing], depth)
             if len(lists) != len(missing):
                 raise InputError(
-                    f"the retriever gave {len(lists)} lists for {len(missing)} queries; search must give one a "
-                    "query, in their order"
+                    f"the retriever returned {len(lists)} lists for {len(missing)} queries; search must return one "
+                    "list per query, in their order"
                 )
             made = {name: list(one) for name, one in zip(missing, lists, strict=True)}
             self._keep(made)
@@ -118,7 +119,7 @@ class ReplayRetriever(Shared):
         return {name: found for name, data in rows.items() if (found := self._read(data)) is not None}
 
     def _keep(self, made: Mapping[str, Sequence[Any]]) -> None:
-        """Into the store goes what comes back from there as it was found."""
+        """Store the rankings that can be restored from the store without loss."""
         if self._store is not None:
             rows = {name: [[one.passage.id, one.score, one.question] for one in hits] for name, hits in made.items()}
             values = {name: json.dumps(row).encode() for name, row in rows.items()}
@@ -126,17 +127,17 @@ class ReplayRetriever(Shared):
             self._store.put_many(f"ranking:{self.fingerprint}", lasting)
 
     def _read(self, data: bytes) -> list[Hit] | None:
-        """A ranking from the store; None where it is damaged, or of a passage that is gone."""
+        """Return a ranking from its stored bytes; None if it is damaged or one of its passages was removed."""
         try:
             rows = json.loads(data)
             passages = self.inner.get([row[0] for row in rows])
             found = enumerate(zip(passages, rows, strict=True), 1)
             return [Hit(one, float(score), rank, question) for rank, (one, (_, score, question)) in found]
-        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # ``get`` may be anyone's method
+        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # any object's get
             return None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner" or name.startswith("__"):  # not there yet, while an object is being made
+        if name == "inner" or name.startswith("__"):  # ``inner`` is missing until the constructor has set it
             raise AttributeError(name)
         found = getattr(self.inner, name)
         return {"search_vectors": self._search_vectors, "match": self._match}.get(name, found)
@@ -149,7 +150,7 @@ class ReplayRetriever(Shared):
 
 
 def searched_by(retriever: Any) -> Any:
-    """The retriever itself that searches, where rankings are kept in front of it."""
+    """Return the retriever that a ``ReplayRetriever`` wraps; any other retriever is returned unchanged."""
     while isinstance(retriever, ReplayRetriever):
         retriever = retriever.inner
     return retriever

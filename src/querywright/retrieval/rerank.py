@@ -1,6 +1,6 @@
-"""Rerankers: how well passages answer a query, judged pair by pair.
+"""Rerankers, which score pairs of query and passage.
 
-A cross-encoder reads query and passage together. It is slower than a search and knows more, so it is given the
+A cross-encoder reads query and passage together. It is slower and more accurate than a search, so it scores only the
 few passages that a search found.
 """
 
@@ -22,9 +22,9 @@ from querywright.models.usage import loading
 from querywright.shared import Shared
 
 BATCH_SIZE = 32
-"""Pairs that the model reads at a time."""
+"""Number of pairs in a batch."""
 MAX_LENGTH = 512
-"""Tokens of query and passage together; what is longer is cut."""
+"""Maximum number of tokens of query and passage together; longer pairs are truncated."""
 HUB_PREFIX = "ce:"
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
@@ -32,31 +32,31 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Anything that scores passages for a query."""
+    """The interface of a reranker: an object that scores passages for a query."""
 
     @property
     def id(self) -> str:
-        """Names the reranker; another id means that scores may be others."""
+        """The name of the reranker, which changes if its scores may change."""
         ...
 
     def score(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """One finite number a passage, in their order; higher is better."""
+        """Return one finite score per passage, in their order; higher is better."""
         ...
 
 
 class CrossEncoderReranker(Shared):
-    """A cross-encoder through sentence-transformers.
+    """Score passages with a cross-encoder of sentence-transformers.
 
-    Loaded at the first score, or by ``load``. Query and passage together are cut to 512 tokens, or to what the model
-    takes. The same query and passages have the same scores in whatever order the passages come and from whatever
-    thread: their order is settled before they are put into batches, and one call at a time runs on the model. A copy is
-    the same object.
+    The model is loaded by ``load`` or with the first score. Query and passage together are truncated to 512 tokens, or
+    to the limit of the model if it is smaller. Scores do not depend on the order of the passages or on the thread:
+    passages are sorted before they are batched, and the model runs one call at a time. A copy is the same object.
 
     Args:
         name: A folder, or a name on the Hugging Face hub, such as ``cross-encoder/ms-marco-MiniLM-L6-v2``.
 
     Raises:
-        ModelError: When the folder is missing or ``name`` is none. A hub model is looked for when it is loaded.
+        ModelError: ``name`` is neither a folder with a model nor a valid hub name. A hub model is downloaded when it is
+            loaded.
 
     Source: Nogueira and Cho, arXiv 1901.04085.
     """
@@ -70,35 +70,35 @@ class CrossEncoderReranker(Shared):
             self._source, self._id = name, f"{HUB_PREFIX}{name}"
         else:
             raise ModelError(
-                f"there is no folder of a cross-encoder at {name!r}; give the path of one, or a name on the Hugging "
-                "Face hub such as cross-encoder/ms-marco-MiniLM-L6-v2"
+                f"there is no folder with a cross-encoder at {name!r}; use the path of such a folder, or a name on the "
+                "Hugging Face hub such as cross-encoder/ms-marco-MiniLM-L6-v2"
             )
         self._lock = threading.Lock()
         self._model: Any = None
 
     @property
     def id(self) -> str:
-        """``ce:NAME``, or ``path:FOLDER@DIGEST``."""
+        """The id of the model: ``ce:NAME`` for a hub model, or ``path:FOLDER@DIGEST``."""
         return self._id
 
     def load(self) -> None:
-        """Load the model now, if it is not loaded.
+        """Load the model if it is not loaded.
 
         Raises:
-            ModelError: When it cannot be loaded.
+            ModelError: The model cannot be loaded.
         """
         with self._lock:
             self._loaded()
 
     def score(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """One number a passage, as the model gives it (a logit or a probability); higher is better.
+        """Return the model's score (a logit or a probability) of each passage; higher is better.
 
         Args:
-            query: What is asked.
-            passages: Any number; their title counts as text.
+            query: The query.
+            passages: Any number of passages; the model reads title and text.
 
         Raises:
-            ModelError: When the model cannot be loaded, or gives something else than one finite number a pair.
+            ModelError: The model cannot be loaded, or does not return one finite number per pair.
         """
         texts = [_clean(passage.content) for passage in passages]
         distinct = sorted(set(texts))
@@ -112,19 +112,19 @@ class CrossEncoderReranker(Shared):
             answer = self._loaded().predict(pairs, batch_size=BATCH_SIZE, show_progress_bar=False)
         if answer.shape != (len(pairs),):
             raise ModelError(
-                f"the cross-encoder {self.name!r} gives {answer.shape[-1]} numbers a pair, but a reranker needs one; "
-                "name a model for ranking, with one label"
+                f"the cross-encoder {self.name!r} returns {answer.shape[-1]} numbers per pair, but a reranker needs "
+                "one; use a model for ranking, which has one label"
             )
         scores = dict(zip(distinct, map(float, answer), strict=True))
         if not all(map(math.isfinite, scores.values())):
-            raise ModelError(f"the cross-encoder {self.name!r} gave scores that are no numbers; name another model")
+            raise ModelError(f"the cross-encoder {self.name!r} returned scores that are not finite; use another model")
         return [scores[text] for text in texts]
 
     def __repr__(self) -> str:
         return f"CrossEncoderReranker({self.name!r})"
 
     def _loaded(self) -> Any:
-        """The model; the lock is held."""
+        """Return the model, and load it if necessary; the caller holds the lock."""
         if self._model is None:
             from sentence_transformers import CrossEncoder
 
@@ -134,8 +134,8 @@ class CrossEncoderReranker(Shared):
             except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 raise ModelError(
-                    f"the cross-encoder {self.name!r} cannot be loaded ({reason}); check its name, put it into the "
-                    "Hugging Face cache, or give the path of its folder (no network is needed then)"
+                    f"the cross-encoder {self.name!r} cannot be loaded ({reason}); check its name, put it in the "
+                    "Hugging Face cache, or use the path of a folder, which needs no network"
                 ) from error
             model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
             self._model = model
@@ -143,18 +143,17 @@ class CrossEncoderReranker(Shared):
 
 
 def resolve_reranker(name: str) -> CrossEncoderReranker:
-    """The reranker of a name.
+    """Return the cross-encoder with a name.
 
     Args:
-        name: The folder of a cross-encoder, its name on the Hugging Face hub, or the id of a hub model
-            (``ce:NAME``).
+        name: The folder of a cross-encoder, its name on the Hugging Face hub, or the id of a hub model (``ce:NAME``).
 
     Raises:
-        ModelError: When there is no such folder. A hub model is looked for when it is loaded.
+        ModelError: There is no such folder. A hub model is downloaded when it is loaded.
     """
     return CrossEncoderReranker(name.removeprefix(HUB_PREFIX))
 
 
 def _clean(text: str) -> str:
-    """The text as the model gets it: no half of a surrogate pair."""
+    """Return a text without lone surrogates, which the tokenizer refuses."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""What goes into a search and what comes out."""
+"""Types of a search: queries, hits, the retriever protocol, and ways to match questions."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from querywright.models.embedder import Vectors
 
 Kind = Literal["dense", "lexical", "hybrid", "foreign"]
-"""What a retriever goes by: ``dense`` the nearness of vectors, ``lexical`` shared words, ``hybrid`` several of
-these, ``foreign`` what is not ours and may be anything. Every retriever of ours has it as the class attribute
+"""How a retriever searches: ``dense`` compares vectors, ``lexical`` compares words, and ``hybrid`` combines retrievers.
+``foreign`` is any retriever that does not say. The retrievers of this package say it in the class attribute
 ``kind``."""
 
 NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
 MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
-"""``nearest``: a question leads to the passage it was written for. ``hybrid``: that, with the similarity of query and
-passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: the questions
-around the prototype nearest to the query, then those around the next (QuIM-RAG)."""
+"""``nearest``: a question leads to the passage that it was written for. ``hybrid``: the same, combined with the
+similarity of query and passage. ``filled``: a question leads to every passage that is known to answer it.
+``prototypes``: questions are searched cluster by cluster, starting with the nearest prototype (QuIM-RAG)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """How a query is matched.
+    """Settings for matching a query with the questions of a question index.
 
     Args:
         match: One of ``MATCHES``. Default ``nearest``.
-        coverage: Questions per passage on average that take part, 0 or more; 0 is all of them. Default 0.
+        coverage: Average number of questions per passage that take part, 0 or more; 0 means all. Default 0.
         keep_partial: Whether questions that their passage answers only in part take part. Default False.
-        weight: Share of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
-        depth: Passages that a hybrid takes from each of its two lists, 1 or more; never fewer than are wanted.
-            Default 100.
+        weight: Weight of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
+        depth: Number of passages that hybrid matching takes from each of its two lists, 1 or more. If a search asks for
+            more passages, it takes that number. Default 100.
 
     Raises:
         InputError: A value is not allowed.
@@ -62,12 +62,12 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One search.
+    """A search query.
 
     Args:
-        text: What is searched for.
-        role: Why it is asked: ``original``, ``support``, ``distinguish``, ``verify``, ``paraphrase`` ...
-        weight: Its weight in fusion, 0 or more. Default 1.
+        text: The text to search for.
+        role: The purpose of the query: ``original``, ``support``, ``distinguish``, ``verify``, ``paraphrase`` ...
+        weight: The weight of its results in fusion, 0 or more. Default 1.
     """
 
     text: str
@@ -81,10 +81,10 @@ class Hit:
 
     Args:
         passage: The passage.
-        score: Higher is better; its scale belongs to the retriever (cosine similarity in [-1, 1] for Chroma).
-        rank: 1 for the best of its list.
-        question: Text of the stored question that led to it, for a trace and never for a reader; empty where the
-            passage's own text did. Default empty.
+        score: Higher is better. The scale depends on the retriever (cosine similarity in [-1, 1] for Chroma).
+        rank: Position in its list; the best hit has rank 1.
+        question: Text of the stored question that led to the passage. Traces show it, and readers never see it. Empty
+            if the text of the passage was matched. Default empty.
     """
 
     passage: Passage
@@ -95,42 +95,42 @@ class Hit:
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Anything that searches passages."""
+    """The interface of a retriever: an object that searches passages."""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """At most ``k`` hits for each query, best first, one list a query in their order."""
+        """Return up to ``k`` hits for each query, best first, as one list per query."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """A hash that changes when the answers of ``search`` may change."""
+        """A hash that changes if the results of ``search`` may change."""
         ...
 
 
 @runtime_checkable
 class VectorRetriever(Retriever, Protocol):
-    """A retriever that can also be asked by vector."""
+    """The interface of a retriever that can also search for vectors."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """The vectors by which ``search`` would look for some texts: one row a text, in their order."""
+        """Return the query vectors of texts, one row per text."""
         ...
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """At most ``k`` hits for each row, best first, one list a row in their order."""
+        """Return up to ``k`` hits for each vector, best first, as one list per vector."""
         ...
 
 
 def kind_of(retriever: object) -> Kind:
-    """What a retriever goes by; ``foreign`` for one that does not say."""
+    """Return how a retriever searches; ``foreign`` if it does not say."""
     kind: Kind = getattr(retriever, "kind", "foreign")
     return kind
 
 
 def check_queries(queries: Sequence[str], k: int) -> None:
-    """Look at what a retriever was asked.
+    """Check the arguments of a search.
 
     Raises:
-        InputError: When it is not.
+        InputError: ``queries`` is a single text, or ``k`` is below 1.
     """
     if isinstance(queries, str):
         raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")

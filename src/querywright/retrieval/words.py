@@ -1,8 +1,8 @@
-"""The words of a text, for search by words.
+"""Split texts into words for BM25.
 
-Words are runs of letters, digits and marks in one Unicode form, without regard to case. Scripts that put no space
-between words (Chinese, Japanese, Korean, where endings cling to words, and those of South East Asia) are cut into pairs
-of neighbouring characters.
+Words are runs of letters, digits, and marks, case-folded and in one Unicode form. Scripts without spaces between words
+(Chinese, Japanese, and scripts of Southeast Asia), and Korean, whose words have endings attached, are split into pairs
+of adjacent characters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from querywright.answer_text import fold, marks, unicode_form
 
 TOKENISER = "words-2"
-"""Names what this module does; another cut of words needs another name, so that old indexes are built again."""
+"""Version of the rules in this module. Change it with the rules, so that old indexes are rebuilt."""
 
 # Kana with their long mark, CJK ideographs with their iteration marks, Hangul, Thai, Lao, Myanmar, Khmer.
 _SPACELESS = (
@@ -25,16 +25,16 @@ _SPACELESS = (
 
 
 def terms(text: str) -> list[str]:
-    """The words of a passage, in their order, repeated ones repeated.
+    """Return the words of a passage in their order, with repetitions.
 
-    A run of a script without spaces gives each pair of neighbours and each character, so that a query of one
-    character finds it.
+    A run in a script without spaces yields each pair of adjacent characters and each character, so that queries of one
+    character find the passage.
     """
     return _terms(text, singles=True)
 
 
 def query_terms(text: str) -> list[str]:
-    """The words of a query: those of ``terms``, but a single character only where it stands alone."""
+    """Return the words of a query, like ``terms``, but without the single characters of longer runs."""
     return _terms(text, singles=False)
 
 
@@ -59,5 +59,5 @@ def _terms(text: str, *, singles: bool) -> list[str]:
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What finds words, and what parts a word into pieces with (group 1) and without scripts that have no spaces."""
+    """Return the pattern of a word, and a pattern of its runs, whose group 1 matches scripts without spaces."""
     return re.compile(rf"\w[\w{marks()}]*"), re.compile(f"([{_SPACELESS}]+)|[^{_SPACELESS}]+")

@@ -174,7 +174,7 @@ class Front:
             status = failure.status
         finally:
             seconds = time.perf_counter() - note.began
-            route = scope["path"] if scope["path"] in ROUTES else "other"  # nobody makes up labels
+            route = scope["path"] if scope["path"] in ROUTES else "other"  # callers cannot add labels
             self._metrics.in_flight.dec()
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(seconds)

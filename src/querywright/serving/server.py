@@ -50,7 +50,7 @@ def serve(program: LoadedProgram, settings: ServeSettings, *, name: str) -> None
         KeyboardInterrupt: A second signal ended it at once; threads may still be at work.
     """
     with listening(settings.host, settings.port) as heard:
-        if program.manifest.collection is not None:  # an uncached search, so that a missing model is found now
+        if program.manifest.collection is not None:  # an uncached search, so that a missing model is an error now
             program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
         server = Server(make_app(program, settings, name=name), settings)
         host, port = heard.getsockname()[:2]

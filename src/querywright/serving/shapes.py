@@ -21,7 +21,7 @@ class AskRequest(BaseModel):
     question: Turn
     options: list[Option] | None = Field(
         None, min_length=2, max_length=20, json_schema_extra={"uniqueItems": True},
-        description="Texts to choose from, two or more that differ by more than the space around them.",
+        description="Texts to choose from: two or more different texts, without regard to leading and trailing spaces.",
     )  # fmt: skip
     history: list[Turn] | None = Field(
         None, max_length=100, description="Turns of the conversation before the question, the earliest first."
@@ -33,7 +33,7 @@ class AskRequest(BaseModel):
     @classmethod
     def _differ(cls, options: list[str] | None) -> list[str] | None:
         if len({option.strip() for option in options or ()}) < len(options or ()):
-            raise ValueError("two of them are the same")
+            raise ValueError("two options are the same")
         return options
 
 

@@ -1,4 +1,4 @@
-"""All runs under a folder as one local page: found by what they hold, read again at every look, never written to."""
+"""A local page with all runs under a folder, which are found by their contents and never changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from querywright.optimize.report import POLICY, render
 from querywright.serving.settings import is_loopback
 
 DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 2**19, 2**26
-"""Folders below the first, folders looked at, and bytes read of a page's beginning and of any other file."""
+"""Deepest subfolder, most folders, and bytes that are read of the beginning of a page and of any other file."""
 
 _SUMMARY = re.compile(r'<script type="application/json" id="report-summary">(.*?)</script>', re.DOTALL)
 _PLAIN: dict[str, Any] = {"metric": "", "verdict": "", "baseline": "", "arms": []}
@@ -26,10 +26,10 @@ _SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", 
 
 
 def runs_under(folder: Path) -> list[dict[str, Any]]:
-    """Return the reports and artifacts under a folder, the newest first; links are not followed.
+    """Return the reports and artifacts under a folder, the newest first. Links are not followed.
 
-    Each has ``id`` (its place in the folder), ``kind``, ``title``, ``date`` (seconds since 1970), ``metric``,
-    ``verdict``, ``baseline`` and ``arms`` (``name`` and ``metrics``).
+    Each has ``id`` (its path in the folder), ``kind``, ``title``, ``date`` (seconds since 1970), ``metric``,
+    ``verdict``, ``baseline``, and ``arms`` (``name`` and ``metrics``).
     """
     found: list[dict[str, Any]] = []
     readers = {"manifest.json": _of_artifact}
@@ -39,7 +39,9 @@ def runs_under(folder: Path) -> list[dict[str, Any]]:
         folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
         for file in (here / name for name in files):
             read = _of_report if file.suffix == ".html" else readers.get(file.name)
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # another one's
+            with contextlib.suppress(
+                OSError, ValueError, LookupError, TypeError, AttributeError
+            ):  # another tool's file
                 known = file.lstat()
                 if read and (told := _kept(read, file, known.st_mtime_ns, known.st_size)):
                     opened = here / "README.md" if read is _of_artifact else file
@@ -55,12 +57,12 @@ def _kept(read: Any, file: Path, changed: int, size: int) -> Any:
     told = read(file)
     means = [mean for arm in (told or _PLAIN)["arms"] for mean in arm["metrics"].values()]
     if not all(mean["value"] is None or type(mean["value"]) in (int, float) for mean in means):
-        raise ValueError("this is no summary")
+        raise ValueError("this is not a summary")
     return told and {name: value if isinstance(value, list | dict) else str(value) for name, value in told.items()}
 
 
 def _text(file: Path, most: int = LARGEST) -> str:
-    """A file's text, or its beginning; OSError where it is a link."""
+    """Return a file's text, or its beginning. A link is an ``OSError``."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         return opened.read(most).decode("utf-8", "replace")
 
@@ -79,7 +81,7 @@ def _of_artifact(file: Path) -> Any:
 
 
 class Viewer(ThreadingHTTPServer):
-    """Serves the page of a folder on a port of 127.0.0.1, 0 for any that is free; InputError where it is taken."""
+    """Serves the page of a folder on a port of 127.0.0.1; 0 for any free port. A port in use is an ``InputError``."""
 
     daemon_threads = True
 
@@ -92,7 +94,7 @@ class Viewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address of the page."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -113,21 +115,21 @@ class _Handler(BaseHTTPRequestHandler):
         if at.path == "/runs":
             return self._send(200, json.dumps(runs), "application/json")
         if at.path == "/open" and any(one["id"] == id for one in runs):
-            # In a sandbox, as another one may have made it: it cannot ask this server.
+            # In a sandbox, because anybody may have made the file: it cannot call this server.
             kind = "text/html" if id.endswith(".html") else "text/plain"
             with contextlib.suppress(FileNotFoundError):
                 return self._send(200, _text(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
-        return self._send(404, "there is nothing here; load the list again")
+        return self._send(404, "there is no such page; reload the list")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is logged."""
+        """Log nothing."""
 
     def _let_in(self) -> bool:
-        """Whether a page of this address asks, by this machine's own name for it; else it is refused."""
+        """Return whether this server's own page makes the request, by a local name; refuse other requests."""
         host, origin = self.headers.get("host", ""), self.headers.get("origin")
         known = is_loopback(urlsplit(f"//{host}").hostname or "") and origin in (None, f"http://{host}")
         if not known:
-            self._send(403, "this is asked from its own page only, as localhost or 127.0.0.1")
+            self._send(403, "only the page itself may call this server, as localhost or 127.0.0.1")
         return known
 
     def _send(self, status: int, body: str, kind: str = "text/plain", policy: str = "default-src 'none'") -> None:

@@ -268,7 +268,6 @@ QUERIES = ("predictors", "technique.write_queries")
         ("program.json", put(*QUERIES, "fields", value={}), "has the fields"),
         ("program.json", put(*QUERIES, "demos", value=[{"forward": "x"}]), "unknown field 'forward'"),
         ("program.json", put("technique", value="plain"), "different programs"),
-        ("program.json", lambda data: data["knobs"].pop("top_k"), "knobs lack top_k"),
         ("program.json", lambda data: data["predictors"].pop("reader.predict"), "has the predictors"),
         ("manifest.json", put("api_base", value="http://127.0.0.1:9"), "api_base: Extra inputs"),
         ("manifest.json", put("format", value=6), "field format: Input should be 5; compile again, or install"),

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import dspy
 import pytest
@@ -108,7 +109,7 @@ def test_an_artifact_keeps_the_filter_that_it_was_made_with(engine, tmp_path, wr
     assert found(verify=True) == {"p2", "p4"}
     assert found(where={"topic": "odd"}) == {"p1", "p3", "p5"}
     assert len(found(where={})) == 5
-    with pytest.raises(InputError, match="a filter is for a collection"):
+    with pytest.raises(InputError, match="where= filters a collection"):
         found(where={"n": 1}, retriever=lambda query, k: [])
     manifest = write(tmp_path / "bare")
     assert b"where" not in manifest.to_bytes()  # so that digests of before stay what they are
@@ -128,12 +129,26 @@ def test_another_collection_than_that_it_was_compiled_on_is_refused(own, refused
     build_collection("cards", [Passage("new", "New.")], embedder=resolve_embedder("words"), home=other)
     its = "'cards' is not the one the program was compiled on: its fingerprint.*give it the passages that it had then"
     refused(ArtifactError, its, own, home=other)
+    assert load(own, lm=make_lm(), home=other, accept=True)
     open_store(other).close()
     rewrite(own, embedder="st:someone/elses-model")
     refused(CollectionError, "built with the embedder 'st:words'.*compiled with 'st:someone/elses-model'", own)
     rewrite(own, collection=None, engine=None, embedder=None)
     refused(ArtifactError, "custom retriever.*retriever=", own)
     assert load(own, lm=make_lm(), retriever=world)
+
+
+def test_an_artifact_says_what_share_of_its_collection_changed(own, saved, tmp_path, make_lm, word_model, caplog):
+    passages = list(open_retriever("cards", embedder=resolve_embedder("words"), home=saved[0]).passages())
+    other = tmp_path / "other"
+    edited = [replace(passages[0], text="New."), *passages[1:]]
+    build_collection("cards", edited, embedder=resolve_embedder("words"), home=other)
+    assert load(own, lm=make_lm(), home=other)
+    share = f"{1 / len(passages):.0%}"
+    assert f"about {share} of its passages changed; its scores may have changed" in caplog.text
+    (told,) = (one for one in verify(own, lm=make_lm(), home=other) if one.name == "collection")
+    assert told.state != "ok"
+    open_store(other).close()
 
 
 @pytest.mark.parametrize("engine", ["questions", "expanded"])

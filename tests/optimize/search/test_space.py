@@ -108,8 +108,26 @@ def test_what_is_fixed_is_not_searched_and_reaches_those_that_have_it(study_of):
     space = build_space(study_of({"hcqr": named}), None)
     assert set(space["hcqr"].domains) == {"top_k"}
     assert space["hcqr"].given["n_queries"] == 2
-    space = build_space(study_of({"hcqr": {"search": "named", "knobs": {"max_passages": [3, 9]}}}, fixed={}), None)
-    assert set(space["hcqr"].domains) == {"max_passages"}
+
+
+@pytest.mark.parametrize("technique", SEARCHED)
+@pytest.mark.parametrize("values", [[3, 9], {"low": 3, "high": 9}])
+def test_every_technique_may_search_its_budget_beside_a_baseline_with_the_fixed_one(technique, values, study_of):
+    spec = study_of({technique: {"search": "named", "knobs": {"max_passages": values}}}, fixed={"max_passages": 7})
+    space = build_space(spec, None)
+    assert set(space[technique].domains) == {"max_passages"}
+    assert space["plain"].given["max_passages"] == 7
+    arms = arms_of(study_with(space, "random"), space, 12)
+    assert {arm.knobs["max_passages"] for arm in arms if arm.technique == technique} >= {3, 9} & set(values)
+
+
+def test_union_is_no_choice_if_the_first_list_fills_the_budget(study_of):
+    knobs = {"search": "named", "knobs": {"top_k": [2, 5, 9], "fusion": ["union", "interleave", "rrf"]}}
+    space = build_space(study_of({"multi_query": knobs}), None)
+    tried = [arm for arm in arms_of(study_with(space, "random"), space, 40) if arm.technique == "multi_query"]
+    assert {(arm.knobs["top_k"] < 5, arm.knobs["fusion"]) for arm in tried} == {
+        (True, "union"), (True, "interleave"), (True, "rrf"), (False, "interleave"), (False, "rrf")
+    }  # fmt: skip
 
 
 def test_a_retriever_may_narrow_the_knobs(study_of):

@@ -24,7 +24,7 @@ def study_in(storage):
 def test_a_study_is_there_when_it_is_opened_again_and_is_not_made_by_looking(open_study):
     first = open_study()
     for look in (first.records, lambda: first.attribute("a"), lambda: first.set_attribute("a", 1)):
-        with pytest.raises(InputError, match=r"no study 's' in this storage; run it first"):
+        with pytest.raises(InputError, match=r"holds no study 's'; run the study first"):
             look()
     study = study_in(first)
     done, left = study.ask(), study.ask()

@@ -15,7 +15,7 @@ async function load() {
   served = await (await fetch("/health")).json();
   at("token-row").hidden = !served.token;
   at("served").textContent = [`${served.artifact}: ${served.technique}`, served.reader].filter(Boolean).join(", ");
-  at("more").open = served.reader === "multiple_choice";
+  at("more").open = ["auto", "multiple_choice"].includes(served.reader);
 }
 
 function show(name, data) {
@@ -44,7 +44,7 @@ function showPassages(passages, support) {
   at("passages").replaceChildren(...passages.map((one) => {
     const item = make("li", "", support.includes(one.id) ? "support" : "");
     item.append(make("h3", one.title || one.id));
-    if (item.className) item.append(make("p", "\u2713 the answer rests on this passage", "hint"));
+    if (item.className) item.append(make("p", "\u2713 the answer is based on this passage", "hint"));
     item.append(make("p", one.text));
     return item;
   }));

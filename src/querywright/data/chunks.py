@@ -1,0 +1,172 @@
+"""Split the text of a document into chunks: by sections first, then between blocks, and inside a block only if it must.
+
+A section that fits is one chunk, with its subsections. A larger section is split into its own text and its subsections.
+So an edit in one section leaves the chunks of the other sections unchanged. A block is a paragraph, a list item, a
+table, a fenced code block, or a directive of reStructuredText with its indented content.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+_WIDE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_LETTERS = rf"[^\W\d_{_WIDE}]"
+_UNIT = re.compile(
+    rf"([{_WIDE}]|(?<!\S)[(\"'\u201c]?{_LETTERS}{{1,20}}(?:[-'\u2019/]{_LETTERS}{{1,20}})?[.,;:!?)\"'\u201d]*(?!\S))"
+    rf"|{_LETTERS}{{1,5}}|\d|[^\w\s]|_"
+)
+"""A word of prose, or else a piece of a word of code: about one token of the embedder."""
+PIECES_PER_WORD = 1.2
+"""Prose has about 1.3 tokens per word. So a chunk of code has no more tokens than a chunk of prose."""
+_FENCE = re.compile(r"\s*(```+|~~~+)")
+
+Splitter = Callable[[str], Sequence[tuple[int, str]]]
+"""Splits a text that is too large: pieces with their positions."""
+
+
+class Heading(NamedTuple):
+    """A heading of a document.
+
+    Args:
+        start: Position of its first character in the text.
+        end: Position after its line or lines.
+        level: 1 for the highest level.
+        text: The heading without marks.
+    """
+
+    start: int
+    end: int
+    level: int
+    text: str
+
+
+class Chunk(NamedTuple):
+    """A part of a document's text.
+
+    Args:
+        start: Position of its first character in the text.
+        text: The text as it is in the document, without blank lines around it.
+        path: The headings above it, the highest first.
+    """
+
+    start: int
+    text: str
+    path: tuple[str, ...]
+
+
+def count_words(text: str) -> int:
+    """Return the size of a text in words.
+
+    A word is a run of at most 20 letters, or one Chinese or Japanese character. What has signs or digits, such as code,
+    counts as more words: as many as prose with the same number of tokens has.
+    """
+    units = _UNIT.findall(text)
+    words = sum(map(bool, units))
+    return words + math.ceil((len(units) - words) / PIECES_PER_WORD)
+
+
+def split_text(
+    text: str, title: str, headings: Sequence[Heading], size: int, splitter: Splitter, fences: bool = True
+) -> Iterator[Chunk]:
+    """Yield the chunks of a document, without those that are headings alone.
+
+    Args:
+        text: The document's text.
+        title: The first part of the path if the document has no heading of level 1.
+        headings: The document's headings in their order.
+        size: Words per chunk at most.
+        splitter: Splits a block that is larger than ``size``.
+        fences: Whether lines of backticks or tildes fence code. Default True.
+    """
+    top = min((heading.level for heading in headings), default=1)
+    path = () if headings and top == 1 else (title,)
+    yield from _section(_Document(text, title, headings, size, splitter, fences), 0, len(text), path, 0)
+
+
+class _Document(NamedTuple):
+    text: str
+    title: str
+    headings: Sequence[Heading]
+    size: int
+    splitter: Splitter
+    fences: bool
+
+
+def _section(document: _Document, start: int, end: int, path: tuple[str, ...], level: int) -> Iterator[Chunk]:
+    """Yield the chunks of the section between two positions, whose heading has this level."""
+    inside = [one for one in document.headings if start <= one.start < end and one.level > level]
+    children: list[Heading] = []
+    for heading in inside:
+        if not children or heading.level <= children[-1].level:
+            children.append(heading)
+    *starts, last = [*(child.start for child in children), end]
+    own_end = starts[0] if starts else last
+    whole = document.text[start:end]
+    if len(children) == 1 and not document.text[start:own_end].strip():
+        pass  # a document that is one section has the path of this section
+    elif count_words(whole) <= document.size:
+        yield from _chunk(document, start, end, path)
+        return
+    else:
+        yield from _pack(document, start, own_end, path)
+    for child, child_end in zip(children, [*starts[1:], last], strict=False):
+        yield from _section(document, child.start, child_end, (*path, child.text), child.level)
+
+
+def _pack(document: _Document, start: int, end: int, path: tuple[str, ...]) -> Iterator[Chunk]:
+    """Yield the chunks of a text without subsections: as many whole blocks as fit."""
+    first, size = start, 0
+    for begin, stop in _blocks(document, start, end):
+        words = count_words(document.text[begin:stop])
+        if size and size + words > document.size and not _is_heading(document, first, begin):
+            yield from _chunk(document, first, begin, path)
+            first, size = begin, 0
+        size += words
+        if size > document.size:
+            for place, piece in document.splitter(document.text[first:stop]):
+                yield from _chunk(document, first + place, first + place + len(piece), path)
+            first, size = stop, 0
+    yield from _chunk(document, first, end, path)
+
+
+def _chunk(document: _Document, start: int, end: int, path: tuple[str, ...]) -> Iterator[Chunk]:
+    """Yield the chunk between two positions, if it has more than headings."""
+    text = document.text[start:end].rstrip()
+    blank = re.match(r"(?:[^\S\n]*\n)*", text)
+    first = blank.end() if blank else 0
+    if text[first:] and not _is_heading(document, start, end):
+        yield Chunk(start + first, text[first:], path or (document.title,))
+
+
+def _is_heading(document: _Document, start: int, end: int) -> bool:
+    """Whether the text between two positions is headings alone."""
+    place = start
+    for heading in document.headings:
+        if start <= heading.start < end and not document.text[place : heading.start].strip():
+            place = max(place, heading.end)
+    return place >= end or not document.text[place:end].strip()
+
+
+def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and last position of each block, without gaps.
+
+    A blank line ends a block unless it is in fenced code or an indented line follows.
+    """
+    begin = place = start
+    fence, is_blank = "", False
+    for line in document.text[start:end].splitlines(keepends=True):
+        is_indented = line[:1] in " \t"
+        if is_blank and not fence and line.strip() and not is_indented:
+            yield begin, place
+            begin = place
+        if document.fences and (mark := _FENCE.match(line)):
+            if not fence:
+                fence = mark[1]
+            elif mark[1].startswith(fence) and not line.strip().strip(fence[0]):
+                fence = ""
+        is_blank = not line.strip()
+        place += len(line)
+    yield begin, end

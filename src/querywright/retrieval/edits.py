@@ -1,0 +1,154 @@
+"""Follow edits of documents: match labels of former passages, and measure how much of a collection changed.
+
+A collection keeps the passages of documents that were removed or replaced in ``former.jsonl``. A label that names a
+former passage is matched to the passage that has most of its text.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from querywright.data.labels import GRADES
+from querywright.data.types import Label, Passage, Question
+from querywright.files import write_file
+from querywright.retrieval.addresses import is_address
+from querywright.retrieval.collection import collection_folder, passage_line, passage_of
+
+FORMER = "former.jsonl"
+SAME = 0.5
+"""Share of a former passage's word triples that a passage must have to be the same passage."""
+SAMPLE = 200
+"""Passages of a sample: the share that changed is exact to about 7 points."""
+PASSAGES_SAMPLE = "passages_sample"
+"""The name of the sample in an artifact's record of how it was made."""
+SHOWN = 3
+_BEGINNING = 60
+
+_logger = logging.getLogger(__name__)
+
+
+def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[str, Passage]) -> None:
+    """Keep the passages of documents that a build removes from a collection.
+
+    Args:
+        folder: The collection's folder.
+        before: Its published passages by id.
+        now: The passages that replace them.
+    """
+    removed = {id: one for id, one in before.items() if id not in now and one.is_of_document}
+    if removed:
+        kept = {**_read(folder), **removed}
+        write_file(folder / FORMER, (passage_line(kept[id]) for id in sorted(kept)))
+
+
+def former_passages(collection: object, home: Path | None = None) -> dict[str, Passage]:
+    """Return the former passages of a collection by id; none if it has none, or is not a collection by name."""
+    if not isinstance(collection, str) or is_address(collection):
+        return {}
+    return _read(collection_folder(collection, home))
+
+
+def _read(folder: Path) -> dict[str, Passage]:
+    try:
+        passages = [passage_of(line) for line in (folder / FORMER).read_bytes().splitlines()]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError) as error:
+        _logger.warning("the former passages of %r cannot be read and are left out: %s", folder.name, error)
+        return {}
+    return {passage.id: passage for passage in passages}
+
+
+def follow_labels(
+    questions: Sequence[Question],
+    passages: Callable[[], Iterable[Passage]],
+    former: Mapping[str, Passage],
+    tell: Callable[[str], object],
+) -> list[Question]:
+    """Return the questions with each label of a former passage on the passage that has most of its text now.
+
+    Args:
+        questions: Labeled or not.
+        passages: Returns the passages of the collection. Called only if a label names a former passage.
+        former: The former passages by id.
+        tell: Called with the number of labels that were matched, and with each label that could not be matched.
+    """
+    named = {id for question in questions for id in question.evidence if id in former}
+    if not named:
+        return list(questions)
+    held = list(passages())
+    moved = _matches({id: former[id] for id in named - {one.id for one in held}}, held)
+    matched = {id: new for id, new in moved.items() if new is not None}
+    if matched:
+        shown = ", ".join(f"{old!r} is now {new!r}" for old, new in sorted(matched.items())[:SHOWN])
+        more = f", and {len(matched) - SHOWN} more" if len(matched) > SHOWN else ""
+        tell(f"labeled passages that moved or changed: {len(matched)}; their labels follow them ({shown}{more})")
+    for question in questions:
+        for id in question.evidence:
+            if moved.get(id, id) is None:
+                text = " ".join(former[id].text.split())[:_BEGINNING]
+                tell(
+                    f"warning: question {question.id!r}: its label of {id!r} has no passage any more, because none has "
+                    f"most of its text ({text!r} ...); label a passage that the collection has"
+                )
+    return [_relabeled(question, matched) if matched.keys() & question.evidence else question for question in questions]
+
+
+def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str, str | None]:
+    """Return the id of the passage that has most of each former passage's text; None if none has enough."""
+    triples = {id: _triples(one.text) for id, one in former.items()}
+    of_triple: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for id, found in triples.items():
+        for triple in found:
+            of_triple[triple].append(id)
+    best: dict[str, tuple[float, bool, str]] = {}
+    for passage in sorted(held, key=lambda one: one.id):
+        shared: defaultdict[str, int] = defaultdict(int)
+        for triple in _triples(passage.text):
+            for id in of_triple.get(triple, ()):
+                shared[id] += 1
+        for id, count in shared.items():
+            same_file = passage.metadata.get("file") == former[id].metadata.get("file")
+            share = count / len(triples[id])
+            if share >= SAME and (id not in best or (share, same_file) > best[id][:2]):
+                best[id] = (share, same_file, passage.id)
+    return {id: best[id][2] if id in best else None for id in former}
+
+
+def _triples(text: str) -> set[tuple[str, ...]]:
+    words = text.casefold().split()
+    return {tuple(words[place : place + 3]) for place in range(max(1, len(words) - 2))}
+
+
+def _relabeled(question: Question, matched: Mapping[str, str]) -> Question:
+    """Return a question whose evidence names the passages of now; of two labels of a passage, it keeps the better."""
+    evidence: dict[str, Label] = {}
+    assessors: dict[str, tuple[str, ...]] = {}
+    for id, label in question.evidence.items():
+        new = matched.get(id, id)
+        evidence[new] = max(evidence.get(new, label), label, key=GRADES.index)
+        if id in question.assessors:
+            assessors[new] = tuple(dict.fromkeys((*assessors.get(new, ()), *question.assessors[id])))
+    groups = (tuple(dict.fromkeys(matched.get(id, id) for id in group)) for group in question.alternatives)
+    return replace(question, evidence=evidence, assessors=assessors, alternatives=tuple(groups))
+
+
+def sample_passages(passages: Iterable[Passage]) -> list[str]:
+    """Return digests of a sample of passages, by which ``share_changed`` measures how much of them changed."""
+    return heapq.nsmallest(SAMPLE, {_digest(passage) for passage in passages})
+
+
+def share_changed(sample: Sequence[str], passages: Iterable[Passage]) -> float:
+    """Return the share of a sample of passages that a collection does not have any more, 0 to 1."""
+    missing = set(sample)
+    missing.difference_update(map(_digest, passages))
+    return len(missing) / len(sample) if sample else 0.0
+
+
+def _digest(passage: Passage) -> str:
+    return replace(passage, id="", metadata={}).digest()[:16]

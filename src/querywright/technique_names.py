@@ -1,0 +1,75 @@
+"""Techniques by name, or by their place in the user's code: ``module:NAME`` or ``path/file.py:NAME``.
+
+Only a place that the user names in a call or on the command line is imported, never a place that a file names.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from typing import Any
+
+from querywright.errors import InputError, TechniqueError
+from querywright.imports import imported
+from querywright.programs import RAG, TECHNIQUES, Technique, register_technique, technique_class, technique_from
+
+_CODE = re.compile(r"((?:[^:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)((?:@[^:]*)?(?::.*)?)")
+"""A place in the user's code, and the rest of an arm."""
+
+
+def names_code(text: str) -> bool:
+    """Return whether an arm or a technique names a place in the user's code."""
+    return _CODE.fullmatch(text) is not None and text.partition(":")[0] not in TECHNIQUES
+
+
+def split_code(text: str) -> tuple[str, str]:
+    """Return the place in the user's code that an arm names, and the rest: engine and knobs."""
+    found = _CODE.fullmatch(text)
+    assert found is not None
+    return found[1], found[2]
+
+
+@functools.cache
+def code_at(place: str) -> Any:
+    """Return the object at a place in the user's code; a function without arguments is called for it."""
+    found = imported(place, "program")
+    is_maker = inspect.isroutine(found) and not inspect.signature(found).parameters
+    return found() if is_maker else found
+
+
+def name_at(place: str) -> str:
+    """Return the name of a program in the user's code, which holds no folder."""
+    module, _, name = place.rpartition(":")
+    return f"{os.path.basename(module).removesuffix('.py')}.{name}"
+
+
+def check_technique(name: str) -> None:
+    """Raise if a technique is unknown; a place in the user's code is imported later."""
+    if not names_code(name):
+        technique_class(name)
+
+
+def technique_named(given: Any) -> type[Technique]:
+    """Return the technique of a name, of a place in the user's code, of a class or of a program, and make it known.
+
+    Raises:
+        InputError: There is no such technique, or a technique cannot be made from it.
+    """
+    if isinstance(given, str) and not names_code(given):
+        return technique_class(given)
+    if isinstance(given, str):
+        place, rest = split_code(given)
+        if rest:
+            raise InputError(f"a technique in your code is FILE.py:NAME or MODULE:NAME, but got {given!r}")
+        given, name = code_at(place), name_at(place)
+    else:
+        name = None
+    if isinstance(given, Technique | RAG) or not callable(given):
+        raise TechniqueError(
+            f"a technique is its name, such as hcqr, its class, or a dspy.Module or function, but got {given!r:.80}"
+        )
+    technique = technique_from(given, name)
+    register_technique(technique)
+    return technique

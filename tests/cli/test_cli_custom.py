@@ -1,0 +1,101 @@
+"""Programs and techniques in the user's own file, as docs/how-to/technique.md shows them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import querywright as qw
+from querywright.errors import InputError
+from querywright.programs import TECHNIQUES, register_technique, technique_class, technique_from
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "technique.md"
+BLOCK = re.compile(r"test_cli_custom.py -->\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def mine(collection, questions, home, monkeypatch):
+    """The file of the page, over the tiny collection, under a name that no other test imports."""
+    code, _ = BLOCK.findall(PAGE.read_text("utf-8"))
+    Path("own_programs.py").write_text(code.replace('"mine"', f'"{collection}"'))
+    for name in ("own_programs", "own_programs.Keywords", "catalog_hyde"):
+        monkeypatch.delitem(TECHNIQUES if name != "own_programs" else sys.modules, name, raising=False)
+    from querywright.technique_names import code_at
+
+    code_at.cache_clear()
+    monkeypatch.syspath_prepend(".")
+    yield ("--data", questions, "--collection", collection)
+    for name in ("own_programs.Keywords", "catalog_hyde"):
+        TECHNIQUES.pop(name, None)
+    sys.modules.pop("own_programs", None)
+
+
+def test_programs_and_techniques_of_a_file_are_compared_with_the_built_in_ones(ok, wrong, mine, server):
+    arms = ["own_programs.py:Keywords", "own_programs:first_option", "own_programs.py:CatalogHyDE:n_documents=2"]
+    done = ok("compare", "plain", *arms, *mine, "--limit", "6", "--out", "results", "--json", *server.lm)
+    found = {one["arm"]: one["metrics"] for one in done.data["arms"]}
+    assert list(found) == ["plain", *arms]
+    assert found[arms[0]]["recall"]["value"] > 0  # a reader answers from its passages
+    assert found[arms[0]]["accuracy"]["value"] is not None
+    assert found[arms[1]]["accuracy"]["value"] == 0.0  # it answers itself
+    assert found[arms[2]]["recall"]["value"] > 0
+    said = wrong("compare", "plain", *mine, "--limit", "6", "--out", "results", *server.lm)
+    assert "has the program 'own_programs.py:Keywords', which is imported only if you name it" in said
+
+
+def test_a_program_is_compiled_saved_and_loaded_by_who_names_it(ok, wrong, mine, server):
+    given = ("--out", "artifacts/own", "--sizes", "3,4,4", "--trials", "2", *server.lm)
+    ok("compile", "own_programs.py:Keywords", *mine, "--objective", "recall@5", "--reader", "none", *given)
+    manifest = json.loads(Path("artifacts/own/manifest.json").read_text())
+    assert manifest["made"]["technique"] == "own_programs.Keywords"
+    asked = ok("ask", "What about feet?", "--technique", "own_programs:Keywords", "--json", *server.lm)
+    assert asked.data["passages"]
+    program = technique_from(importlib.import_module("own_programs").Keywords, "own_programs.Keywords")
+    assert register_technique(program) == "own_programs.Keywords"
+    assert technique_class("own_programs.Keywords") is program
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        ("nowhere.py:Keywords", "the program 'nowhere.py:Keywords' is not a MODULE:FUNCTION or FILE.py:FUNCTION"),
+        ("own_programs.py:Nothing", "has no attribute 'Nothing'"),
+        ("own_programs.py:index", "a program is a dspy.Module or a function, but got ChromaRetriever"),
+        ("json:loads", "json.loads must take question=, and may take options= and history=, but takes "),
+        ("own_programs.py:Keywords@bm25", "only a technique takes an engine and knobs"),
+    ],
+)
+def test_what_is_no_program_is_refused_before_anything_is_asked(wrong, mine, server, arm, said):
+    assert said in wrong("evaluate", arm, *mine, *server.lm)
+
+
+@pytest.mark.filterwarnings("ignore:.*too few to show")
+def test_in_python_a_program_is_an_instance_a_class_or_a_function(mine, server, questions, collection):
+    lm = qw.resolve_lm("openai/scripted", api_base=server.address, api_key="sk-x")
+    own = importlib.import_module("own_programs")
+
+    def both(question, history=None):
+        return {"answer": "salt", "passages": [{"id": "p-salt", "text": "Salt."}, "No id."]}
+
+    def odd(question):
+        return 7
+
+    _, code = BLOCK.findall(PAGE.read_text("utf-8"))
+    code = code.replace("from mine", "from own_programs").replace('"mine"', "collection")
+    names = {"lm": lm, "collection": collection}
+    exec(code.replace('"openai/gpt-4o-mini"', "lm"), names)
+    assert [one.name for one in names["found"].arms] == ["plain", "Keywords", "first_option"]
+    found = qw.compare([own.Keywords(), own.CatalogHyDE, both], str(questions), retriever=collection, lm=lm)
+    assert [one.name for one in found.arms] == ["Keywords", "catalog_hyde", "both"]
+    assert {row.answer for row in found.arm("both").rows} == {"salt"}
+    assert found.arm("both").rows[0].passages[0] == "p-salt"
+    with pytest.raises(InputError, match=r"odd returned 7; a program must return its answer"):
+        qw.evaluate(odd, str(questions), lm=lm)
+    two = [qw.HyDE(qw.ChromaRetriever(collection), n_documents=number) for number in (1, 2)]
+    names = [one.name for one in qw.compare([*two, two[0]], str(questions), lm=lm, reading={"limit": 2}).arms]
+    assert names == ["hyde:n_documents=1", "hyde:n_documents=2", "hyde:n_documents=1 (2)"]

@@ -1,0 +1,187 @@
+"""Labels follow the passages of documents through edits, and the share of a collection that changed is measured."""
+
+from __future__ import annotations
+
+import pytest
+
+import querywright as qw
+from querywright.data import Label, Question, read_documents
+from querywright.retrieval.edits import follow_labels, former_passages, sample_passages, share_changed
+
+pytest.importorskip("semantic_text_splitter")
+
+
+def prose(topic, count=5):
+    """Return sentences with words that no other topic has."""
+    return " ".join(
+        f"The {topic} {topic}{n} turns into {topic}{n + 1} after step {n} of {topic}." for n in range(count)
+    )
+
+
+MD = f"""# Garden
+
+{prose("soil")}
+
+## Roses
+
+{prose("rose", 12)}
+
+{prose("thorn", 12)}
+
+## Tulips
+
+{prose("tulip", 6)}
+
+| month | work |
+| --- | --- |
+| May | cut tulips |
+
+## Tools
+
+Use these:
+
+```sh
+spade --deep 3
+
+rake --wide 2
+```
+"""
+RST = f"""
+=======
+Kitchen
+=======
+
+{prose("kettle")}
+
+Ovens
+=====
+
+{prose("oven", 12)}
+
+.. note::
+
+    {prose("door", 3)}
+
+Sinks
+=====
+
+{prose("sink", 8)}
+"""
+FACTS = {
+    "md": ("soil2", "rose3", "thorn9", "tulip4", "cut tulips", "rake --wide"),
+    "rst": ("kettle1", "oven7", "door1", "sink6"),
+}
+
+
+def replaced(page, old, new):
+    def edit(pages):
+        assert old in pages[page]
+        return {**pages, page: pages[page].replace(old, new)}
+
+    return edit
+
+
+def renamed(page, name):
+    return lambda pages: {name if key == page else key: text for key, text in pages.items()}
+
+
+def in_front(page, text):
+    return lambda pages: {**pages, page: text + pages[page]}
+
+
+def moved_section(pages):
+    tulips = pages["a.md"].partition("## Tulips")[2].partition("## Tools")[0]
+    rest = pages["a.md"].replace(f"## Tulips{tulips}", "")
+    return {**pages, "a.md": f"{rest}\n## Tulips{tulips}"}
+
+
+def to_another_page(pages):
+    front, heading, back = pages["a.md"].partition("## Tulips")
+    return {**pages, "a.md": front, "c.md": f"# C\n\n{heading}{back}"}
+
+
+SOIL, ROSE = prose("soil"), prose("rose", 12)
+EDITS = [
+    # What is done, how, and how many of the 10 labels: keep their id, follow, are lost.
+    ("two lines in front of a page", in_front("a.md", "Draft.\nSee the wiki.\n\n"), 10, 0, 0),
+    ("two lines in front of a page of rst", in_front("b.rst", "Draft.\nSee the wiki.\n\n"), 10, 0, 0),
+    ("a new page", lambda pages: {**pages, "c.md": "# C\n\nNew."}, 10, 0, 0),
+    ("a new section", replaced("a.md", "## Tulips", "## Lilies\n\nThey need sun.\n\n## Tulips"), 10, 0, 0),
+    ("a new paragraph at the end of a section", replaced("a.md", "## Tulips", "Roses are old.\n\n## Tulips"), 10, 0, 0),
+    ("a new paragraph in front of a section", replaced("a.md", ROSE, f"Roses are old.\n\n{ROSE}"), 10, 0, 0),
+    ("a word", replaced("a.md", "after step 3 of rose", "after rest 3 of rose"), 9, 1, 0),
+    ("a number in a table", replaced("a.md", "| May |", "| June |"), 8, 2, 0),
+    ("a line of code", replaced("a.md", "spade --deep 3", "spade --deep 4"), 9, 1, 0),
+    ("a sentence less", replaced("a.md", "The rose rose0 turns into rose1 after step 0 of rose. ", ""), 9, 1, 0),
+    ("a heading renamed", replaced("a.md", "## Tulips", "## Tulips and bulbs"), 8, 2, 0),
+    ("the title renamed", replaced("a.md", "# Garden", "# The garden"), 9, 1, 0),
+    ("a heading of rst renamed", replaced("b.rst", "Ovens\n=====", "Stoves\n======"), 8, 2, 0),
+    ("a page renamed", renamed("a.md", "yard.md"), 4, 6, 0),
+    ("a page moved into a folder", renamed("b.rst", "home/b.rst"), 6, 4, 0),
+    ("a section moved", moved_section, 10, 0, 0),
+    ("a section moved to another page", to_another_page, 7, 3, 0),
+    ("a section deleted", lambda pages: {**pages, "b.rst": pages["b.rst"].partition("Sinks")[0]}, 9, 0, 1),
+    ("a page deleted", lambda pages: {"a.md": pages["a.md"]}, 6, 0, 4),
+    ("a section written anew", replaced("a.md", SOIL, prose("clay")), 9, 0, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("edit", "kept", "followed", "lost"), [one[1:] for one in EDITS], ids=[one[0] for one in EDITS]
+)
+def test_labels_follow_edits_of_pages(tmp_path, edit, kept, followed, lost):
+    def passages(pages, name):
+        for page, text in pages.items():
+            path = tmp_path / name / "docs" / page
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return {one.id: one for one in read_documents(tmp_path / name / "docs").passages}
+
+    pages = {"a.md": MD, "b.rst": RST}
+    before, after = passages(pages, "before"), passages(edit(pages), "after")
+    facts = [fact for found in FACTS.values() for fact in found]
+    ids = {fact: next(id for id, one in before.items() if fact in one.text) for fact in facts}
+    questions = [Question(fact, "?", evidence={ids[fact]: Label.ENTAILED}) for fact in facts]
+    former = {id: one for id, one in before.items() if id not in after}
+    told: list[str] = []
+    found = follow_labels(questions, after.values, former, told.append)
+    now = {one.id: next(iter(one.evidence)) for one in found}
+    counts = [0, 0, 0]
+    for fact, id in now.items():
+        counts[2 if id not in after else 0 if id == ids[fact] else 1] += 1
+        assert id not in after or fact in after[id].text, "a label follows the text that it is about"
+    assert counts == [kept, followed, lost]
+    assert [line for line in told if "has no passage any more" in line] == [
+        line for one in found if one.evidence.keys().isdisjoint(after) for line in told if repr(one.id) in line
+    ]
+
+
+def test_a_comparison_follows_the_labels_of_a_collection_that_was_built_again(tmp_path):
+    docs, home = tmp_path / "docs", tmp_path / "home"
+    docs.mkdir()
+    (docs / "a.md").write_text(MD)
+    (docs / "b.rst").write_text(RST)
+    first = qw.ChromaRetriever.build("mine", docs, home=home)
+    (soil,) = (one.id for one in first.passages() if "soil2" in one.text)
+    (sink,) = (one.id for one in first.passages() if "sink6" in one.text)
+    sample = sample_passages(first.passages())
+    asked = [{"id": "q", "question": "What does soil2 turn into?", "evidence": [soil]},
+             {"id": "r", "question": "What does sink6 turn into?", "evidence": [sink]}]  # fmt: skip
+    (docs / "a.md").write_text(MD.replace("The soil soil0", "Soil"))
+    (docs / "b.rst").write_text(RST.partition("Sinks")[0])
+    again = qw.ChromaRetriever.build("mine", docs, home=home)
+    assert 0 < share_changed(sample, again.passages()) < 0.5
+    assert set(former_passages("mine", home)) == {soil, sink}
+    found = qw.compare(
+        ["plain@bm25"],
+        asked,
+        retriever="mine",
+        reader=None,
+        metrics=["recall@5"],
+        lm=qw.Workspace.open(home),
+        tell=[].append,
+    )
+    assert found.arm("plain@bm25").mean("recall@5").value == 0.5
+    matched, lost, *_ = found.hints
+    assert f"labeled passages that moved or changed: 1; their labels follow them ({soil!r} is now " in matched
+    assert f"question 'r': its label of {sink!r} has no passage any more" in lost
