@@ -103,7 +103,7 @@ def load(
         found = open_retriever(name, engine=engine, home=folder, where=admitted)
     elif where is not None:
         raise InputError(
-            f"a filter is for a collection, but got {retriever!r:.80}; give the filter to that retriever: where=..."
+            f"where= filters a collection, but the retriever is {retriever!r:.80}; give the filter to that retriever"
         )
     else:
         found = as_retriever(retriever)
