@@ -12,7 +12,7 @@ export PIP_ROOT_USER_ACTION ?= ignore
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live lock licences sbom test test-all attack coverage lint .package .style .mypy .pyright docs table picture format bench bench-peers train-rewriter clean
+.PHONY: help install demo demo-live lock licences sbom test test-all attack coverage lint .package .style .mypy .pyright docs table results picture format bench bench-peers train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -96,6 +96,9 @@ docs: $(STAMP) ## Build the documentation into build/site
 table: $(STAMP) ## Write the README's table of techniques and pin the prompts, after a technique changed
 	$(BIN)/python tests/test_readme.py
 	$(BIN)/python tests/programs/test_prompts.py
+
+results: $(STAMP) ## Make the tables of docs/results from the data and the recorded answers, and show what changed
+	$(BIN)/python benchmarks/results.py
 
 picture: $(STAMP) ## Take the README's picture of a report, after the demo; chromium must be on the path
 	$(BIN)/python benchmarks/picture.py docs/assets/report.png

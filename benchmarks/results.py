@@ -1,0 +1,325 @@
+"""Make the tables of docs/results from benchmarks/data and recorded answers, without a remote model or a network.
+
+Usage: python benchmarks/results.py [TABLE ...] [--check]
+
+Each table of a page follows a comment ``<!-- table: NAME -->``. The script runs the comparison of each named table (by
+default of all tables), writes the rows into the page, and prints a diff of the rows that changed. With ``--check`` it
+writes nothing and exits with 1 if a row differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import querywright as qw
+from querywright.data import read_passages, read_questions
+from querywright.metrics.statistics import p_value
+from querywright.models.embedder import resolve_embedder
+from querywright.models.lm import resolve_lm
+from querywright.models.store import open_store
+from querywright.optimize.question_build import build_questions
+from querywright.optimize.significance import ALPHA
+from querywright.programs.question_writer import QuestionWriter
+from querywright.programs.rewrite_retrieve_select import QuestionToSearches, RewriteRetrieveSelect
+from querywright.programs.steps import Predict
+from querywright.retrieval.index import build_collection
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "benchmarks" / "data"
+PAGES = ROOT / "docs"
+RECORDINGS = ROOT / "artifacts" / "recordings"
+LARGE_LM = f"recording:{RECORDINGS / 'large-lm.jsonl.gz'}"
+
+OPTIONS = "plain:query_with_options=true"
+TEXTBOOK_ARMS = (
+    "plain", OPTIONS, "rerank:pool=10", "rerank:select=true", "filter:pool=10", "step_back", "query2doc",
+    "hyde:n_documents=4", "qa_rag:top_k=6", "multi_query", "rag_fusion", "decomposition", "ircot", "rrr", "rrr@hybrid",
+    "hcqr", "hcqr@hybrid", "rrs@hybrid",
+)  # fmt: skip
+TWO_HOP_ARMS = (
+    "plain", "plain@hybrid", "rerank:select=true", "step_back", "query2doc", "hyde:n_documents=4",
+    "qa_rag:rerank=false", "multi_query", "rag_fusion", "decomposition", "ircot", "rrr", "rrr@hybrid", "rrs@hybrid",
+)  # fmt: skip
+HARD_ARMS = (
+    "plain", OPTIONS, "rerank:select=true", "step_back", "query2doc", "hyde:n_documents=4", "qa_rag:rerank=false",
+    "multi_query", "rag_fusion", "decomposition", "ircot", "rrr", "hcqr", "rrs",
+)  # fmt: skip
+HANDBOOK_ARMS = (
+    "plain", OPTIONS, "plain@hybrid", "step_back", "multi_query", "rag_fusion", "query2doc", "query2doc@hybrid",
+    "hyde:n_documents=2", "hcqr", "hcqr@hybrid", "rrr", "rrr@hybrid", "chr", "corpus_steered@hybrid", "rrs@hybrid",
+)  # fmt: skip
+QUESTIONS = 4
+"""Questions that the LM writes for each passage of an index of questions."""
+RECORDED_PLAN = QuestionToSearches.with_instructions(
+    QuestionToSearches.instructions.replace("in a source.", "in a textbook.")
+).with_updated_fields("passage", desc="the sentence of a textbook that would settle the question")
+"""The plan of ``rrs`` in the words with which large-lm.jsonl.gz was recorded."""
+ABLATION = {
+    "rrs@hybrid": "complete, `rrs@hybrid`",
+    "rrs@hybrid:search_passage=false": "without the hypothetical sentence, `search_passage=false`",
+    "rrs@hybrid:select_pool=40": "a pool of 40 instead of 20, `select_pool=40`",
+    "rrr@hybrid:select=true,top_k=10": ("with the queries of Rewrite-Retrieve-Read, `rrr@hybrid:select=true,top_k=10`"),
+    "rrs": "without BM25, `rrs`",
+    "hcqr": "HCQR, untuned, `hcqr`",
+    "rrs@hybrid:select=false": "without the selection, `rrs@hybrid:select=false`",
+    "rrr@hybrid": "Rewrite-Retrieve-Read, `rrr@hybrid`",
+}
+NAMES = {
+    "plain": "baseline, `plain`",
+    OPTIONS: "question and options",
+    "plain@hybrid": "baseline with hybrid search, `plain@hybrid`",
+    "plain@bm25": "baseline with BM25, `plain@bm25`",
+    "plain@expanded": "BM25 over passages with their questions, `plain@expanded`",
+    "rerank:pool=10": "rerank by grades, pool of 10",
+    "rerank:select=true": "the question alone, then selected, `rerank:select=true`",
+    "filter:pool=10": "filter, pool of 10",
+    "step_back": "Step-Back",
+    "query2doc": "Query2Doc",
+    "query2doc@hybrid": "Query2Doc, `@hybrid`",
+    "hyde:n_documents=1": "HyDE, 1 document",
+    "hyde:n_documents=2": "HyDE, 2 documents",
+    "hyde:n_documents=4": "HyDE, 4 documents",
+    "qa_rag:top_k=6": "QA-RAG, 6 a track",
+    "qa_rag:rerank=false": "QA-RAG, not reranked",
+    "qa_rag:track=answer": "the answer of QA-RAG alone",
+    "multi_query": "Multi-Query",
+    "rag_fusion": "RAG-Fusion",
+    "decomposition": "decomposition",
+    "ircot": "IRCoT",
+    "rrr": "Rewrite-Retrieve-Read",
+    "rrr@hybrid": "Rewrite-Retrieve-Read, `@hybrid`",
+    "hcqr": "HCQR",
+    "hcqr@hybrid": "HCQR, `@hybrid`",
+    "chr": "Contrastive Hypothesis Retrieval, `chr`",
+    "corpus_steered@hybrid": "corpus-steered expansion, `corpus_steered@hybrid`",
+    "rrs": "Rewrite-Retrieve-Select, `rrs`",
+    "rrs@hybrid": "Rewrite-Retrieve-Select, `rrs@hybrid`",
+    "qb_rag": "QB-RAG",
+    "qb_rag:match=hybrid": "QB-RAG, `match=hybrid`",
+    "closed_book": "closed book, no passages",
+}
+"""How a table names an arm."""
+SEES_OPTIONS = (OPTIONS, "hcqr", "rrr", "rrs", "chr", "corpus_steered", "closed_book")
+"""Arms that show the options to the LM, or search them. A selection (``select=true``) shows them, too."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page.
+
+    Args:
+        page: The page, below docs.
+        collection: The collection, named like its folder in benchmarks/data.
+        questions: The questions' file below benchmarks/data, or the name of a packaged set.
+        arms: The arms, the baseline first.
+        columns: Pairs of a metric and its title. The first metric
+            orders the arms, and decides which questions are won, unless ``decisive`` names another.
+        budgets: Numbers of passages that each arm shows; one comparison runs for each. The first metric has a column
+            for each budget.
+        others_at: The position in ``budgets`` at which the further metrics are shown.
+        names: How the table names an arm, if not as ``NAMES`` has it.
+        decisive: The metric that orders the arms and by which they win and lose, if it is not the first.
+        digits: Digits after the point.
+        options: Whether a column says which arms are shown the options.
+        limit: The number of questions, from the first; by default all.
+        won_at: Whether the column of won and lost names its number of passages.
+        compare: Further arguments of ``qw.compare``.
+    """
+
+    page: str
+    collection: str
+    questions: str
+    arms: Sequence[str]
+    columns: Sequence[tuple[str, str]]
+    budgets: Sequence[int] = (5,)
+    others_at: int = 0
+    names: Mapping[str, str] = field(default_factory=dict)
+    decisive: str = ""
+    digits: int = 2
+    options: bool = True
+    won_at: bool = True
+    limit: int | None = None
+    compare: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Run the comparisons; return the lines of the table."""
+        metrics = [metric for metric, _ in self.columns]
+        decisive = self.decisive or metrics[0]
+        given = {"lm": LARGE_LM, "reader": None, "references": False, **self.compare}
+        file = DATA / self.questions
+        asked = read_questions(file if file.exists() else self.questions, limit=self.limit)
+        with_recorded_plan(given["lm"])
+        runs = [
+            qw.compare(
+                self.arms, asked, retriever=self.collection, metrics=metrics, max_passages=budget, threads=8, **given
+            )
+            for budget in self.budgets
+        ]
+        cells = [(metrics[0], place) for place in range(len(self.budgets))]
+        cells += [(metric, self.others_at) for metric in metrics[1:]]
+        titles = dict(self.columns)
+        heads = [titles[metric].format(self.budgets[place]) for metric, place in cells]
+        won = f"won : lost at {decisive.partition('@')[2] or self.budgets[0]}" if self.won_at else "won : lost"
+        head = ["arm", *heads, won, *(["options"] if self.options else []), "LM calls", "tokens"]
+        arms = sorted(self.arms, key=lambda name: -runs[0].arm(name).mean(decisive).value)
+        rows = [self._row(name, runs, cells, decisive) for name in arms]
+        return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
+    def _row(self, name: str, runs: Sequence[Any], cells: Sequence[tuple[str, int]], decisive: str) -> list[str]:
+        scores = [
+            "-"
+            if name == "closed_book" and metric != "accuracy"
+            else _score(runs[place].arm(name).mean(metric), self.digits)
+            for metric, place in cells
+        ]
+        test = next((one.test for one in runs[0].comparisons if (one.arm, one.metric) == (name, decisive)), None)
+        won = "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
+        options = ["yes" if name.startswith(SEES_OPTIONS) or "select=true" in name else "no"] if self.options else []
+        arm = runs[0].arm(name)
+        calls = f"{arm.calls_a_question:.1f}".removesuffix(".0")
+        return [self.names.get(name, NAMES[name]), *scores, won, *options, calls, f"{arm.tokens_a_question:,.0f}"]
+
+
+def _score(score: Any, digits: int) -> str:
+    """Return a mean and its interval, such as ``.49 [.39, .59]``; ``-`` if no question has a score."""
+    if not score.n:
+        return "-"
+    low, high = (f"{bound:.2f}" for bound in (score.low, score.high))
+    return f"{_short(f'{score.value:.{digits}f}')} [{_short(low)}, {_short(high)}]"
+
+
+def _short(number: str) -> str:
+    return "1" if number == "1.00" else number.removeprefix("0")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+_JUDGED = (("judged_useful", "useful at {}"), ("judged_entailed", "settled at {}"))
+_BOTH = (("full_recall@5", "both at {}"), ("recall", "recall at {}"))
+_SOURCE = (("exact_recovery@1", "source first at {}"), ("ndcg@5", "nDCG@5 at {}"))
+_HANDBOOK = f"recording:{RECORDINGS / 'handbook.jsonl.gz'}"
+_QUESTION_ARMS = ("plain", "plain@bm25", "plain@hybrid", "plain@expanded", "qb_rag", "qb_rag:match=hybrid")
+_ASKING_ARMS = (*_QUESTION_ARMS, "hyde:n_documents=1", "qa_rag:track=answer")
+_BY_JUDGE = {"judge_lm": LARGE_LM}
+_EXAM, _INDEX = "results/exam-questions.md", "results/question-index.md"
+
+TABLES = {
+    "handbook-passages": Table(
+        "results/handbook.md", "handbook", "handbook/questions.jsonl", HANDBOOK_ARMS,
+        (("recall@1", "recall at 1"), ("full_recall@3", "all at 3"), ("full_recall@5", "all at 5")),
+        decisive="full_recall@3", compare={"lm": _HANDBOOK},
+    ),
+    "handbook-answers": Table(
+        "results/handbook.md", "handbook", "handbook/questions.jsonl",
+        ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid"),
+        (("accuracy", "accuracy"), ("full_recall@3", "all needed passages")), (3,), digits=3, won_at=False,
+        compare={
+            "lm": f"recording:{RECORDINGS / 'handbook-reader.jsonl.gz'}", "writer_lm": _HANDBOOK,
+            "reader": "multiple_choice",
+        },
+    ),
+    "textbooks": Table(
+        _EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, (1, 3, 5), compare=_BY_JUDGE
+    ),
+    "textbooks-15": Table(
+        _EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, (15,), compare=_BY_JUDGE
+    ),
+    "sample-hard": Table(
+        _EXAM, "sample", "sample-hard", HARD_ARMS,
+        (("decision_useful", "useful at {}"), ("full_recall@3", "all of it at {}"),
+         ("abstention_recall", "none shown at {}")),
+        (1, 3), others_at=1, digits=3,
+    ),
+    "ablation": Table(
+        "explanation/rewrite-retrieve-select.md", "nursing", "nursing/test.jsonl", tuple(ABLATION), _JUDGED[:1],
+        (1, 3, 5), names=ABLATION, options=False, compare=_BY_JUDGE,
+    ),
+    "two-hop": Table(
+        "results/two-hop.md", "hotpotqa", "hotpotqa/test.jsonl", TWO_HOP_ARMS, _BOTH, (2, 3, 5), options=False
+    ),
+    "questions-cdc": Table(
+        _INDEX, "medquad-cdc", "medquad-cdc/questions.jsonl", _ASKING_ARMS, _SOURCE, options=False, limit=100
+    ),
+    "questions-ninds": Table(
+        _INDEX, "medquad-ninds", "medquad-ninds/questions.jsonl", _QUESTION_ARMS, _SOURCE, options=False
+    ),
+    "questions-new": Table(
+        _INDEX, "medquad-cdc", "medquad-cdc/new.jsonl", _ASKING_ARMS, _SOURCE, options=False
+    ),
+}  # fmt: skip
+
+
+_init = RewriteRetrieveSelect.__init__
+
+
+def with_recorded_plan(lm: str) -> None:
+    """Let ``rrs`` plan with ``RECORDED_PLAN`` if the LM is the recording that was made with it."""
+
+    def init(self: RewriteRetrieveSelect, retriever: Any = None, **knobs: Any) -> None:
+        _init(self, retriever, **knobs)
+        self.plan_searches = Predict(RECORDED_PLAN)
+
+    RewriteRetrieveSelect.__init__ = init if lm == LARGE_LM else _init  # type: ignore[method-assign]
+
+
+def prepare(collection: str) -> None:
+    """Build a collection, and its index of questions if it is a source of MedQuAD; nothing is built twice."""
+    embedder = resolve_embedder("embedded", store=open_store())
+    corpus = next((DATA / collection).glob("corpus.*"), None) if (DATA / collection).exists() else None
+    build_collection(collection, read_passages(corpus or collection), embedder=embedder, prune=True)
+    if collection.startswith("medquad"):
+        lm = resolve_lm(LARGE_LM, store=open_store())
+        build_questions(collection, writer=QuestionWriter(QUESTIONS, QUESTIONS), lm=lm, embedder=embedder, threads=8)
+
+
+def replace_table(text: str, name: str, lines: Sequence[str]) -> str:
+    """Return a page's text with the rows of a named table replaced.
+
+    Raises:
+        SystemExit: The page has no such table.
+    """
+    mark = f"<!-- table: {name} -->"
+    before, found, after = text.partition(mark)
+    if not found:
+        raise SystemExit(f"the page has no line {mark!r}; write it before the table")
+    rows = re.match(r"\n*(?:\|.*\n)*", after)
+    return f"{before}{mark}\n\n" + "".join(f"{line}\n" for line in lines) + after[rows.end() if rows else 0 :]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the named tables; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a row differs")
+    given = parser.parse_args(arguments)
+    if unknown := sorted({*given.tables} - {*TABLES}):
+        parser.error(f"unknown table {unknown[0]!r}; choose from {', '.join(TABLES)}")
+    changed = 0
+    for number, name in enumerate(names := given.tables or list(TABLES), start=1):
+        table, began = TABLES[name], time.monotonic()
+        print(f"{number} of {len(names)}: {name}, {PAGES.name}/{table.page}", flush=True)
+        prepare(table.collection)
+        path = PAGES / table.page
+        old = path.read_text(encoding="utf-8")
+        new = replace_table(old, name, table.lines())
+        differences = list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0))[2:]
+        changed += bool(differences)
+        print("\n".join(differences) or "  as on the page", f"({time.monotonic() - began:.0f} s)", flush=True)
+        if differences and not given.check:
+            path.write_text(new, encoding="utf-8")
+    print(f"{changed} of {len(names)} tables differ from their pages")
+    return int(bool(changed) and given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
