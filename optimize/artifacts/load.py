@@ -173,7 +173,7 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
         ArtifactError: The LM cannot be opened by its name, or is remote and not allowed.
     """
     name = "embedded" if lm == EMBEDDED_ID else lm
-    if name in ("embedded", PACKAGED):
+    if name == "embedded" or name in {f"{PREFIX}{packaged}" for packaged in PACKAGED}:
         return name
     if not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(

@@ -24,6 +24,7 @@ from querywright.errors import DataError
 SAMPLES: dict[str, dict[Kind, str]] = {
     "sample": {"questions": "questions.jsonl", "passages": "cards.jsonl"},
     "sample-hard": {"questions": "questions-hard.jsonl", "passages": "cards.jsonl"},
+    "handbook": {"questions": "handbook-questions.jsonl", "passages": "handbook-corpus.jsonl"},
 }
 """The files of the packaged sample by the name of the source."""
 

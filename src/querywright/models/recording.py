@@ -33,9 +33,8 @@ from querywright.shared import Shared
 KIND = "lm"
 """Kind of LM answers in a store."""
 PREFIX = "recording:"
-SAMPLE = "sample"
-PACKAGED = f"{PREFIX}{SAMPLE}"
-"""Name of the packaged recording."""
+PACKAGED = {"sample": "recording.jsonl.gz", "handbook": "handbook-recording.jsonl.gz"}
+"""Files of the packaged recordings, by name."""
 MOST_BYTES = 256 * 1024 * 1024
 """Maximum size of an unpacked recording in bytes."""
 _SHOWN = 120  # characters of a prompt in an error
@@ -61,9 +60,13 @@ class _Answer(_Row):
     output_tokens: int | None = None
 
 
-def packaged_recording() -> Path:
-    """Return the path of the packaged recording: a large LM's answers to the questions of the sample."""
-    return Path(str(resources.files("querywright.data.sample") / "recording.jsonl.gz"))
+def packaged_recording(name: str) -> Path:
+    """Return the path of a packaged recording: a large LM's answers to the questions of a packaged set.
+
+    Args:
+        name: ``sample`` or ``handbook``.
+    """
+    return Path(str(resources.files("querywright.data.sample") / PACKAGED[name]))
 
 
 def digests_of(request: Request) -> dict[str, str]:
@@ -80,7 +83,7 @@ class RecordingEngine(Shared):
     """Answers from a recording only.
 
     Args:
-        path: The file; ``sample`` for the packaged recording, which the demo uses.
+        path: The file; or ``sample`` or ``handbook`` for a packaged recording.
 
     Raises:
         InputError: The file is not a recording, is damaged, or cannot be read.
@@ -91,10 +94,10 @@ class RecordingEngine(Shared):
     supported_params = frozenset({"temperature", "max_tokens", "seed", "stop", "top_p"})
 
     def __init__(self, path: Path) -> None:
-        is_packaged = str(path) == SAMPLE
-        self.path = packaged_recording() if is_packaged else path
+        is_packaged = str(path) in PACKAGED
+        self.path = packaged_recording(str(path)) if is_packaged else path
         head, self._answers = read_recording(self.path)
-        self.identity = f"{PREFIX}{SAMPLE if is_packaged else head.model}"
+        self.identity = f"{PREFIX}{path if is_packaged else head.model}"
         self._instructions = {one.instructions for one in self._answers.values()}
         content = "".join(f"{prompt}{self._answers[prompt].text}" for prompt in sorted(self._answers))
         self.answers_identity = f"{self.identity} {_digest(content)[:16]}"
@@ -154,10 +157,10 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
         raise InputError(f"the workspace has answers of {', '.join(sorted(kept))}; choose an LM (--model NAME)")
     chosen = list(dict.fromkeys(models or kept))
     label = label or " and ".join(name.removeprefix(PREFIX) for name in chosen)
-    if not _LABEL.fullmatch(label) or label == SAMPLE:
+    if not _LABEL.fullmatch(label) or label in PACKAGED:
         raise InputError(
-            f"a label has up to 80 letters, digits, spaces and ,._()/:- and is not {SAMPLE!r}, which names a packaged "
-            f"recording, but got {label!r:.100}; choose another label (--label)"
+            f"a label has up to 80 letters, digits, spaces and ,._()/:- and is not the name of a packaged recording "
+            f"({', '.join(PACKAGED)}), but got {label!r:.100}; choose another label (--label)"
         )
     answers = {one["prompt"]: one for name in reversed(chosen) for one in kept[name]}
     head = _Head(recording=1, model=label, made=datetime.datetime.now(datetime.UTC).date())
