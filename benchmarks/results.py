@@ -207,7 +207,7 @@ def _line(cells: Sequence[str]) -> str:
 _JUDGED = (("judged_useful", "useful at {}"), ("judged_entailed", "settled at {}"))
 _BOTH = (("full_recall@5", "both at {}"), ("recall", "recall at {}"))
 _SOURCE = (("exact_recovery@1", "source first at {}"), ("ndcg@5", "nDCG@5 at {}"))
-_HANDBOOK = f"recording:{RECORDINGS / 'handbook.jsonl.gz'}"
+_HANDBOOK = {"lm": "recording:handbook"}
 _QUESTION_ARMS = ("plain", "plain@bm25", "plain@hybrid", "plain@expanded", "qb_rag", "qb_rag:match=hybrid")
 _ASKING_ARMS = (*_QUESTION_ARMS, "hyde:n_documents=1", "qa_rag:track=answer")
 _BY_JUDGE = {"judge_lm": LARGE_LM}
@@ -215,18 +215,15 @@ _EXAM, _INDEX = "results/exam-questions.md", "results/question-index.md"
 
 TABLES = {
     "handbook-passages": Table(
-        "results/handbook.md", "handbook", "handbook/questions.jsonl", HANDBOOK_ARMS,
+        "results/handbook.md", "handbook", "handbook", HANDBOOK_ARMS,
         (("recall@1", "recall at 1"), ("full_recall@3", "all at 3"), ("full_recall@5", "all at 5")),
-        decisive="full_recall@3", compare={"lm": _HANDBOOK},
+        decisive="full_recall@3", compare=_HANDBOOK,
     ),
     "handbook-answers": Table(
-        "results/handbook.md", "handbook", "handbook/questions.jsonl",
+        "results/handbook.md", "handbook", "handbook",
         ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid"),
         (("accuracy", "accuracy"), ("full_recall@3", "all needed passages")), (3,), digits=3, won_at=False,
-        compare={
-            "lm": f"recording:{RECORDINGS / 'handbook-reader.jsonl.gz'}", "writer_lm": _HANDBOOK,
-            "reader": "multiple_choice",
-        },
+        compare={**_HANDBOOK, "reader": "multiple_choice"},
     ),
     "textbooks": Table(
         _EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, (1, 3, 5), compare=_BY_JUDGE

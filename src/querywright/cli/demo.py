@@ -1,8 +1,7 @@
-"""``querywright demo``: compile, compare, and ask on the packaged sample, with recorded answers or the embedded LM."""
+"""``querywright demo``: the main job on the packaged sample, with what a large LM answered or with the embedded one."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,29 +11,31 @@ from querywright.cli.checks import check_folder
 from querywright.cli.compile import compile_and_show
 from querywright.cli.index import build
 from querywright.cli.show import note, progress, say, show_table
-from querywright.data.types import Label
 
 if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.workspace import Workspace
 
 OWN = Path("artifacts/hcqr-sample")
-"""The default folder of the demo, where it replaces its earlier artifact."""
+"""The demo's own place, where it replaces what it made before, live or not."""
+HANDBOOK_DEV, HANDBOOK_TRAIN = 100, 20
+"""The first questions of the handbook, for the study, and how many of these are for training; the others are for test."""
+HANDBOOK_BUDGET = 3
+"""Passages that the reader sees."""
+SEARCHED = ("hcqr", "corpus_steered", "rrs")
+"""Techniques that the study chooses from, with hybrid search."""
 SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET, LIVE_BUDGET = 1, 3
-"""Passages shown to the reader, with a large LM and with the embedded LM."""
+"""Passages that the reader sees in the second part: with a large LM, one is enough."""
 READER_CHECK = 60
 """Further questions for closed book and oracle evidence."""
-ARMS = ("plain", "query2doc", "step_back", "multi_query", "rag_fusion", "rrr", "hcqr", "rrs")
 NEXT = (
     "querywright index mine passages.jsonl",
     "querywright compare plain hcqr --data q.jsonl --collection mine --out results",
     "querywright compile hcqr --data q.jsonl --collection mine --out artifacts/mine",
 )
 """Commands for the user's data; --lm names a large LM."""
-SHORT = 12
-"""Number of questions that the embedded model answers."""
 
 
 def demo(
@@ -45,31 +46,29 @@ def demo(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Compile, compare, save, load, and ask a program on the packaged sample.
+    """Choose a technique for documents that no LM has read, then compile HCQR, save it, load it, and ask it.
 
-    The answers of a large LM were recorded. With --lm, another LM is called instead.
+    By default the answers of a large LM are recorded. --lm NAME sends the prompts to an LM instead.
 
     Example: querywright demo
 
     Args:
-        live: Use the embedded LM and 3 passages instead of the recording, for about ten minutes.
-        save_to: Folder of the artifact.
+        live: Only compile, with the embedded model and 3 passages; it takes about ten minutes.
+        save_to: The folder of the artifact.
     """
     from querywright.data import load_sample, split_questions
     from querywright.data.splits import left_over
-    from querywright.models.recording import PACKAGED, packaged_recording, read_recording
     from querywright.optimize.results import CompileSettings
 
     check_folder(save_to, "--out")
-    sample = load_sample()
     recorded = lm == opt.LMOptions() and not live
-    place = (replace(lm, lm=PACKAGED) if recorded else lm).open(output.home, run.threads)
+    if not live and not output.as_json:
+        _handbook(_opened(lm, "handbook", recorded, output, run), output, run)
+    sample = load_sample()
+    place = _opened(lm, "sample", recorded, output, run)
     report = build("sample", sample.passages, output, prune=True)
     note(f"sample: {report.count} passages, {report.embedded} embedded")
     splits = split_questions(sample.questions, sizes=SIZES)
-    if recorded:
-        head, answers = read_recording(packaged_recording())
-        note(f"the LM: {head.model}; {len(answers)} answers, recorded on {head.made}")
     workspace = compile_and_show(
         "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=place, retriever="sample",
         replace=save_to == OWN, reader="multiple_choice", knobs={"max_passages": LIVE_BUDGET if live else BUDGET},
@@ -78,73 +77,81 @@ def demo(
     )  # fmt: skip
     if live or output.as_json:
         return
-    _compare(splits.test, workspace, run)
     _ask(save_to, splits.test[0], workspace)
-    if recorded:
-        _embedded(splits.test[:SHORT], workspace.home, run)
     say("next, your data:", style="bold")
     for line in NEXT:
         say(line, indent=2)
 
 
-def _compare(questions: list[Question], workspace: Workspace, run: opt.Threads) -> None:
-    """Compare untuned techniques with the baseline by the first passage, and print a table."""
-    from querywright.metrics.statistics import p_value
-    from querywright.optimize.significance import ALPHA
+def _opened(lm: opt.LMOptions, name: str, recorded: bool, output: opt.Output, run: opt.Threads) -> Workspace:
+    """Open the workspace with the given LM, or with the packaged recording of that name."""
+    from querywright.models.recording import PREFIX, packaged_recording, read_recording
 
-    found = _compared(ARMS, questions, workspace, run, lm=workspace.lm)
-    tests = {one.arm: one.test for one in found.comparisons if one.metric == "decision_useful"}
-    won = {name: f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}" for name, test in tests.items()}
+    if recorded:
+        head, answers = read_recording(packaged_recording(name))
+        note(f"{name}: the LM is {head.model}; {len(answers):,} answers, recorded on {head.made}")
+    return (replace(lm, lm=f"{PREFIX}{name}") if recorded else lm).open(output.home, run.threads)
+
+
+def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> None:
+    """Search techniques on the handbook's dev questions, and print accuracy and passages on its test questions."""
+    from querywright.api import compare
+    from querywright.data import read_passages, read_questions
+    from querywright.optimize.tables import percent
+    from querywright.studies import study
+
+    report = build("handbook", read_passages("handbook"), output, prune=True)
+    note(f"handbook: {report.count} passages, {report.embedded} embedded")
+    asked = read_questions("handbook")
+    splits = {"train": asked[:HANDBOOK_TRAIN], "dev": asked[HANDBOOK_TRAIN:HANDBOOK_DEV], "test": asked[HANDBOOK_DEV:]}
+    given: dict[str, Any] = {
+        "lm": workspace, "reader": "multiple_choice", "max_passages": HANDBOOK_BUDGET, "home": workspace.home,
+    }  # fmt: skip
+    retrievers = {engine: workspace.retriever("handbook", engine=engine) for engine in ("dense", "hybrid")}
+    with progress("searching") as update:
+        found = study(
+            {name: {"engines": ["hybrid"], "search": "named"} for name in SEARCHED}, splits, retriever=retrievers,
+            objectives=f"full_recall@{HANDBOOK_BUDGET}", trials=len(SEARCHED) + 1, progress=update, **given,
+        )  # fmt: skip
+    winner = f"{found.recommended.program.technique.NAME} (chosen on dev)"
+    arms = {"closed book": "closed_book", "baseline": "plain", "hcqr": "hcqr@hybrid", winner: found.recommended}
+    metrics = {"accuracy": "accuracy", f"full_recall@{HANDBOOK_BUDGET}": "all needed passages"}
+    with progress("comparing") as update:
+        compared = compare(
+            arms, splits["test"], retriever="handbook", metrics=[*metrics], baseline="baseline", references=False,
+            progress=update, threads=run.threads, **given,
+        )  # fmt: skip
+    won = {one.arm: one.test for one in compared.comparisons if one.metric == "accuracy"}
     show_table(
-        f"test, the same {len(questions)} questions, {BUDGET} passage: untuned techniques with {workspace.lm.model}",
+        f"{len(splits['test'])} test questions about a handbook that no LM has read, {HANDBOOK_BUDGET} passages, "
+        f"{workspace.lm.model}",
         [
-            _row(one, **{"settles it": f"{100 * one.label_share(Label.ENTAILED):.1f}",
-                         "won : lost": won.get(one.name, "-")})
-            for one in sorted(found.arms, key=lambda one: -one.mean("decision_useful").value)
+            {
+                "arm": one.name,
+                **{title: percent(one.mean(metric)) for metric, title in metrics.items()},
+                "won : lost": f"{won[one.name].wins} : {won[one.name].losses}" if one.name in won else "-",
+                "LM calls": f"{one.calls_a_question:.0f}",
+                "tokens": f"{one.tokens_a_question:,.0f}",
+            }
+            for one in compared.arms
         ],
-        notes=["settles it: the passage alone shows the answer; won : lost against plain, with Holm's p"],
+        notes=[
+            "in per cent; won : lost: answers compared with the baseline; LM calls and tokens are per question",
+            f"the study compared {', '.join(SEARCHED)} on {len(splits['dev'])} dev questions: {found.sentence}",
+        ],
     )  # fmt: skip
 
 
 def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
-    """Load the artifact, check its golden answers, and ask it, as an application does."""
+    """Load what was saved, check it against its golden answers and ask it, as an application does."""
     from querywright.optimize.artifacts.load import load
 
     program = load(artifact, lm=workspace.lm, home=workspace.home, verify=True)
     found = program(question.question, list(question.options))
-    say(f'load("{artifact}", lm=..., verify=True) repeats its golden answers. Question:', style="bold")
+    say(f'load("{artifact}", lm=..., verify=True) gives its golden answers. Asked:', style="bold")
     say(question.question, indent=2)
     for query in found.queries:
         say(f"searched ({query.role}): {query.text}", indent=4)
     for passage in found.passages:
         say(f"found: {passage.title}: {passage.text}", indent=4)
     say(f"answered: {found.answer}", indent=4)
-
-
-def _embedded(questions: list[Question], home: Path, run: opt.Threads) -> None:
-    """Compare two arms on a few questions with the embedded LM, without a recording, and print a table."""
-    began = time.monotonic()
-    place = opt.LMOptions().open(home)
-    found = _compared(("plain", "hcqr"), questions, place, run, lm=place.lm)
-    show_table(
-        f"{len(questions)} of these questions, answered by {place.lm.model} now ({time.monotonic() - began:.0f} s)",
-        [_row(one) for one in found.arms],
-        notes=["this LM of 135M parameters does not rewrite well; querywright demo --live compiles with it"],
-    )
-
-
-def _compared(arms: Any, questions: list[Question], workspace: Workspace, run: opt.Threads, *, lm: Any) -> Any:
-    from querywright.api import compare
-
-    with progress("comparing") as update:
-        return compare(
-            list(arms), questions, lm=lm, retriever="sample", reader=None, metrics=("decision_useful",),
-            max_passages=BUDGET, references=False, threads=run.threads, home=workspace.home, progress=update,
-        )  # fmt: skip
-
-
-def _row(one: Any, **more: str) -> dict[str, str]:
-    from querywright.optimize.tables import percent
-
-    useful = percent(one.mean("decision_useful"))
-    return {"arm": one.name, "decision_useful": useful, **more, "LM calls / question": f"{one.calls_a_question:.1f}"}
