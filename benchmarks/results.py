@@ -83,6 +83,7 @@ NAMES = {
     "filter:pool=10": "filter, pool of 10",
     "step_back": "Step-Back",
     "query2doc": "Query2Doc",
+    "query2doc@bm25": "Query2Doc, `@bm25`",
     "query2doc@hybrid": "Query2Doc, `@hybrid`",
     "hyde:n_documents=1": "HyDE, 1 document",
     "hyde:n_documents=2": "HyDE, 2 documents",
@@ -92,6 +93,7 @@ NAMES = {
     "qa_rag:track=answer": "the answer of QA-RAG alone",
     "multi_query": "Multi-Query",
     "rag_fusion": "RAG-Fusion",
+    "rag_fusion@hybrid": "RAG-Fusion, `@hybrid`",
     "decomposition": "decomposition",
     "ircot": "IRCoT",
     "rrr": "Rewrite-Retrieve-Read",
@@ -243,6 +245,13 @@ TABLES = {
     ),
     "two-hop": Table(
         "results/two-hop.md", "hotpotqa", "hotpotqa/test.jsonl", TWO_HOP_ARMS, _BOTH, (2, 3, 5), options=False
+    ),
+    "scifact": Table(
+        "results/scifact.md", "scifact", "scifact/questions.jsonl",
+        ("plain", "plain@bm25", "plain@hybrid", "query2doc", "query2doc@bm25", "query2doc@hybrid",
+         "hyde:n_documents=1", "rag_fusion", "rag_fusion@hybrid"),
+        (("ndcg@10", "nDCG@10"), ("recall@10", "recall@10")), (10,), digits=3, options=False, won_at=False,
+        compare={"lm": f"recording:{RECORDINGS / 'scifact.jsonl.gz'}"},
     ),
     "questions-cdc": Table(
         _INDEX, "medquad-cdc", "medquad-cdc/questions.jsonl", _ASKING_ARMS, _SOURCE, options=False, limit=100

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OWN = Path("artifacts/hcqr-sample")
 """The demo's own place, where it replaces what it made before, live or not."""
 HANDBOOK_DEV, HANDBOOK_TRAIN = 100, 20
-"""The first questions of the handbook, for the study, and how many of these are for training; the others are for test."""
+"""The number of first questions for the study, and how many of them are for training. The others are for test."""
 HANDBOOK_BUDGET = 3
 """Passages that the reader sees."""
 SEARCHED = ("hcqr", "corpus_steered", "rrs")
