@@ -187,7 +187,7 @@ class Table:
         options = ["yes" if name.startswith(SEES_OPTIONS) or "select=true" in name else "no"] if self.options else []
         arm = runs[0].arm(name)
         calls = f"{arm.calls_a_question:.1f}".removesuffix(".0")
-        return [self.names.get(name, NAMES[name]), *scores, won, *options, calls, f"{arm.tokens_a_question:,.0f}"]
+        return [self.names.get(name) or NAMES[name], *scores, won, *options, calls, f"{arm.tokens_a_question:,.0f}"]
 
 
 def _score(score: Any, digits: int) -> str:
@@ -225,6 +225,7 @@ TABLES = {
         "results/handbook.md", "handbook", "handbook",
         ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid"),
         (("accuracy", "accuracy"), ("full_recall@3", "all needed passages")), (3,), digits=3, won_at=False,
+        names={"hcqr@hybrid": "HCQR, `hcqr@hybrid`"},
         compare={**_HANDBOOK, "reader": "multiple_choice"},
     ),
     "textbooks": Table(
