@@ -169,7 +169,7 @@ class Table:
         cells += [(metric, self.others_at) for metric in metrics[1:]]
         titles = dict(self.columns)
         heads = [titles[metric].format(self.budgets[place]) for metric, place in cells]
-        won = f"won : lost at {decisive.partition('@')[2] or self.budgets[0]}" if self.won_at else "won : lost"
+        won = f"won : lost at {self.decisive.partition('@')[2] or self.budgets[0]}" if self.won_at else "won : lost"
         head = ["arm", *heads, won, *(["options"] if self.options else []), "LM calls", "tokens"]
         arms = sorted(self.arms, key=lambda name: -runs[0].arm(name).mean(decisive).value)
         rows = [self._row(name, runs, cells, decisive) for name in arms]
