@@ -1,4 +1,4 @@
-"""``querywright demo``: the main job on the packaged sample, with what a large LM answered or with the embedded one."""
+"""``querywright demo``: choose, compile, and ask programs on the packaged sets, with recorded answers or a live LM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from querywright.workspace import Workspace
 
 OWN = Path("artifacts/hcqr-sample")
-"""The demo's own place, where it replaces what it made before, live or not."""
+"""The default folder of the demo, where it replaces its earlier artifact."""
 HANDBOOK_DEV, HANDBOOK_TRAIN = 100, 20
 """The number of first questions for the study, and how many of them are for training. The others are for test."""
 HANDBOOK_BUDGET = 3
@@ -27,7 +27,7 @@ SEARCHED = ("hcqr", "corpus_steered", "rrs")
 SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET, LIVE_BUDGET = 1, 3
-"""Passages that the reader sees in the second part: with a large LM, one is enough."""
+"""Passages that the reader sees in the second part, with a large LM and with the embedded LM."""
 READER_CHECK = 60
 """Further questions for closed book and oracle evidence."""
 NEXT = (
@@ -143,12 +143,12 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
 
 
 def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
-    """Load what was saved, check it against its golden answers and ask it, as an application does."""
+    """Load the artifact, check its golden answers, and ask it, as an application does."""
     from querywright.optimize.artifacts.load import load
 
     program = load(artifact, lm=workspace.lm, home=workspace.home, verify=True)
     found = program(question.question, list(question.options))
-    say(f'load("{artifact}", lm=..., verify=True) gives its golden answers. Asked:', style="bold")
+    say(f'load("{artifact}", lm=..., verify=True) repeats its golden answers. Question:', style="bold")
     say(question.question, indent=2)
     for query in found.queries:
         say(f"searched ({query.role}): {query.text}", indent=4)

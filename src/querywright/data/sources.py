@@ -26,7 +26,7 @@ SAMPLES: dict[str, dict[Kind, str]] = {
     "sample-hard": {"questions": "questions-hard.jsonl", "passages": "cards.jsonl"},
     "handbook": {"questions": "handbook-questions.jsonl", "passages": "handbook-corpus.jsonl"},
 }
-"""The files of the packaged sample by the name of the source."""
+"""The files of the packaged sets by the name of the source."""
 
 HUB_PREFIX = "hf:"
 KNOWN_SOURCES = (
