@@ -23,7 +23,7 @@ from querywright.metrics.judges import make_judge
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.dspy_context import asking
+from querywright.optimize.contexts import asking
 from querywright.programs import make_program
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever

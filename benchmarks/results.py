@@ -186,8 +186,8 @@ class Table:
         won = "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
         options = ["yes" if name.startswith(SEES_OPTIONS) or "select=true" in name else "no"] if self.options else []
         arm = runs[0].arm(name)
-        calls = f"{arm.calls_a_question:.1f}".removesuffix(".0")
-        return [self.names.get(name) or NAMES[name], *scores, won, *options, calls, f"{arm.tokens_a_question:,.0f}"]
+        calls = f"{arm.calls_per_question:.1f}".removesuffix(".0")
+        return [self.names.get(name) or NAMES[name], *scores, won, *options, calls, f"{arm.tokens_per_question:,.0f}"]
 
 
 def _score(score: Any, digits: int) -> str:

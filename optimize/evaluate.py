@@ -196,12 +196,12 @@ class Evaluation(Results):
         return sum((row.cost for row in self.rows), Cost())
 
     @property
-    def calls_a_question(self) -> float:
+    def calls_per_question(self) -> float:
         """LM calls per question, cached calls included."""
         return self.cost.asked / max(1, len(self.rows))
 
     @property
-    def tokens_a_question(self) -> float:
+    def tokens_per_question(self) -> float:
         """Input and output tokens per question, tokens of cached calls included."""
         return self.cost.asked_tokens / max(1, len(self.rows))
 

@@ -226,7 +226,7 @@ def costs(compared: Comparison) -> list[Figure]:
         points: dict[tuple[float, float], list[tuple[int, Evaluation]]] = {}
         for number, arm in enumerate(compared.arms, 1):
             if not math.isnan(value := arm.mean(metric).value):
-                points.setdefault((arm.calls_a_question, 100 * value), []).append((number, arm))
+                points.setdefault((arm.calls_per_question, 100 * value), []).append((number, arm))
         found = sorted(points, key=lambda at: (at[0], -at[1]))
         front = [at for n, at in enumerate(found) if all(at[1] > other[1] for other in found[:n])]
         right = 1.12 * max((x for x, _ in found), default=0) or 1.0

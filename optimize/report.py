@@ -150,7 +150,7 @@ def score_rows(compared: Comparison) -> list[dict[str, str]]:
     arms = [*compared.arms, *compared.references]
     rows = table_rows(arms)
     for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
-        row["tokens per question"] = f"{arm.tokens_a_question:.0f}"
+        row["tokens per question"] = f"{arm.tokens_per_question:.0f}"
         if number <= len(compared.arms):
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline != BASELINE else "")
             row["arm"] += " (second baseline)" if arm.name == compared.second else ""
@@ -249,7 +249,7 @@ def _arms(compared: Comparison) -> dict[str, Any]:
     """Return the programs for a summary: calls per question, and the value of each metric with its interval."""
     arms = [
         {
-            "name": arm.name, "n": len(arm.rows), "calls": round(arm.calls_a_question, 2),
+            "name": arm.name, "n": len(arm.rows), "calls": round(arm.calls_per_question, 2),
             "metrics": {name: mean_json(arm.mean(name)) for name in arm.metrics},
         }
         for arm in compared.arms

@@ -66,7 +66,7 @@ def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list
             **({"n": str(len(one.rows))} if counts else {}),
             **{metric: percent(one.mean(metric)) for metric in metrics},
             **({"unjudged": _number(100 * one.unjudged_share, "{:.0f} %")} if partly else {}),
-            "calls per question": f"{one.calls_a_question:.1f}",
+            "calls per question": f"{one.calls_per_question:.1f}",
             **({"p50 / p95 s": _latency(one)} if timed else {}),
             "fallbacks": _number(100 * one.fallback_rate, "{:.0f} %"),
             "invalid": _number(100 * one.invalid_rate, "{:.0f} %"),

@@ -128,8 +128,8 @@ def _write_files(result: Any, compared: Comparison | None, folder: Path) -> None
 def _metrics(one: Evaluation, leads: Sequence[Mapping[str, Any]] = (), of: str = "") -> dict[str, float]:
     """Return the metrics of an arm, its leads over the baseline, and its cost."""
     made: dict[str, Any] = {"n": len(one.rows), "failed": one.failures.total(), "dollars": one.cost.dollars}
-    made |= {"lm_calls_per_question": one.calls_a_question, "seconds_p50": one.latency(0.5)}
-    made |= {"tokens_per_question": one.tokens_a_question, "seconds_p95": one.latency(0.95)}
+    made |= {"lm_calls_per_question": one.calls_per_question, "seconds_p50": one.latency(0.5)}
+    made |= {"tokens_per_question": one.tokens_per_question, "seconds_p95": one.latency(0.95)}
     for metric in one.metrics:
         mean = one.mean(metric)
         made |= {metric: mean.value, f"{metric}.low": mean.low, f"{metric}.high": mean.high}

@@ -130,8 +130,8 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
                 "arm": one.name,
                 **{title: percent(one.mean(metric)) for metric, title in metrics.items()},
                 "won : lost": f"{won[one.name].wins} : {won[one.name].losses}" if one.name in won else "-",
-                "LM calls": f"{one.calls_a_question:.0f}",
-                "tokens": f"{one.tokens_a_question:,.0f}",
+                "LM calls": f"{one.calls_per_question:.0f}",
+                "tokens": f"{one.tokens_per_question:,.0f}",
             }
             for one in compared.arms
         ],
