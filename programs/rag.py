@@ -102,6 +102,8 @@ class RAG(Threaded):
 
     def answer(self, **given: Any) -> dspy.Prediction:
         """Find passages and read them; ``given`` has ``question``, ``options`` and, if there is any, ``history``."""
+        if self.reader is not None:
+            self.reader.check(given["question"], given["options"])
         found = self.technique(**given)
         told = question_context().listener
         if told is not None:

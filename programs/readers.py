@@ -116,6 +116,9 @@ class Reader(Threaded):
         super().__init__()
         self.predict = dspy.Predict(self.SIGNATURE)
 
+    def check(self, question: str, options: Options) -> None:
+        """Raise ``TechniqueError`` if the reader cannot answer this question, before a technique calls an LM for it."""
+
     def forward(
         self,
         question: str,
@@ -194,13 +197,16 @@ class MultipleChoiceReader(Reader):
     NAME = "multiple_choice"
     SIGNATURE = ChooseOption
 
-    def _signature(self, asked: ReaderInput) -> Any:
-        """Return the signature whose answer is an option of the question."""
-        if not asked.options:
+    def check(self, question: str, options: Options) -> None:
+        """Raise ``TechniqueError`` if the question has no options."""
+        if not options:
             raise TechniqueError(
-                f"the multiple-choice reader needs options, but the question has none: {asked.question[:80]!r}; "
+                f"the multiple-choice reader needs options, but the question has none: {question[:80]!r}; "
                 "give options, or use the reader short_answer"
             )
+
+    def _signature(self, asked: ReaderInput) -> Any:
+        """Return the signature whose answer is an option of the question."""
         return tuned_signature(self.predict, "answer", choices=asked.options)
 
 

@@ -84,7 +84,7 @@ def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
         refused = cli("compile", technique, "--data", questions, *given, *more)
         assert refused.status == 2
         assert said in " ".join(refused.err.split())
-        assert "made' holds a program" in refused.err
+        assert "made' has a program" in refused.err
         assert "--replace" in refused.err
     assert (len(server.requests), (artifact / "manifest.json").read_text()) == (asked, made)
     compiled("hcqr", artifact)

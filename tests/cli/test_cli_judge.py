@@ -158,7 +158,7 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
         (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
-        (("evaluate", "--judge", "coverage"), ["give them: --guidelines"]),
+        (("evaluate", "--judge", "coverage"), ["give them (--guidelines)"]),
         (
             ("evaluate", "--judge", "usefulness", "--guidelines", "x.json"),
             ["the judge coverage reads guidelines", "leave --guidelines out"],

@@ -27,7 +27,7 @@ def test_what_it_says_of_its_figures_is_so(docs, page, workshop, play):
     by_command = {block.commands[0].split()[1]: block for block in blocks if block.commands}
     printed = play([by_command["index"], by_command["evaluate"]])
 
-    assert "no lead of less than 7:0" in " ".join(printed.split())
+    assert "only a lead of at least 7:0" in " ".join(printed.split())
     assert "embedded, 0 cached" in printed
     assert "0 added, 0 changed, 0 removed; 0 embedded" in play([by_command["index"]])
 

@@ -213,7 +213,7 @@ def test_samples_depend_on_their_seed(engine):
 
 
 def test_a_prompt_that_is_too_long_is_refused_at_once_with_both_sizes(engine):
-    with pytest.raises(PromptTooLongError, match="but the model's context is 1024") as caught:
+    with pytest.raises(PromptTooLongError, match="but the model's context has 1024") as caught:
         engine.complete(request(text="w " * 3000, max_tokens=7))
     assert caught.value.n_tokens > 3000
     assert (caught.value.n_context, caught.value.n_answer) == (1024, 7)

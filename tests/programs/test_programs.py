@@ -111,7 +111,7 @@ def search(query, k):
 def test_an_unlabelled_question_is_left_out_of_dspys_mean_and_said():
     asked = [Question(f"q{n}", f"What of {n}?", evidence={"a": Label.ENTAILED} if n < 4 else {}) for n in range(6)]
     examples, program = [question.to_example() for question in asked], make_program("plain", search, reader=None)
-    with pytest.warns(UserWarning, match=r"2 of 6 examples cannot be scored.*labelled evidence"):
+    with pytest.warns(UserWarning, match=r"2 of 6 examples cannot be scored.*labeled evidence"):
         kept = scorable("decision_useful", examples)
     assert [example.id for example in kept] == ["q0", "q1", "q2", "q3"]
     assert dspy.Evaluate(devset=kept, metric=FOUND, display_progress=False)(program).score == 100.0

@@ -45,7 +45,7 @@ def test_the_answer_is_the_same_however_it_is_asked_for(loaded):
     assert len({tuple(query.text for query in prediction.queries) for prediction in predictions}) == 1
     assert program.retrieve(*asked(1)).passages == one.passages
     with pytest.raises(InputError, match="options"):
-        program.retrieve(asked(1)[0])
+        program(asked(1)[0])
 
 
 def test_an_lm_without_an_async_engine_is_asked_in_an_event_loop(artifact, world, make_lm):
