@@ -149,6 +149,7 @@ class Reader(Threaded):
             TechniqueError: The question is blank, or its options do not fit the reader.
             DataError: The history has another form.
         """
+        self.check(question, options)
         return self.answer(
             ReaderInput(question, checked_options(question, options), passages, findings, turns_of(history))
         )
