@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from importlib import resources
 
 import pytest
@@ -74,3 +75,12 @@ def test_the_hard_questions_take_several_cards_or_a_distant_one_or_none_helps():
     assert all(alone == 0 and 2 <= helping <= 4 for alone, helping in kinds["joint"])
     assert all(1 <= alone <= helping <= 2 for alone, helping in kinds["apart"])
     assert set(kinds["none"]) == {(0, 0)}
+
+
+def test_the_handbook_has_evidence_for_every_question_and_spreads_the_right_options():
+    passages, questions = read_passages("handbook"), read_questions("handbook", multiple_choice=True)
+    ids = {passage.id for passage in passages}
+    assert (len(ids), len(questions), sum(question.jointly for question in questions)) == (220, 200, 60)
+    assert all(question.evidence and ids.issuperset(question.evidence) for question in questions)
+    places = Counter(question.options.index(question.answer) for question in questions)
+    assert min(places.values()) >= 40
