@@ -100,6 +100,9 @@ NAMES = {
     "rrr@hybrid": "Rewrite-Retrieve-Read, `@hybrid`",
     "hcqr": "HCQR",
     "hcqr@hybrid": "HCQR, `@hybrid`",
+    "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10": "HCQR, `@hybrid:fusion=rrf,search_question=true`",
+    "corpus_steered@hybrid:feedback=2": "corpus-steered expansion, `corpus_steered@hybrid:feedback=2`",
+    "rrs@hybrid:select_pool=8": "Rewrite-Retrieve-Select, `rrs@hybrid:select_pool=8`",
     "chr": "Contrastive Hypothesis Retrieval, `chr`",
     "corpus_steered@hybrid": "corpus-steered expansion, `corpus_steered@hybrid`",
     "rrs": "Rewrite-Retrieve-Select, `rrs`",
@@ -132,6 +135,7 @@ class Table:
         digits: Digits after the point.
         options: Whether a column says which arms are shown the options.
         limit: The number of questions, from the first; by default all.
+        skip: The number of questions to leave out, from the first.
         won_at: Whether the column of won and lost names its number of passages.
         compare: Further arguments of ``qw.compare``.
     """
@@ -149,6 +153,7 @@ class Table:
     options: bool = True
     won_at: bool = True
     limit: int | None = None
+    skip: int = 0
     compare: Mapping[str, Any] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
@@ -157,7 +162,7 @@ class Table:
         decisive = self.decisive or metrics[0]
         given = {"lm": LARGE_LM, "reader": None, "references": False, **self.compare}
         file = DATA / self.questions
-        asked = read_questions(file if file.exists() else self.questions, limit=self.limit)
+        asked = read_questions(file if file.exists() else self.questions, limit=self.limit)[self.skip :]
         with_recorded_plan(given["lm"])
         runs = [
             qw.compare(
@@ -188,6 +193,41 @@ class Table:
         arm = runs[0].arm(name)
         calls = f"{arm.calls_per_question:.1f}".removesuffix(".0")
         return [self.names.get(name) or NAMES[name], *scores, won, *options, calls, f"{arm.tokens_per_question:,.0f}"]
+
+
+class KnownTable(Table):
+    """A table of the questions that the LM answers without passages, and of the others."""
+
+    def lines(self) -> list[str]:
+        """Run the comparison; return the lines of the table."""
+        given = {"lm": LARGE_LM, "references": False, **self.compare}
+        metrics = [metric for metric, _ in self.columns]
+        run = qw.compare(
+            self.arms, read_questions(self.questions), retriever=self.collection, metrics=metrics, slices=["known"],
+            max_passages=self.budgets[0], threads=8, **given,
+        )  # fmt: skip
+        slices = sorted(run.slices, key=lambda one: one.value)  # no, then yes
+        titles = {"no": "not known", "yes": "known"}
+        heads = [
+            f"{title}, {titles[one.value]} ({one.n})"
+            for one in slices
+            for title in (*dict(self.columns).values(), "won : lost")
+        ]
+        rows = []
+        for name in self.arms:
+            if name == "closed_book":
+                continue
+            cells = []
+            for one in slices:
+                arm = next(arm for arm in one.arms if arm.name == name)
+                test = next((c.test for c in one.comparisons if (c.arm, c.metric) == (name, metrics[0])), None)
+                cells += [_score(arm.mean(metric), self.digits) for metric in metrics]
+                cells.append(
+                    "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
+                )
+            rows.append([self.names.get(name) or NAMES[name], *cells])
+        head = ["arm", *heads]
+        return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
 
 
 def _score(score: Any, digits: int) -> str:
@@ -227,6 +267,19 @@ TABLES = {
         (("accuracy", "accuracy"), ("full_recall@3", "all needed passages")), (3,), digits=3, won_at=False,
         names={"hcqr@hybrid": "HCQR, `hcqr@hybrid`"},
         compare={**_HANDBOOK, "reader": "multiple_choice"},
+    ),
+    "handbook-known": KnownTable(
+        "results/known.md", "handbook", "handbook",
+        ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid"),
+        (("full_recall@3", "all needed passages"), ("accuracy", "accuracy")), (3,),
+        compare={**_HANDBOOK, "reader": "multiple_choice"},
+    ),
+    "handbook-tuning": Table(
+        "results/tuning.md", "handbook", "handbook",
+        ("hcqr", "hcqr@hybrid", "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10", "corpus_steered@hybrid:feedback=2",
+         "corpus_steered@hybrid", "rrs@hybrid:select_pool=8", "rrs@hybrid"),
+        (("full_recall@3", "all at 3"), ("recall@1", "recall at 1")), (3,), decisive="full_recall@3",
+        options=False, skip=100, compare=_HANDBOOK,
     ),
     "textbooks": Table(
         _EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, (1, 3, 5), compare=_BY_JUDGE

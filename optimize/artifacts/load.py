@@ -233,8 +233,9 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
         raise CollectionError(
-            f"the program was compiled over a collection that is not here: {no_collection(manifest.collection, home)}. "
-            "Or search passages of your own: querywright index mine passages.jsonl, and give that: retriever=..."
+            f"the program was compiled on a collection that is missing: {no_collection(manifest.collection, home)}. "
+            'Or search your passages: run querywright index mine passages.jsonl, and give retriever="mine" '
+            "(--collection mine)"
         )
     if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is loaded
         raise CollectionError(

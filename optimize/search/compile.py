@@ -224,7 +224,7 @@ def _make_prompts(search: Search, technique: str) -> tuple[list[str], dict[str, 
 
 
 def _with_prompts(spec: SearchSpec, technique: str, variants: Sequence[str], trials: int) -> SearchSpec:
-    """Return the search with these prompt variants; ``trials`` counts those of the technique alone."""
+    """Return the search with these prompt variants; ``trials`` counts only this technique's trials."""
     own = spec.techniques[technique].model_copy(update={"prompts": list(variants)})
     count = max(trials, 1 + len(variants)) + (technique != PLAIN)
     return spec.model_copy(update={"techniques": {**spec.techniques, technique: own}, "trials": count})

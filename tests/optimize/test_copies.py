@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +15,14 @@ from querywright.optimize.program_state import PredictorState
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.search.compile import compile_program
 
-HANDBOOK = Path(__file__).parents[2] / "benchmarks" / "data" / "handbook"
 UNTUNED = "Write queries that find the passages that decide the question."
 
 
 @pytest.fixture(scope="module")
 def handbook():
     """Forty questions of the handbook, and its passages by id."""
-    passages = {one.id: one for one in read_passages(HANDBOOK / "corpus.jsonl")}
-    return read_questions(HANDBOOK / "questions.jsonl", limit=40), passages
+    passages = {one.id: one for one in read_passages("handbook")}
+    return read_questions("handbook", limit=40), passages
 
 
 def prompt(instructions, *demos):

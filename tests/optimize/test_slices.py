@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import querywright as qw
@@ -14,9 +12,8 @@ from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.significance import against
 from querywright.optimize.slices import slice_results, slice_rows
 
-ROOT = Path(__file__).parents[2]
 RECORDED = {
-    "lm": f"recording:{ROOT / 'artifacts' / 'recordings' / 'handbook-reader.jsonl.gz'}",
+    "lm": "recording:handbook",
     "reader": "multiple_choice",
     "metrics": ["accuracy"],
     "references": False,
@@ -24,7 +21,7 @@ RECORDED = {
 
 
 def test_recorded_answers_by_a_column_and_by_what_the_lm_knows(tmp_path):
-    questions = ROOT / "benchmarks" / "data" / "handbook" / "questions.jsonl"
+    questions = "handbook"
     found = qw.compare(["closed_book"], questions, **RECORDED, slices=["known", "jointly"], home=tmp_path)
     told = {(one.column, one.value): (one.n, one.arms[0].average("accuracy")) for one in found.slices}
     assert told == {
