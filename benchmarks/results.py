@@ -100,9 +100,11 @@ NAMES = {
     "rrr@hybrid": "Rewrite-Retrieve-Read, `@hybrid`",
     "hcqr": "HCQR",
     "hcqr@hybrid": "HCQR, `@hybrid`",
-    "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10": "HCQR, `@hybrid:fusion=rrf,search_question=true`",
+    "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10": "HCQR, `hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10`",
     "corpus_steered@hybrid:feedback=2": "corpus-steered expansion, `corpus_steered@hybrid:feedback=2`",
     "rrs@hybrid:select_pool=8": "Rewrite-Retrieve-Select, `rrs@hybrid:select_pool=8`",
+    "rrs@hybrid:select_words=40": "Rewrite-Retrieve-Select, `rrs@hybrid:select_words=40`",
+    "oracle evidence": "oracle: the labeled passages",
     "chr": "Contrastive Hypothesis Retrieval, `chr`",
     "corpus_steered@hybrid": "corpus-steered expansion, `corpus_steered@hybrid`",
     "rrs": "Rewrite-Retrieve-Select, `rrs`",
@@ -112,7 +114,7 @@ NAMES = {
     "closed_book": "closed book, no passages",
 }
 """How a table names an arm."""
-SEES_OPTIONS = (OPTIONS, "hcqr", "rrr", "rrs", "chr", "corpus_steered", "closed_book")
+SEES_OPTIONS = (OPTIONS, "oracle", "hcqr", "rrr", "rrs", "chr", "corpus_steered", "closed_book")
 """Arms that show the options to the LM, or search them. A selection (``select=true``) shows them, too."""
 
 
@@ -177,20 +179,21 @@ class Table:
         won = f"won : lost at {self.decisive.partition('@')[2] or self.budgets[0]}" if self.won_at else "won : lost"
         head = ["arm", *heads, won, *(["options"] if self.options else []), "LM calls", "tokens"]
         arms = sorted(self.arms, key=lambda name: -runs[0].arm(name).mean(decisive).value)
+        if given["references"]:
+            arms.insert(0, "oracle evidence")
         rows = [self._row(name, runs, cells, decisive) for name in arms]
         return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
 
     def _row(self, name: str, runs: Sequence[Any], cells: Sequence[tuple[str, int]], decisive: str) -> list[str]:
+        arms = [run.reference(name) or run.arm(name) for run in runs]
         scores = [
-            "-"
-            if name == "closed_book" and metric != "accuracy"
-            else _score(runs[place].arm(name).mean(metric), self.digits)
+            "-" if name == "closed_book" and metric != "accuracy" else _score(arms[place].mean(metric), self.digits)
             for metric, place in cells
         ]
         test = next((one.test for one in runs[0].comparisons if (one.arm, one.metric) == (name, decisive)), None)
         won = "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
         options = ["yes" if name.startswith(SEES_OPTIONS) or "select=true" in name else "no"] if self.options else []
-        arm = runs[0].arm(name)
+        arm = arms[0]
         calls = f"{arm.calls_per_question:.1f}".removesuffix(".0")
         return [self.names.get(name) or NAMES[name], *scores, won, *options, calls, f"{arm.tokens_per_question:,.0f}"]
 
@@ -266,7 +269,7 @@ TABLES = {
         ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid"),
         (("accuracy", "accuracy"), ("full_recall@3", "all needed passages")), (3,), digits=3, won_at=False,
         names={"hcqr@hybrid": "HCQR, `hcqr@hybrid`"},
-        compare={**_HANDBOOK, "reader": "multiple_choice"},
+        compare={**_HANDBOOK, "reader": "multiple_choice", "references": True},
     ),
     "handbook-known": KnownTable(
         "results/known.md", "handbook", "handbook",
@@ -277,7 +280,7 @@ TABLES = {
     "handbook-tuning": Table(
         "results/tuning.md", "handbook", "handbook",
         ("hcqr", "hcqr@hybrid", "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10", "corpus_steered@hybrid:feedback=2",
-         "corpus_steered@hybrid", "rrs@hybrid:select_pool=8", "rrs@hybrid"),
+         "corpus_steered@hybrid", "rrs@hybrid:select_pool=8", "rrs@hybrid:select_words=40", "rrs@hybrid"),
         (("full_recall@3", "all at 3"), ("recall@1", "recall at 1")), (3,), decisive="full_recall@3",
         options=False, skip=100, compare=_HANDBOOK,
     ),
