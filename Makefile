@@ -115,7 +115,7 @@ bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/techniques.py --home $(QUERYWRIGHT_HOME)/bench
 
-bench-peers: $(STAMP) ## Compare our speed with LangChain, LlamaIndex, DSPy's Evaluate, and node-by-node runs, in five alternating rounds
+bench-peers: $(STAMP) ## Compare our speed with LangChain, LlamaIndex, DSPy's Evaluate, and node-by-node runs, in five rounds
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group bench
 	$(BIN)/python benchmarks/techniques.py --part libraries --rounds $(or $(ROUNDS),5)
 

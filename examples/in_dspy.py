@@ -1,4 +1,4 @@
-"""Use a compiled program inside a larger DSPy program: after `make demo`, run `.venv/bin/python examples/in_dspy.py`."""
+"""Use a compiled program in a larger DSPy program: after `make demo`, run `.venv/bin/python examples/in_dspy.py`."""
 
 import dspy
 
