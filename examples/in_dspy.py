@@ -1,4 +1,4 @@
-"""A compiled program inside a larger DSPy program: after `make demo`, run `.venv/bin/python examples/in_dspy.py`."""
+"""Use a compiled program in a larger DSPy program: after `make demo`, run `.venv/bin/python examples/in_dspy.py`."""
 
 import dspy
 
@@ -10,7 +10,7 @@ OPTIONS = ["Only the highest one", "The average of several, seated and rested", 
 
 
 class Careful(dspy.Module):
-    """Asks twice, the second time with the options in reverse, and answers only where both agree."""
+    """Ask twice, the second time with the options reversed, and answer only if both answers agree."""
 
     def __init__(self, rag: dspy.Module) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class Careful(dspy.Module):
 
 
 def main() -> None:
-    # An optimizer asks what nobody recorded, so the program is given an LM that answers: name yours here.
+    # The optimizer's prompts have no recorded answers, so the program needs a live LM. Name yours here.
     program = Careful(as_module(querywright.load("artifacts/hcqr-sample", lm="embedded")))
     print([name for name, _ in program.named_predictors()])
 
-    # Optimizers of DSPy see the predictors inside; what they make of them is an artifact again.
+    # DSPy's optimizers see the predictors inside the program. The tuned program can be saved as an artifact again.
     train = [dspy.Example(question=QUESTION, options=OPTIONS, answer=OPTIONS[1]).with_inputs("question", "options")]
     tuner = dspy.BootstrapFewShot(metric=lambda example, made, trace=None: made.answer is not None)
     tuned = tuner.compile(program, trainset=train)

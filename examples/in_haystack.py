@@ -1,6 +1,7 @@
-"""A compiled program in a Haystack pipeline: after `make demo`, run `.venv/bin/python examples/in_haystack.py`.
+"""Run a compiled program in a Haystack pipeline: after `make demo`, run `.venv/bin/python examples/in_haystack.py`.
 
-Needs the extra: pip install 'querywright[haystack]'. Imported first, it leaves Haystack's usage statistics off.
+Needs the extra: pip install 'querywright[haystack]'. Importing querywright's adapter before Haystack
+keeps Haystack's usage statistics off.
 """
 
 from querywright.adapters.haystack import QuerywrightProgram  # isort: skip
@@ -19,7 +20,8 @@ def main() -> None:
     pipeline.connect("program.answer", "answers.replies")
     pipeline.connect("program.documents", "answers.documents")
 
-    # Saved is the path of the artifact. Haystack loads classes of other packages only when they are named.
+    # The saved pipeline contains only the artifact's path. Haystack loads classes from other packages only if you name
+    # their modules.
     text = pipeline.dumps()
     pipeline = Pipeline.loads(text, allowed_modules=["querywright.adapters.haystack"])
 

@@ -1,4 +1,4 @@
-"""A compiled program in LangChain: after `make demo`, run `.venv/bin/python examples/in_langchain.py`.
+"""Run a compiled program in LangChain: after `make demo`, run `.venv/bin/python examples/in_langchain.py`.
 
 Needs the extra: pip install 'querywright[langchain]'.
 """
@@ -19,7 +19,7 @@ def main() -> None:
     for document in retriever.invoke(QUESTION, options=OPTIONS):
         print(document.metadata["rank"], document.id, document.page_content[:60])
 
-    # In a chain, a whole program takes a question and returns a dict.
+    # In a chain, a program with its reader takes a question and returns a dict.
     chain = (
         RunnableLambda(lambda question: {"question": question, "options": OPTIONS})
         | as_runnable(program)

@@ -1,4 +1,4 @@
-"""A compiled program in LlamaIndex: after `make demo`, run `.venv/bin/python examples/in_llama_index.py`.
+"""Run a compiled program in LlamaIndex: after `make demo`, run `.venv/bin/python examples/in_llama_index.py`.
 
 Needs the extra: pip install 'querywright[llama-index]'.
 """

@@ -1,4 +1,4 @@
-"""A compiled program in MLflow's artifact store: after `make demo`, run `.venv/bin/python examples/in_mlflow.py`.
+"""Store a compiled program in MLflow's artifact store: after `make demo`, run `.venv/bin/python examples/in_mlflow.py`.
 
 Needs the extra: pip install 'querywright[mlflow]'. An artifact is a folder of JSON files, so MLflow needs no adapter.
 """

@@ -1,4 +1,4 @@
-"""Load a compiled program and ask it: after `make demo`, run `.venv/bin/python examples/load_artifact.py`."""
+"""Load a compiled program and ask a question: after `make demo`, run `.venv/bin/python examples/load_artifact.py`."""
 
 import querywright
 

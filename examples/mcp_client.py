@@ -1,6 +1,6 @@
-"""A compiled program as a tool for assistants: after `make demo`, run `.venv/bin/python examples/mcp_client.py`.
+"""Offer a compiled program as a tool to assistants: after `make demo`, run `.venv/bin/python examples/mcp_client.py`.
 
-Needs the extra: pip install 'querywright[mcp]'. An assistant is told the same command: querywright mcp ARTIFACT.
+Needs the extra: pip install 'querywright[mcp]'. Configure an assistant with the same command: querywright mcp ARTIFACT.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ OPTIONS = ["Only the highest one", "The average of several, seated and rested", 
 SERVER = StdioServerParameters(
     command=sys.executable,
     args=["-m", "querywright", "mcp", "artifacts/hcqr-sample"],
-    env=dict(os.environ),  # a server of MCP is given hardly any of it otherwise, no key of an LM for one
+    env=dict(os.environ),  # by default, an MCP server gets almost no variables, not even an LM's API key
 )
 
 
