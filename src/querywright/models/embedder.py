@@ -144,8 +144,7 @@ class Embedder(Shared):
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
-        """Store vectors that ``encode`` returned elsewhere, such as in a different process; never replace stored
-        vectors.
+        """Store vectors that ``encode`` returned elsewhere, such as in a different process, but replace none.
 
         Args:
             texts: The texts.
@@ -211,7 +210,7 @@ class Embedder(Shared):
             return rows
         self._loaded()
         with self._turns:
-            rows |= self._read([text for text in texts if text not in rows], side)  # another thread may have stored some
+            rows |= self._read([text for text in texts if text not in rows], side)  # another thread may have added some
             missing = [text for text in texts if text not in rows]
             if missing:
                 vectors = self._embed(missing, side)

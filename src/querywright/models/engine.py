@@ -1,4 +1,4 @@
-"""The engine of every LM: it caches, retries, pays for, and counts calls, and removes keys from errors."""
+"""The engine behind every LM: caches answers, retries, limits, and counts calls, and removes API keys from errors."""
 
 from __future__ import annotations
 

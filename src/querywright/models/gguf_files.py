@@ -73,7 +73,7 @@ class Vocabulary(NamedTuple):
     bos: int | None
 
     def tokenizer(self) -> Any:
-        """Return a ``Tokenizer`` with byte-pair encoding, single digits, and GPT-2's words, as SmolLM requires."""
+        """Return a ``Tokenizer`` for SmolLM: byte-pair encoding, one token per digit, and GPT-2's word splitting."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         merges: list[Any] = self.merges

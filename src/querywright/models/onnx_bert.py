@@ -101,7 +101,7 @@ class OnnxBert:
                 embed(part)
         else:
             with ThreadPoolExecutor(min(os.cpu_count() or 1, len(parts))) as pool:
-                list(pool.map(embed, reversed(parts)))  # the longest first, so that all threads finish at about the same time
+                list(pool.map(embed, reversed(parts)))  # the longest first, so that all threads finish together
         return vectors
 
     encode_query = encode_document = encode
@@ -142,7 +142,7 @@ def _read(path: Path) -> Any:
 
 
 def _model(config: dict[str, Any], weights: Path) -> bytes:
-    """Return BERT over a file of weights, from token ids, types, and a mask [batch, tokens] to the last states."""
+    """Return a BERT graph over a weights file: from token ids, types, and a mask [batch, tokens] to the last states."""
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         tensors = json.loads(file.read(length))
