@@ -116,7 +116,7 @@ class Embedder(Shared):
         """Embed texts: read the vectors of known texts from the store, and embed and store the rest.
 
         Args:
-            texts: Any number of texts, which may be empty.
+            texts: Any number of strings, including empty strings.
             side: Role of the texts; it makes no difference for a model with one side. Default ``document``.
 
         Returns:

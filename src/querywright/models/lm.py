@@ -58,7 +58,7 @@ def resolve_lm(
         ledger: Records the cost of calls. Default: a new ledger.
         limits: Limits on attempts, waits, failures before the model counts as down, and the share of unreadable
             answers. Default: ``Limits()``.
-        budget: Budget for calls, which may be shared with other LMs; None for no limit. Default None.
+        budget: Budget for calls. Several LMs may share it. None for no limit. Default None.
         settings: Settings for a model in this process. Default: ``EmbeddedSettings()``, with longer strings and lists
             for a GGUF file, and with the rewriter's limits for a rewriter.
         api_base: Base URL of an OpenAI-compatible server. Default: the URL in the provider's environment variable
@@ -66,7 +66,7 @@ def resolve_lm(
         api_key: API key for the service. Default: DSPy reads the service's environment variable. The key is never
             written to disk.
         timeout: Timeout for one attempt to call a remote model, in seconds: more than 0 and at most one week. Default:
-            the timeout in ``limits``, which is 60 by default.
+            the timeout in ``limits`` (60 unless changed).
         temperature: Sampling temperature, 0 or more. Default 0, or the model's default if it does not allow 0.
         max_tokens: Maximum number of tokens in an answer, including thinking. Default: the maximum in ``limits`` for a
             remote model; otherwise 1000, or 16000 for models known to reason first.
@@ -124,7 +124,7 @@ def as_lm(
         ledger: Records the cost of calls. Default: a new ledger.
         limits: Limits on attempts, waits, failures before the model counts as down, and the share of unreadable
             answers. Default: ``Limits()`` with the LM's ``timeout``, or 600 seconds if it has none.
-        budget: Budget for calls, which may be shared with other LMs; None for no limit. Default None.
+        budget: Budget for calls. Several LMs may share it. None for no limit. Default None.
 
     Raises:
         ModelError: ``lm`` is not a DSPy LM.

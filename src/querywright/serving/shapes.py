@@ -1,4 +1,4 @@
-"""Requests and answers, as JSON."""
+"""JSON models for requests and answers."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ class Problem(BaseModel):
 
 
 def has_declined(answer: str | None, options: Sequence[str]) -> bool:
-    """Return whether an answer says that the passages do not answer the question. An option is never such an answer."""
+    """Return whether an answer says that the passages do not answer the question. An option never counts as that."""
     return bool(answer) and answer not in [option.strip() for option in options] and says_declined(str(answer))
