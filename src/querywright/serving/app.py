@@ -76,7 +76,7 @@ class Service:
                         yield event.kind, {} if event.data is None else {name: event.data}
 
     def answer(self, asked: AskRequest, prediction: Any, note: Note) -> dict[str, Any]:
-        """Return the answer as JSON, and count its outcome. LMs are not named, because a name may hold an address."""
+        """Return the answer as JSON, and count its outcome. LM names are omitted because they may contain addresses."""
         answer = prediction.answer
         outcome: dict[str, Any] = {
             "fallbacks": list(prediction.fallbacks), "declined": has_declined(answer, asked.options or ()),
