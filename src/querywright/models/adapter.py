@@ -48,8 +48,8 @@ class PromptAdapter(JSONAdapter):
     Args:
         grammar: Whether the LM's output is constrained by a grammar, as with the embedded LM. Such an LM makes choices
             by likelihood and does better if the prompt does not list the allowed values. Its requests include the
-            maximum length of each value. Its strings cannot contain quotation marks, so prompts put names in single
-            quotes. An LM whose engine sets ``decides_by_likelihood`` always gets these prompts. Default False.
+            maximum length of each value. Its strings cannot contain quotation marks, so prompts use single quotes
+            instead. An LM whose engine sets ``decides_by_likelihood`` always gets these prompts. Default False.
     """
 
     def __init__(self, *, grammar: bool = False) -> None:
@@ -233,8 +233,8 @@ def show_passages(passages: Sequence[Passage]) -> str:
 def show_passage(passage: Passage) -> str:
     """Return a passage without a number, because small models copy numbers and keep counting.
 
-    A passage from a document keeps its line breaks, which lists, tables, and code need. Its lines are indented so that
-    none of them looks like the start of another passage. Any other passage is a single line.
+    A passage from a document keeps its line breaks, for lists, tables, and code. Its lines are indented so that none of
+    them looks like the start of a new passage. Any other passage is a single line.
     """
     title = f"{_one_line(passage.title)}: " if passage.title else ""
     lines = passage.text.splitlines()

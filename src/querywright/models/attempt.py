@@ -58,7 +58,7 @@ class LedgerLayer:
         inner: Next layer.
         ledger: Receives the cost.
         price: Estimates the price of a response in US dollars. Default None: prices are not known.
-        flow: Is notified of refusals and answers. Default None.
+        flow: Flow to notify of refusals and answers. Default None.
     """
 
     def __init__(self, inner: Layer, ledger: Ledger, price: Price | None = None, flow: Flow | None = None) -> None:

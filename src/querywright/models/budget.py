@@ -115,7 +115,7 @@ class Budget(Shared):
     def settle(self, cost: Cost) -> None:
         """Add an attempt's tokens and dollars after it ends; ``reserve`` has already counted the call.
 
-        If they cannot be written, they are not counted. This only logs a warning, because the answer is already paid
+        If they cannot be written, only a warning is logged and they are not counted, because the answer is already paid
         for.
         """
         try:
@@ -125,7 +125,7 @@ class Budget(Shared):
             _logger.warning("%s; the cost of a call is not counted", error)
 
     def forget(self) -> None:
-        """Delete the amounts when a run ends that no later run will continue."""
+        """Delete the amounts at the end of a run that no later run will continue."""
         self._execute(_FORGET)
 
     def _execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:

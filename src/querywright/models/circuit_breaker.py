@@ -42,8 +42,8 @@ class Limits:
 
     Args:
         max_attempts: Maximum number of attempts per request, 1 or more. Default 4.
-        backoff: Maximum wait before the second attempt, in seconds. It doubles with each further attempt, and each wait
-            is drawn at random from 0 to it (full jitter). Default 1.
+        backoff: Longest wait before the second attempt, in seconds, doubled for each further attempt. The actual wait
+            is random, from 0 up to that value (full jitter). Default 1.
         max_wait: Longest wait between attempts, in seconds, even if a server's Retry-After is longer. Default 60.
         outage_after: Number of failures in a row after which the breaker opens. A failure is a request that failed all
             its attempts, or an attempt that timed out. Default 5.
@@ -146,7 +146,7 @@ class RetryLayer:
     Args:
         inner: Next layer; sends one attempt.
         identity: Name of the model in error messages.
-        limits: Limits on attempts and waits, and on failures before the model counts as down.
+        limits: Limits on attempts, waits, and failures.
         ledger: Counts retries and failures.
         secrets: Strings that must not appear in error messages.
         deterministic: Whether the model always gives the same answer to the same request.
@@ -190,7 +190,7 @@ class RetryLayer:
             sleep(seconds)
 
     def _is_transient(self, error: LMError) -> bool:
-        """Return whether another attempt may succeed because the service failed or its response is broken."""
+        """Return whether a retry may succeed because the service failed or its response is broken."""
         broken = isinstance(error, LMStreamAssemblyError) or type(error) is LMProviderError
         return not self._deterministic and (broken or is_retryable_lm_error(error))
 

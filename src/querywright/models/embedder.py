@@ -1,7 +1,7 @@
 """Embedders, resolved by name: they turn texts into normalized vectors, and never embed the same text twice.
 
-Only one thread embeds at a time. A model is loaded the first time that the store does not have a text's vector. Without
-a GPU, models in the BERT family run on ONNX Runtime (``onnx_bert``). Other models, and all models on a GPU, run in
+Only one thread embeds at a time. A model is loaded only when a text's vector is first missing from the store. Without a
+GPU, models in the BERT family run on ONNX Runtime (``onnx_bert``). Other models, and all models on a GPU, run in
 sentence-transformers on torch.
 """
 
@@ -144,7 +144,7 @@ class Embedder(Shared):
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
-        """Store vectors that ``encode`` returned elsewhere, such as in a different process, but replace none.
+        """Add vectors that ``encode`` computed elsewhere to the store, without replacing any.
 
         Args:
             texts: The texts.

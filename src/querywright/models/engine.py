@@ -36,7 +36,7 @@ class LMEngine(Shared):
         identity: Name of the model and its URL; part of a stored answer's key.
         store: Store for answers, or None to store none.
         ledger: Records the cost of calls. Default: a new ledger.
-        limits: Limits on attempts and waits, and on failures before the model counts as down.
+        limits: Limits on attempts, waits, and failures.
         budget: Budget for the attempts; None for no limit.
         price: Estimates the price of a response in US dollars, or returns None if it is not known.
         secrets: Strings that must not appear in error messages or logs.
@@ -72,7 +72,7 @@ class LMEngine(Shared):
         self._stack = self._layers(self._deterministic)
 
     def _layers(self, is_local: bool) -> Layer:
-        """Return the outermost layer. Calls to a local model have no deadline and no limit on parallel calls."""
+        """Return the outermost layer. Calls to a local model have no deadline and skip ``FlowLayer``."""
         layer: Layer = ModelLayer(self.inner, self.identity, self._secrets, None if is_local else self.limits.timeout)
         layer = LedgerLayer(layer, self.ledger, self._price, None if is_local else self.flow)
         if self.budget is not None:

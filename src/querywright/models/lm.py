@@ -56,8 +56,7 @@ def resolve_lm(
             ``anthropic/...``, or ``ollama_chat/...``. Default ``embedded``.
         store: Store for answers, or None to store none. Default None.
         ledger: Records the cost of calls. Default: a new ledger.
-        limits: Limits on attempts, waits, failures before the model counts as down, and the share of unreadable
-            answers. Default: ``Limits()``.
+        limits: Limits on attempts, waits, failures, and unreadable answers. Default: ``Limits()``.
         budget: Budget for calls. Several LMs may share it. None for no limit. Default None.
         settings: Settings for a model in this process. Default: ``EmbeddedSettings()``, with longer strings and lists
             for a GGUF file, and with the rewriter's limits for a rewriter.
@@ -122,8 +121,8 @@ def as_lm(
             if it has none.
         store: Store for answers, or None to store none. Default None.
         ledger: Records the cost of calls. Default: a new ledger.
-        limits: Limits on attempts, waits, failures before the model counts as down, and the share of unreadable
-            answers. Default: ``Limits()`` with the LM's ``timeout``, or 600 seconds if it has none.
+        limits: Limits on attempts, waits, failures, and unreadable answers. Default: ``Limits()`` with the LM's
+            ``timeout``, or 600 seconds if it has none.
         budget: Budget for calls. Several LMs may share it. None for no limit. Default None.
 
     Raises:
