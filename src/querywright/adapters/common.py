@@ -12,7 +12,7 @@ from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 
 ProgramSource = str | Path | LoadedProgram
-"""The path of an artifact, or a program that ``querywright.load`` returned."""
+"""An artifact's path, or a program returned by ``querywright.load``."""
 
 Make = Callable[[Passage, float | None, dict[str, Any]], Any]
 """Creates a framework's document from a passage, its score, and its metadata.
@@ -24,7 +24,7 @@ does not report scores. The metadata is the passage's metadata, plus ``id``, ``t
 
 
 def opened(program: ProgramSource, **options: Any) -> LoadedProgram:
-    """Return a loaded program: the program itself, or the artifact at a path.
+    """Return a program as is if it is loaded; otherwise, load the artifact at the path.
 
     Args:
         program: Path of an artifact, or a loaded program.

@@ -68,7 +68,7 @@ def as_module(program: ProgramSource, *, frozen: bool = False) -> ProgramModule:
 
     Args:
         program: Path of an artifact, or a loaded program. The module is a copy, so tuning does not change the program.
-        frozen: Whether optimizers of the larger program skip the module. Default False.
+        frozen: Whether the larger program's optimizers skip the module. Default False.
     """
     module = ProgramModule(opened(program))
     module._compiled = frozen

@@ -59,7 +59,7 @@ class QuerywrightProgram(_Component):
 
     Args:
         program: Path of an artifact, or a loaded program. A pipeline with a loaded program cannot be saved.
-        lm: Name of an LM that replaces the artifact's LM. Default None.
+        lm: Name of an LM to use instead of the artifact's LM. Default None.
         home: Workspace that contains the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Whether to replay the artifact's golden answers when it is loaded. Default False.
 

@@ -36,7 +36,7 @@ class Heading(NamedTuple):
     Args:
         start: Position of its first character in the document's text.
         end: Position after the heading's line or lines.
-        level: 1 for the highest level.
+        level: Heading level; 1 is the highest.
         text: The heading without markup.
     """
 
@@ -61,7 +61,7 @@ class Chunk(NamedTuple):
 
 
 def count_words(text: str) -> int:
-    """Return the size of a text in words.
+    """Return a text's size in words.
 
     A word is a run of at most 20 letters, or one Chinese or Japanese character. Text with symbols or digits, such as
     code, counts as more words: about as many as prose with the same number of tokens.
@@ -154,7 +154,7 @@ def _is_heading(document: _Document, start: int, end: int) -> bool:
 
 
 def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last position of each block, without gaps.
+    """Yield each block's start and end position, without gaps between blocks.
 
     A blank line ends a block unless it is in fenced code or an indented line follows.
     """

@@ -1,4 +1,4 @@
-"""Read documents as passages: folders and files of Markdown, reStructuredText, text, HTML, PDF, Word, and notebooks.
+"""Read documents as passages: Markdown, reStructuredText, text, HTML, PDF, and Word files, notebooks, and folders.
 
 Requires the extra ``documents``. A passage's title is the path of headings above it. Its metadata contains ``file``
 and, for a PDF, ``page`` (the page on which the passage starts, counted from 1). The file name starts with the name of
@@ -152,7 +152,7 @@ def read_documents(
     except ImportError as error:
         raise InputError("documents need the extra documents: pip install 'querywright[documents]'") from error
     splitter = TextSplitter.from_callback(count_words, chunk_size, chunk_overlap).chunk_indices
-    for library in ("pypdf", "bs4"):  # their warnings do not name the file
+    for library in ("pypdf", "bs4"):  # these libraries' warnings do not name the file
         logging.getLogger(library).setLevel(logging.CRITICAL)
     files = _files(source)
     skipped = Counter(path.suffix.lower() or path.name for path in files.values())

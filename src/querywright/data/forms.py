@@ -23,7 +23,7 @@ LIVEQA = {1: Label.NOT_USEFUL, 2: Label.NOT_USEFUL, 3: Label.USEFUL, 4: Label.EN
 
 
 class Form(NamedTuple):
-    """A test that recognizes rows, and functions that convert them; None if a kind needs no conversion."""
+    """A test that recognizes rows, and the functions that convert them (None if a kind needs no conversion)."""
 
     known_by: Callable[[Values], bool]
     questions: Shape | None = None

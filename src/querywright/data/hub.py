@@ -17,7 +17,7 @@ class Recipe(NamedTuple):
         dataset: Name on the Hub.
         split: Default split: the test split, or a different split if the test split has no labels.
         configs: Configurations to read, one after another. Default: the only configuration.
-        kinds: Kinds of rows in the dataset. Default: questions.
+        kinds: Kinds of rows that the dataset has. Default: questions.
     """
 
     dataset: str

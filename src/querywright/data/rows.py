@@ -28,7 +28,7 @@ _OPTION_PARTS = ("label", "key", "letter", "option"), ("text", "value")
 
 
 class Cell(NamedTuple):
-    """A column and its value; None if the row has no value."""
+    """A column and its value (None if the row has no value)."""
 
     column: str
     value: Any

@@ -56,7 +56,7 @@ class LedgerLayer:
 
     Args:
         inner: Next layer.
-        ledger: Receives the cost.
+        ledger: Records the cost.
         price: Estimates the price of a response in US dollars. Default None: prices are not known.
         flow: Flow to notify of refusals and answers. Default None.
     """

@@ -81,7 +81,7 @@ class EmbeddedEngine(Shared):
 
     Args:
         path: A GGUF file. Default: the file in the package.
-        settings: How the model runs. Default: ``EmbeddedSettings()``.
+        settings: Settings for the model. Default: ``EmbeddedSettings()``.
         rewriter: A trained rewriter whose LoRA adapter is applied to the packaged model. Default None.
 
     Raises:

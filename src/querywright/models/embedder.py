@@ -37,7 +37,7 @@ from querywright.shared import Shared
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 Side = Literal["query", "document"]
-"""The role of a text in a search: query or document.
+"""A text's role in a search: query or document.
 
 Many models were trained with a different prompt for each side, and some with a different encoder.
 """
@@ -109,7 +109,7 @@ class Embedder(Shared):
     def dimension(self) -> int:
         """Number of elements in a vector; loads the model only if the store has no vector to read it from."""
         if self._dimension is None:
-            self._dimension = int(self.encode([" "]).shape[1])  # the store keeps this vector
+            self._dimension = int(self.encode([" "]).shape[1])  # the store keeps this vector for later
         return self._dimension
 
     def encode(self, texts: Sequence[str], *, side: Side = "document") -> Vectors:

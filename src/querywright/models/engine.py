@@ -93,7 +93,7 @@ class LMEngine(Shared):
 
     @property
     def threads(self) -> int:
-        """Number of threads that keep the model busy.
+        """Number of threads needed to keep the model busy.
 
         The configured number; if none is configured, 4 for a local model and 64 for a remote model.
         """

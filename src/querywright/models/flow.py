@@ -32,7 +32,7 @@ _DRIFT = 1.01
 _CREEP = 0.1
 """Share of the normal growth rate that applies near the number at which the server refused a call."""
 _HEAD = 16
-"""Number of output tokens that take about as long as the time before the first token."""
+"""Number of output tokens that take about as long to write as the wait for the first token."""
 
 
 class Flow:

@@ -149,7 +149,7 @@ def write_gguf(path: Path, architecture: str, keys: Callable[[Any], None], tenso
     Args:
         path: Path of the file.
         architecture: Name of the model's architecture.
-        keys: Adds the metadata to a ``gguf.GGUFWriter``.
+        keys: Function that adds the metadata to a ``gguf.GGUFWriter``.
         tensors: Each tensor's name and values, and optionally its encoding.
     """
     from gguf import GGUFWriter
@@ -253,7 +253,7 @@ def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
     """Write a LoRA adapter for llama.cpp in half precision.
 
     Args:
-        adapter: Folder that ``save_weights`` wrote.
+        adapter: Folder written by ``save_weights``.
         target: File to write.
         base: GGUF file of the llama model that the adapter belongs to.
 

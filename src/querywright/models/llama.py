@@ -54,13 +54,13 @@ class Llama:
         params.kv_unified = False
         params.n_ctx = context
         params.n_gpu_layers = 0
-        params.cache_ram_mib = 0  # otherwise llama.cpp keeps up to 8 GiB of prompts
+        params.cache_ram_mib = 0  # otherwise, llama.cpp caches up to 8 GiB of prompts
         params.cache_idle_slots = False
         params.verbosity = -1
         if adapter is not None:
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter))]
         for cpu in (params.cpuparams, params.cpuparams_batch):
-            cpu.n_threads, cpu.poll = threads, 0  # spinning is slow on a busy machine
+            cpu.n_threads, cpu.poll = threads, 0  # busy-waiting is slow on a busy machine
         self.server = xllamacpp.Server(params)
 
     def spelled(self, text: str) -> tuple[str, int]:

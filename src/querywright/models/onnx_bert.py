@@ -36,9 +36,9 @@ class OnnxBert:
         folder: Folder of a sentence-transformers model, which must be BERT with mean or first-token pooling.
 
     Raises:
-        ValueError: The model is a different kind of model.
+        ValueError: The model is not of this kind.
         OSError: A file is missing.
-        KeyError: A file has a different structure than expected.
+        KeyError: A file does not have the expected structure.
         ImportError: ONNX Runtime is not installed.
     """
 

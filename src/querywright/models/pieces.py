@@ -41,8 +41,8 @@ def heard_by(ear: Ear | None) -> AbstractContextManager[None]:
 def read_stream(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
     """Return a stream's response, and pass its text to the ear piece by piece.
 
-    Return None if nothing was streamed. DSPy's client does not stream refusals, so after an empty stream, a second
-    request must ask for the whole answer.
+    Return None if nothing was streamed. DSPy's client does not stream refusals, so if the stream is empty, the caller
+    must request the whole answer again.
     """
     stream = ResponseStream(events, request)
     begun = False

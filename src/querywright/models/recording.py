@@ -106,8 +106,7 @@ class RecordingEngine(Shared):
         """Return the recorded answer.
 
         Raises:
-            LMModelError: The recording does not have the answer; the message shows the prompt and says how to record
-                it.
+            LMModelError: The answer is not in the recording; the message shows the prompt and says how to record it.
         """
         asked = digests_of(request)
         answer = self._answers.get(asked["prompt"])

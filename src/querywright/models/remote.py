@@ -50,7 +50,7 @@ class Transport:
     """
 
     def __init__(self, timeout: float) -> None:
-        self._inner: Any = OpenAIChatLM(api_key="none").transport  # the only public way to get one
+        self._inner: Any = OpenAIChatLM(api_key="none").transport  # the only public way to get a transport
         self._timeout = timeout
 
     def stream(self, request: Any) -> Any:

@@ -1,6 +1,6 @@
 """Parse an LM's answer: remove its thinking, find its JSON object, and decide whether to keep it.
 
-The adapter and the cache use the same functions, so every answer that the adapter can read is cached.
+The adapter and the cache use the same functions, so every answer that the adapter can parse is cached.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def system_text(request: Request) -> str:
 
 
 def is_empty(response: Response) -> bool:
-    """Return whether an answer contains no text, no refusal, and nothing else except thinking."""
+    """Return whether an answer contains nothing except thinking: no text, no refusal, and nothing else."""
     parts = (part for part in response.message.parts if not isinstance(part, lm15.ThinkingPart))
     return not any(part.text.strip() if isinstance(part, lm15.TextPart) else True for part in parts)
 
 
 def is_only_thinking(response: Response) -> bool:
-    """Return whether an answer contains thinking and nothing else."""
+    """Return whether an answer contains only thinking."""
     return is_empty(response) and any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
 
 
@@ -81,7 +81,7 @@ _CLOSING = re.compile(
     re.IGNORECASE,
 )
 _ANSWER = re.compile(r"\s*(?:```\w*\s*)?\{")
-"""Beginning of an answer that is a JSON object."""
+"""Matches the beginning of an answer that is a JSON object."""
 
 
 def strip_thinking(text: str) -> str:

@@ -57,11 +57,11 @@ class Rewriter(Checksummed):
     """A rewriter whose files have been verified. The manifest contains all fields except ``path`` and ``card``.
 
     Args:
-        format: Version of the format.
+        format: Format version.
         base: Model that the rewriter was trained from.
         techniques: Techniques whose prompts the rewriter was trained on.
-        recipe: ``reinforce``, or ``warm-up`` without the reinforcement stage.
-        created: Date, ISO 8601.
+        recipe: Training recipe: ``reinforce``, or ``warm-up`` if there was no reinforcement stage.
+        created: Date of creation, ISO 8601.
         max_chars: Maximum number of characters in a string if the schema sets no limit.
         max_items: Maximum number of items in a list if the schema sets no limit.
         versions: Versions of querywright and of the libraries used in training.
@@ -133,10 +133,10 @@ def write_rewriter(
 
     Args:
         path: Folder of the rewriter.
-        weights: Folder that ``save_weights`` wrote.
+        weights: Folder written by ``save_weights``.
         techniques: Techniques whose prompts the rewriter was trained on.
         recipe: Training recipe; see ``Rewriter``.
-        created: Date, ISO 8601.
+        created: Date of creation, ISO 8601.
         card: Data, settings, and results from training.
         readme: Text for ``README.md``.
         curve: Lines for ``curve.jsonl``. Default: none.

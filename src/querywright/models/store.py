@@ -169,7 +169,7 @@ class Store(Shared):
         return [value for key, checksum, value in rows if _is_whole(kind, key, checksum, value)]
 
     def count(self, kind: str) -> int:
-        """Return the number of keys of a kind."""
+        """Return the number of keys that a kind has."""
         return int(self.execute(_COUNT, kind=kind)[0][0][0])
 
     def get_or_compute(

@@ -112,8 +112,8 @@ def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | No
     """Return the parameter that an error reports as unsupported, and whether only its value is; None if there is none.
 
     Args:
-        text: Text of the error.
-        names: Parameters of the request.
+        text: Text of the error message.
+        names: Names of the request's parameters.
     """
     names = _OPTIONAL.intersection(names)
     for sentence in _SENTENCE_END.split(text):

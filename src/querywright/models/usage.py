@@ -71,8 +71,8 @@ class Cost:
     Args:
         calls: Calls made: requests that the model answered.
         saved: Calls saved: requests answered from the cache, or by an identical call that was already running.
-        retries: Attempts after the first.
-        failures: Requests that failed all their attempts.
+        retries: Number of attempts after a request's first one.
+        failures: Number of requests that failed all their attempts.
         repairs: Answers that could not be parsed and were requested again.
         unreadable: Answers that could not be parsed even after the second request.
         input_tokens: Tokens that the model read in the calls made.

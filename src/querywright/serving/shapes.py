@@ -73,7 +73,7 @@ class Health(BaseModel):
 
 
 class Problem(BaseModel):
-    """The body of every failure."""
+    """The body of every error response."""
 
     error: dict[str, str] = Field(description="kind, a word for programs, and message, a sentence for people.")
 
