@@ -109,7 +109,7 @@ def _section(document: _Document, start: int, end: int, path: tuple[str, ...], l
     own_end = starts[0] if starts else last
     whole = document.text[start:end]
     if len(children) == 1 and not document.text[start:own_end].strip():
-        pass  # if one child is the whole section, only the child is split
+        pass  # the only subsection is the whole section, so its heading joins the path
     elif count_words(whole) <= document.size:
         yield from _chunk(document, start, end, path)
         return
