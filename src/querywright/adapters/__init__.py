@@ -1,5 +1,5 @@
-"""Compiled programs in other frameworks, one module per framework.
+"""Use compiled programs in other frameworks, with one module per framework.
 
-``langchain``, ``llama_index``, ``haystack``, ``mcp``, and ``mlflow`` import their framework and need the extra of the
-same name. ``dspy`` needs no extra.
+``langchain``, ``llama_index``, ``haystack``, ``mcp``, and ``mlflow`` import their framework and require the extra of
+the same name. ``dspy`` does not require an extra.
 """

@@ -1,4 +1,4 @@
-"""Functions that the adapters share: open a program, and convert a prediction for a framework."""
+"""Functions shared by the adapters: open a program, and convert a prediction for a framework."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 
 ProgramSource = str | Path | LoadedProgram
-"""The path of an artifact, or a program that ``querywright.load`` returned."""
+"""An artifact's path, or a program returned by ``querywright.load``."""
 
 Make = Callable[[Passage, float | None, dict[str, Any]], Any]
-"""Makes a framework's document from a passage, its score, and its metadata.
+"""Creates a framework's document from a passage, its score, and its metadata.
 
-The score is the best score of the passage in the searches that found it, on the scale of the retriever; None if the
-retriever reports no scores. The metadata are the metadata of the passage, and ``id``, ``title``, ``rank`` (from 1), and
-``queries`` (texts of the searches that found the passage).
+The score is the passage's best score in the searches that found it, on the retriever's scale; None if the retriever
+does not report scores. The metadata is the passage's metadata, plus ``id``, ``title``, ``rank`` (from 1), and
+``queries`` (the text of each query that found the passage).
 """
 
 
 def opened(program: ProgramSource, **options: Any) -> LoadedProgram:
-    """Return a loaded program: the program itself, or the artifact at a path.
+    """Return a program as is if it is loaded; otherwise, load the artifact at the path.
 
     Args:
         program: Path of an artifact, or a loaded program.
-        options: Options of ``querywright.load`` for a path.
+        options: Options for ``querywright.load`` if ``program`` is a path.
 
     Raises:
-        InputError: ``program`` has another type, or the artifact cannot be loaded.
+        InputError: ``program`` has the wrong type, or the artifact cannot be loaded.
     """
     if isinstance(program, LoadedProgram):
         return program
@@ -44,11 +44,11 @@ def opened(program: ProgramSource, **options: Any) -> LoadedProgram:
 
 
 def missing(extra: str, error: ImportError) -> InputError:
-    """Return the error for a framework that cannot be imported.
+    """Return the error to raise for a framework that cannot be imported.
 
     Args:
-        extra: Extra of querywright that installs the framework.
-        error: Error of the import.
+        extra: querywright extra that installs the framework.
+        error: The import error.
     """
     return InputError(
         f"querywright.adapters.{extra.replace('-', '_')} needs the extra {extra}: pip install 'querywright[{extra}]' "
@@ -57,12 +57,12 @@ def missing(extra: str, error: ImportError) -> InputError:
 
 
 def documents(make: Make, passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[Any]:
-    """Return the documents of passages, best first.
+    """Return one document per passage, best first.
 
     Args:
-        make: Makes one document.
+        make: Creates one document.
         passages: Passages, best first.
-        steps: Steps of the prediction. Its searches tell which queries found a passage, and with which score.
+        steps: Steps in the prediction. Their searches show which queries found a passage, and with what score.
     """
     scores: dict[str, list[float]] = {}
     queries: dict[str, dict[str, None]] = {}
@@ -83,11 +83,11 @@ def documents(make: Make, passages: Sequence[Passage], steps: Iterable[Any] = ()
 
 
 def result(prediction: Any, make: Make) -> dict[str, Any]:
-    """Return a prediction as a dictionary: answer, support, documents, queries, and fallbacks.
+    """Return a prediction as a dictionary with its answer, support, documents, queries, and fallbacks.
 
     Args:
-        prediction: Prediction of a program.
-        make: Makes one document.
+        prediction: A program's prediction.
+        make: Creates one document.
     """
     return {
         "answer": getattr(prediction, "answer", None),

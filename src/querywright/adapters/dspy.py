@@ -1,4 +1,4 @@
-"""A loaded program inside a larger DSPy program, whose optimizers can tune it."""
+"""Use a loaded program inside a larger DSPy program, where optimizers can tune it."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class ProgramModule(dspy.Module):
-    """A loaded program as a ``dspy.Module``; ``as_module`` makes it.
+    """A loaded program as a ``dspy.Module``; created by ``as_module``.
 
-    Its predictors and knobs are parameters of the larger program, named ``program.technique...`` and
-    ``program.reader...``. An optimizer that resets its student removes the demonstrations, but keeps instructions and
-    knobs. Copies share the LM and the retriever.
+    Its predictors and knobs become parameters of the larger program, named ``program.technique...`` and
+    ``program.reader...``. An optimizer that resets its student removes the demonstrations but keeps the instructions
+    and knobs. Copies share the LM and the retriever.
 
     Args:
-        loaded: The loaded program. The module calls its LM.
+        loaded: The loaded program, whose LM the module calls.
     """
 
     def __init__(self, loaded: LoadedProgram) -> None:
         super().__init__()
         self.program = copy.deepcopy(loaded.program)
-        # A function hides the program from DSPy, and is the same object in every copy.
+        # Inside a function, the program is hidden from DSPy and stays the same object in every copy.
         self._origin: Callable[[], LoadedProgram] = lambda: loaded
 
     @property
     def origin(self) -> LoadedProgram:
-        """The loaded program that this module was made from; tuning does not change it."""
+        """The loaded program that this module was created from; tuning does not change it."""
         return self._origin()
 
     def forward(self, **inputs: Any) -> dspy.Prediction:
         """Answer a question.
 
         Args:
-            inputs: ``question``, and ``options`` and ``history`` if the program takes them.
+            inputs: ``question``, plus ``options`` and ``history`` if the program takes them.
         """
         with self._settings():
             return self.program(**inputs)
@@ -59,7 +59,7 @@ class ProgramModule(dspy.Module):
             return await self.program.acall(**inputs)
 
     def _settings(self) -> Any:
-        """Replace the adapter and the LM in the current DSPy settings, and keep the rest, such as the trace."""
+        """Replace the adapter and the LM in the current DSPy settings, but keep other settings, such as the trace."""
         return dspy.context(adapter=PromptAdapter(), lm=self.origin.lm)
 
 
@@ -68,7 +68,7 @@ def as_module(program: ProgramSource, *, frozen: bool = False) -> ProgramModule:
 
     Args:
         program: Path of an artifact, or a loaded program. The module is a copy, so tuning does not change the program.
-        frozen: Whether optimizers of the larger program skip the module. Default False.
+        frozen: Whether the larger program's optimizers skip the module. Default False.
     """
     module = ProgramModule(opened(program))
     module._compiled = frozen
@@ -82,17 +82,17 @@ def save_module(
     asked: Sequence[Question] = (),
     threads: int = 4,
 ) -> ArtifactManifest:
-    """Write a module that was tuned inside a larger program as an artifact.
+    """Save a module that was tuned inside a larger program as an artifact.
 
     Args:
-        path: Folder of the artifact.
+        path: Folder for the artifact.
         module: The tuned module.
-        asked: Golden questions. The module answers them now, and ``querywright.load(path, verify=True)`` compares its
-            answers with these. Default none.
-        threads: Number of questions that are answered at a time. Default 4.
+        asked: Golden questions. The module answers them now, and ``querywright.load(path, verify=True)`` later compares
+            the loaded program's answers with these. Default none.
+        threads: Number of questions to answer in parallel. Default 4.
 
     Returns:
-        The manifest of the artifact.
+        The artifact's manifest.
 
     Raises:
         ArtifactError: The artifact cannot be written.
@@ -100,7 +100,7 @@ def save_module(
     lm = module.origin.lm
     program = copy.deepcopy(module.program)
     for _, predictor in program.named_predictors():
-        # An optimizer may add whole training examples, which have fields that the predictor does not have.
+        # An optimizer may add whole training examples as demonstrations, with fields that the predictor does not have.
         predictor.demos = demonstrations(predictor, predictor.demos)
     origin = module.origin.manifest
     card = render(

@@ -1,7 +1,7 @@
-"""Programs in Haystack: a component that answers, and a component that only retrieves. Needs the extra ``haystack``.
+"""Programs in Haystack: a component that answers, and one that only retrieves. Requires the extra ``haystack``.
 
-Importing Haystack turns its usage statistics on. This module keeps them off, unless the environment variable
-HAYSTACK_TELEMETRY_ENABLED says otherwise or the application imported Haystack before.
+Importing Haystack turns on its usage statistics. This module keeps them off, unless the environment variable
+HAYSTACK_TELEMETRY_ENABLED says otherwise or the application has already imported Haystack.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ except ImportError as error:
 
 
 class _Component:
-    """A program that is loaded when the pipeline is warmed up.
+    """A component with a program that is loaded when the pipeline is warmed up.
 
-    A saved pipeline contains the path and the names that it was made with, but no key and no address, so a pipeline
-    from somebody else cannot send your key away. Haystack loads our classes only with your consent:
-    ``Pipeline.loads(text, allowed_modules=["querywright.adapters.haystack"])``.
+    A saved pipeline contains the path and the names that it was created with, but no API keys or URLs, so a pipeline
+    from somebody else cannot send your API key to a different server. Haystack loads our classes only with your
+    consent: ``Pipeline.loads(text, allowed_modules=["querywright.adapters.haystack"])``.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class _Component:
 
 @component
 class QuerywrightProgram(_Component):
-    """Answers ``query`` and returns ``answer``, ``documents``, and ``queries``.
+    """Answers ``query``, and returns ``answer``, ``documents``, and ``queries``.
 
-    The answer is empty if the program has no reader. The metadata of a document are the metadata of its passage, and
-    ``id``, ``title``, ``rank``, and ``queries`` (the searches that found it).
+    The answer is empty if the program has no reader. A document's metadata is its passage's metadata, plus ``id``,
+    ``title``, ``rank``, and ``queries`` (the searches that found it).
 
     Args:
         program: Path of an artifact, or a loaded program. A pipeline with a loaded program cannot be saved.
-        lm: Name of an LM that replaces the artifact's LM. Default None.
+        lm: Name of an LM to use instead of the artifact's LM. Default None.
         home: Workspace that contains the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Whether to replay the artifact's golden answers when it is loaded. Default False.
 
     Raises:
-        InputError: ``lm`` contains an address.
+        InputError: ``lm`` contains a URL.
     """
 
     @component.output_types(answer=str, documents=list[Document], queries=list[str])
@@ -73,7 +73,7 @@ class QuerywrightProgram(_Component):
 
         Args:
             query: The question.
-            options: Texts of the options, for a program that compares options.
+            options: The options' texts, if the program compares options.
         """
         prediction = self._loaded(query, options)
         return {"answer": prediction.answer or "", **_outputs(prediction)}
@@ -81,9 +81,9 @@ class QuerywrightProgram(_Component):
 
 @component
 class QuerywrightRetriever(_Component):
-    """Retrieves with a program's technique, and returns ``documents`` and ``queries``; its reader is not called.
+    """Retrieves with a program's technique, and returns ``documents`` and ``queries``; the reader is not called.
 
-    The arguments and the documents are the same as of ``QuerywrightProgram``.
+    The arguments and the documents are the same as for ``QuerywrightProgram``.
     """
 
     @component.output_types(documents=list[Document], queries=list[str])
@@ -92,7 +92,7 @@ class QuerywrightRetriever(_Component):
 
         Args:
             query: The question.
-            options: Texts of the options, for a technique that compares options.
+            options: The options' texts, if the technique compares options.
         """
         return _outputs(self._loaded.retrieve(query, options))
 

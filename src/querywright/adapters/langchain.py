@@ -1,4 +1,4 @@
-"""Programs in LangChain: a retriever, and a Runnable that answers. Needs the extra ``langchain``."""
+"""Programs in LangChain: a retriever, and a Runnable that answers. Requires the extra ``langchain``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ except ImportError as error:
 
 
 class QuerywrightRetriever(BaseRetriever):
-    """Retrieves with a program's technique, and does not call its reader.
+    """Retrieves with a program's technique, without calling the reader.
 
-    A document has the text and the id of its passage. Its metadata are the metadata of the passage, and ``id``,
-    ``title``, ``rank``, ``queries`` (the searches that found it), and ``score`` if the retriever reports one. A
-    technique that compares options takes them with the question: ``retriever.invoke(question, options=[...])``.
+    A document has its passage's text and id. Its metadata is the passage's metadata, plus ``id``, ``title``, ``rank``,
+    ``queries`` (the searches that found it), and ``score`` if the retriever reports one. If the technique compares
+    options, pass them with the question: ``retriever.invoke(question, options=[...])``.
 
     Args:
         program: Path of an artifact, or a loaded program.
@@ -47,7 +47,7 @@ class QuerywrightRetriever(BaseRetriever):
 
 
 def as_runnable(program: ProgramSource) -> RunnableLambda[Any, dict[str, Any]]:
-    """Return a whole program as a step of a chain.
+    """Return a whole program as a step in a chain.
 
     Args:
         program: Path of an artifact, or a loaded program.
@@ -70,7 +70,7 @@ def as_runnable(program: ProgramSource) -> RunnableLambda[Any, dict[str, Any]]:
 
 
 def _question(given: Any) -> tuple[str, list[str] | None]:
-    """Return the question and the options of a chain's input."""
+    """Return the question and the options in a chain's input."""
     if isinstance(given, str):
         return given, None
     if isinstance(given, Mapping) and isinstance(given.get("question"), str):

@@ -1,4 +1,4 @@
-"""Programs in LlamaIndex: a retriever and a query engine. Needs the extra ``llama-index``."""
+"""Programs in LlamaIndex: a retriever and a query engine. Requires the extra ``llama-index``."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ except ImportError as error:
 
 @dataclass
 class ChoiceQuery(QueryBundle):
-    """A query with the options of a multiple-choice question, for programs that compare options.
+    """A query with a multiple-choice question's options, for programs that compare options.
 
     Args:
-        options: Texts of the options.
+        options: The options' texts.
     """
 
     options: list[str] = field(default_factory=list)
 
 
 class QuerywrightRetriever(BaseRetriever):
-    """Retrieves with a program's technique, and does not call its reader.
+    """Retrieves with a program's technique, without calling the reader.
 
-    A node has the text and the id of its passage. Its metadata are the metadata of the passage, and ``id``, ``title``,
-    ``rank``, and ``queries`` (the searches that found it). Prompts and embeddings contain only the title. The score of
-    a node is its best score, or None if the retriever reports no scores.
+    A node has its passage's text and id. Its metadata is the passage's metadata, plus ``id``, ``title``, ``rank``, and
+    ``queries`` (the searches that found it). Of the metadata, only the title is included in prompts and embeddings. A
+    node's score is its best score, or None if the retriever does not report scores.
 
     Args:
         program: Path of an artifact, or a loaded program.
@@ -53,8 +53,8 @@ class QuerywrightRetriever(BaseRetriever):
 class QuerywrightQueryEngine(BaseQueryEngine):
     """Answers questions with a whole program.
 
-    A response contains the answer, the passages as ``source_nodes``, and ``support``, ``queries``, and ``fallbacks``
-    in its metadata.
+    A response contains the answer and the passages (``source_nodes``). Its metadata contains ``support``, ``queries``,
+    and ``fallbacks``.
 
     Args:
         program: Path of an artifact, or a loaded program.

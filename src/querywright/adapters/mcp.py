@@ -1,4 +1,4 @@
-"""Programs as tools of the Model Context Protocol. Needs the extra ``mcp``."""
+"""Programs as Model Context Protocol (MCP) tools. Requires the extra ``mcp``."""
 
 from __future__ import annotations
 
@@ -59,10 +59,9 @@ class Answer(RetrievalResult):
 
 
 def server(program: ProgramSource, *, name: str = "querywright") -> MCPServer[Any]:
-    """Return a server with the tools ``ask`` and ``retrieve``; ``server(...).run()`` serves standard input and output.
+    """Return a server with the tools ``ask`` and ``retrieve``; ``server(...).run()`` uses standard input and output.
 
-    The client sees the message of an error that the client can fix, such as missing options. It does not see the
-    message of an unexpected error.
+    The client sees the messages of errors that it can fix, such as missing options, but not those of unexpected errors.
 
     Args:
         program: Path of an artifact, or a loaded program.
@@ -96,7 +95,7 @@ def server(program: ProgramSource, *, name: str = "querywright") -> MCPServer[An
 
 @contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Convert our errors and failures of the LM into errors that the client may read."""
+    """Convert our errors and LM failures to errors that the client may see."""
     try:
         yield
     except QuerywrightError as error:

@@ -1,7 +1,7 @@
-"""Results as MLflow runs. Needs the extra ``mlflow``.
+"""Log results as MLflow runs. Requires the extra ``mlflow``.
 
-Importing MLflow turns its usage statistics on. This module keeps them off, unless the environment variable
-MLFLOW_DISABLE_TELEMETRY says otherwise or the application imported MLflow before.
+Importing MLflow turns on its usage statistics. This module keeps them off, unless the environment variable
+MLFLOW_DISABLE_TELEMETRY says otherwise or the application has already imported MLflow.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ def log(
 ) -> str:
     """Log a result as one run, with a nested run for each arm and each trial.
 
-    MLflow logs its own searches in this layout, so its tables and charts compare the arms. A metric has its interval
-    next to it (``accuracy``, ``accuracy.low``, ``accuracy.high``), and an arm has its lead over the baseline
-    (``accuracy.lead``, ``.lead.low``, ``.lead.high``, ``.lead.p``). Metrics of a trial on dev begin with ``dev/``.
-    ``recall@5`` is logged as ``recall_at_5``. The outer run repeats the metrics of the recommended arm. If a run is
-    active, the outer run is nested in it.
+    MLflow uses this layout for its own parameter searches, so its tables and charts can compare the arms. Each metric
+    is logged with its interval (``accuracy``, ``accuracy.low``, ``accuracy.high``), and each arm also logs its lead
+    over the baseline (``accuracy.lead``, ``.lead.low``, ``.lead.high``, ``.lead.p``). A trial's metrics on dev start
+    with ``dev/``. ``recall@5`` is logged as ``recall_at_5``. The outer run repeats the recommended arm's metrics. If a
+    run is already active, the outer run is nested in it.
 
     Args:
-        result: Return value of ``querywright.evaluate``, ``compare``, or ``compile``, or the ``Snapshot`` of a study.
-        name: Name of the run. Default: MLflow chooses a name.
-        params: More parameters of the run. They are logged unchanged, so they must not contain a secret.
-        kept: Files and folders to log next to the results of every question and the report, such as an artifact.
+        result: Return value of ``querywright.evaluate``, ``compare``, or ``compile``, or a study's ``Snapshot``.
+        name: Name for the run. Default: MLflow chooses a name.
+        params: Additional parameters to log. They are logged unchanged, so they must not contain secrets.
+        kept: Files and folders, such as an artifact, to log along with the report and the results for every question.
 
     Returns:
-        The id of the run.
+        The run's id.
 
     Raises:
-        InputError: ``result`` has another type.
-        mlflow.exceptions.MlflowException: The server does not answer, or refuses the run.
+        InputError: ``result`` has the wrong type.
+        mlflow.exceptions.MlflowException: The server does not respond, or rejects the run.
     """
     given, notes, compared, trials = _parts(result)
     arms = [result] if isinstance(result, Evaluation) else [*compared.arms, *compared.references] if compared else []
@@ -87,7 +87,7 @@ _Trials = Sequence[tuple[str, Mapping[str, Any], dict[str, float]]]
 
 
 def _parts(result: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _Trials]:
-    """Return the parameters of a result, its conclusions, its comparison, and its trials."""
+    """Return a result's parameters, conclusions, comparison, and trials."""
     if isinstance(result, Evaluation):
         return {"questions": len(result.rows)}, [], None, []
     if isinstance(result, Comparison):
@@ -115,7 +115,7 @@ def _parts(result: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _
 
 
 def _write_files(result: Any, compared: Comparison | None, folder: Path) -> None:
-    """Write the results of every question or trial, and a report with the prompts."""
+    """Write the results for every question or trial, and a report with the prompts."""
     if isinstance(result, Snapshot):
         export(result, folder / "trials.parquet")
         write_report(result, folder / "report.html")
@@ -126,7 +126,7 @@ def _write_files(result: Any, compared: Comparison | None, folder: Path) -> None
 
 
 def _metrics(one: Evaluation, leads: Sequence[Mapping[str, Any]] = (), of: str = "") -> dict[str, float]:
-    """Return the metrics of an arm, its leads over the baseline, and its cost."""
+    """Return an arm's metrics, its leads over the baseline, and its cost."""
     made: dict[str, Any] = {"n": len(one.rows), "failed": one.failures.total(), "dollars": one.cost.dollars}
     made |= {"lm_calls_per_question": one.calls_per_question, "seconds_p50": one.latency(0.5)}
     made |= {"tokens_per_question": one.tokens_per_question, "seconds_p95": one.latency(0.95)}
@@ -140,5 +140,5 @@ def _metrics(one: Evaluation, leads: Sequence[Mapping[str, Any]] = (), of: str =
 
 
 def _fit(name: str) -> str:
-    """Return the name with characters that MLflow allows."""
+    """Return the name with only characters that MLflow allows."""
     return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_"))

@@ -1,6 +1,7 @@
-"""Questions and passages: their types, the functions that read, check, and split them, and the packaged sample.
+"""Questions and passages: types, functions that read, check, and split them, and the packaged sample.
 
-The names below are imported on first use. pandas, pyarrow, datasets, and dspy are imported when a source needs them.
+The names below are imported on first use. pandas, pyarrow, datasets, and dspy are imported only when a source needs
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Parse lists and objects in the text cells of a table: JSON, or the output of Python, pandas, and NumPy.
+"""Parse lists and objects in a table's text cells, written as JSON or as Python, pandas, or NumPy prints them.
 
-If a column of lists is saved to a CSV file, each cell holds the text that ``str`` returns: ``['a', 'b']``, NumPy's
-``['a' 'b']``, ``[array(['p1'], dtype=object)]``. The code in a cell never runs.
+When a column of lists is saved to a CSV file, each cell contains the string that ``str`` returns: ``['a', 'b']``,
+NumPy's ``['a' 'b']``, or ``[array(['p1'], dtype=object)]``. Code in a cell is never executed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from querywright.errors import DataError
 
 MISSING = frozenset({"nan", "NaN", "NaT", "None", "<NA>", "null"})
-"""Texts of a missing value, as libraries print it."""
+"""Strings that libraries print for a missing value."""
 
 _TEXT = r"""(?:'(?:[^'\\]|{0})*'|"(?:[^"\\]|{0})*")""".format(r"\\(?:[\\'\"nrt]|x[\da-f]{2}|u[\da-f]{4}|U[\da-f]{8})")
 _TOKEN = re.compile(
@@ -36,17 +36,17 @@ _TOKEN = re.compile(
 _PRINTED = re.compile(
     r"\s*[\[{](?:[\[{(\s]|[\w.]+\()*(?:b?['\"]|<\w+\.\w).*(?:[\])}]\s*$|['\"][\s,:]+['\"])", re.DOTALL
 )
-"""A printed list or object of texts, complete or truncated. Other texts rarely match."""
+"""Matches a printed list or object of strings, complete or truncated. Other strings rarely match."""
 _BARE = re.compile(r"\[([^\[\]{}]+)\]")
 _QUOTE = re.compile(r"(?<!\w)['\"]|['\"](?!\w)")
-"""A quotation mark. An apostrophe inside a word does not match."""
+"""Matches a quotation mark, but not an apostrophe inside a word."""
 
 
 def parse_cell(value: object) -> Any:
-    """Return the list or object in a text cell. Return any other text or value unchanged.
+    """Return the list or object in a text cell. Return any other string or value unchanged.
 
     Raises:
-        DataError: The cell holds a printed list or object that is truncated or cannot be parsed.
+        DataError: The cell contains a printed list or object that is truncated or cannot be parsed.
     """
     first = value.strip()[:1] if isinstance(value, str) else ""
     if not isinstance(value, str) or first not in ("[", "{", "(", '"'):
@@ -59,14 +59,14 @@ def parse_cell(value: object) -> Any:
 
 
 def bare_list(value: Any) -> Any:
-    """Return the texts of a list without quotes, such as ``[Paris, London]``. Return any other value unchanged."""
+    """Return the items of an unquoted list, such as ``[Paris, London]``. Return any other value unchanged."""
     found = _BARE.fullmatch(value.strip()) if isinstance(value, str) else None
     items = [item.strip() for item in found[1].split(",")] if found else []
     return items if items and not any(item in ("", "...") or _QUOTE.search(item) for item in items) else value
 
 
 def plain(value: Any) -> Any:
-    """Return a value in the types of JSON: arrays, tuples, and sets become lists, and NaN becomes None."""
+    """Convert a value to JSON types: arrays, tuples, and sets become lists, and NaN becomes None."""
     if hasattr(value, "tolist"):  # NumPy
         value = value.tolist()
     if isinstance(value, set | frozenset):
@@ -79,7 +79,7 @@ def plain(value: Any) -> Any:
 
 
 def short(value: object) -> str:
-    """Return a value for a message, with about 60 characters of a string at most."""
+    """Return a value as a string for a message. Long strings are cut to about 60 characters."""
     shortener = reprlib.Repr()
     shortener.maxstring = shortener.maxother = 60
     shortener.maxlist = shortener.maxdict = 6
@@ -87,7 +87,7 @@ def short(value: object) -> str:
 
 
 def _encoded_twice(inner: str, value: str) -> Any:
-    """Return the list or object in a JSON text, or ``value`` if the text has neither."""
+    """Return the list or object in a JSON string, or ``value`` if the string contains neither."""
     try:
         found = json.loads(inner)
     except (ValueError, RecursionError):
@@ -96,13 +96,13 @@ def _encoded_twice(inner: str, value: str) -> Any:
 
 
 def _printed(text: str) -> Any:
-    """Return the list or object that Python or NumPy printed, or the text if it is neither."""
+    """Return the list or object that Python or NumPy printed, or the text itself if it is neither."""
     pieces: list[str] = []
     place, depth, ended = 0, 0, False
     while (token := _TOKEN.match(text, place)) and not token["cut"]:
         kind, found = str(token.lastgroup), str(token[str(token.lastgroup)])
         if ended and kind not in ("close", "mark"):
-            pieces.append(",")  # NumPy prints no commas
+            pieces.append(",")  # NumPy does not print commas
         pieces.append(
             {"missing": "None", "open": found[-1], "mark": found[:1] if len(found) == 1 else ""}.get(kind, found)
         )

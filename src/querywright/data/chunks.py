@@ -1,8 +1,8 @@
-"""Split the text of a document into chunks: by sections first, then between blocks, and inside a block only if it must.
+"""Split a document into chunks: by section first, then between blocks, and inside a block only if necessary.
 
-A section that fits is one chunk, with its subsections. A larger section is split into its own text and its subsections.
-So an edit in one section leaves the chunks of the other sections unchanged. A block is a paragraph, a list item, a
-table, a fenced code block, or a directive of reStructuredText with its indented content.
+A section that fits becomes one chunk, including its subsections. A larger section is split into its own text and its
+subsections. Edits in one section therefore leave the chunks in other sections unchanged. A block is a paragraph, a list
+item, a table, a fenced code block, or a reStructuredText directive with its indented content.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ _UNIT = re.compile(
     rf"([{_WIDE}]|(?<!\S)[(\"'\u201c]?{_LETTERS}{{1,20}}(?:[-'\u2019/]{_LETTERS}{{1,20}})?[.,;:!?)\"'\u201d]*(?!\S))"
     rf"|{_LETTERS}{{1,5}}|\d|[^\w\s]|_"
 )
-"""A word of prose, or else a piece of a word of code: about one token of the embedder."""
+"""Matches a word of prose, or a piece of code: about one token for the embedder."""
 PIECES_PER_WORD = 1.2
-"""Prose has about 1.3 tokens per word. So a chunk of code has no more tokens than a chunk of prose."""
+"""Number of code pieces that count as a word.
+
+Prose has about 1.3 tokens per word, so a chunk of code has no more tokens than a chunk of prose.
+"""
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 
 Splitter = Callable[[str], Sequence[tuple[int, str]]]
-"""Splits a text that is too large: pieces with their positions."""
+"""Splits a text that is too large, and returns the pieces with their positions."""
 
 
 class Heading(NamedTuple):
-    """A heading of a document.
+    """A heading in a document.
 
     Args:
-        start: Position of its first character in the text.
-        end: Position after its line or lines.
-        level: 1 for the highest level.
-        text: The heading without marks.
+        start: Position of its first character in the document's text.
+        end: Position after the heading's line or lines.
+        level: Heading level; 1 is the highest.
+        text: The heading without markup.
     """
 
     start: int
@@ -44,12 +47,12 @@ class Heading(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A part of a document's text.
+    """A chunk of a document's text.
 
     Args:
-        start: Position of its first character in the text.
-        text: The text as it is in the document, without blank lines around it.
-        path: The headings above it, the highest first.
+        start: Position of its first character in the document's text.
+        text: The text, unchanged except that blank lines around it are removed.
+        path: The headings above the text, highest level first.
     """
 
     start: int
@@ -58,10 +61,10 @@ class Chunk(NamedTuple):
 
 
 def count_words(text: str) -> int:
-    """Return the size of a text in words.
+    """Return a text's size in words.
 
-    A word is a run of at most 20 letters, or one Chinese or Japanese character. What has signs or digits, such as code,
-    counts as more words: as many as prose with the same number of tokens has.
+    A word is a run of at most 20 letters, or one Chinese or Japanese character. Text with symbols or digits, such as
+    code, counts as more words: about as many as prose with the same number of tokens.
     """
     units = _UNIT.findall(text)
     words = sum(map(bool, units))
@@ -71,15 +74,15 @@ def count_words(text: str) -> int:
 def split_text(
     text: str, title: str, headings: Sequence[Heading], size: int, splitter: Splitter, fences: bool = True
 ) -> Iterator[Chunk]:
-    """Yield the chunks of a document, without those that are headings alone.
+    """Yield a document's chunks, except chunks that would contain only headings.
 
     Args:
         text: The document's text.
-        title: The first part of the path if the document has no heading of level 1.
-        headings: The document's headings in their order.
-        size: Words per chunk at most.
+        title: First part of the path if the document has no level-1 heading.
+        headings: The document's headings, in order.
+        size: Maximum number of words per chunk.
         splitter: Splits a block that is larger than ``size``.
-        fences: Whether lines of backticks or tildes fence code. Default True.
+        fences: Whether lines of backticks or tildes mark code blocks. Default True.
     """
     top = min((heading.level for heading in headings), default=1)
     path = () if headings and top == 1 else (title,)
@@ -96,7 +99,7 @@ class _Document(NamedTuple):
 
 
 def _section(document: _Document, start: int, end: int, path: tuple[str, ...], level: int) -> Iterator[Chunk]:
-    """Yield the chunks of the section between two positions, whose heading has this level."""
+    """Yield the chunks in the section between two positions; ``level`` is the level of its heading."""
     inside = [one for one in document.headings if start <= one.start < end and one.level > level]
     children: list[Heading] = []
     for heading in inside:
@@ -106,7 +109,7 @@ def _section(document: _Document, start: int, end: int, path: tuple[str, ...], l
     own_end = starts[0] if starts else last
     whole = document.text[start:end]
     if len(children) == 1 and not document.text[start:own_end].strip():
-        pass  # a document that is one section has the path of this section
+        pass  # the only subsection is the whole section, so its heading joins the path
     elif count_words(whole) <= document.size:
         yield from _chunk(document, start, end, path)
         return
@@ -117,7 +120,7 @@ def _section(document: _Document, start: int, end: int, path: tuple[str, ...], l
 
 
 def _pack(document: _Document, start: int, end: int, path: tuple[str, ...]) -> Iterator[Chunk]:
-    """Yield the chunks of a text without subsections: as many whole blocks as fit."""
+    """Yield the chunks of a text without subsections, each with as many whole blocks as fit."""
     first, size = start, 0
     for begin, stop in _blocks(document, start, end):
         words = count_words(document.text[begin:stop])
@@ -133,7 +136,7 @@ def _pack(document: _Document, start: int, end: int, path: tuple[str, ...]) -> I
 
 
 def _chunk(document: _Document, start: int, end: int, path: tuple[str, ...]) -> Iterator[Chunk]:
-    """Yield the chunk between two positions, if it has more than headings."""
+    """Yield the chunk between two positions, unless it contains only headings."""
     text = document.text[start:end].rstrip()
     blank = re.match(r"(?:[^\S\n]*\n)*", text)
     first = blank.end() if blank else 0
@@ -142,7 +145,7 @@ def _chunk(document: _Document, start: int, end: int, path: tuple[str, ...]) -> 
 
 
 def _is_heading(document: _Document, start: int, end: int) -> bool:
-    """Whether the text between two positions is headings alone."""
+    """Return whether the text between two positions contains only headings."""
     place = start
     for heading in document.headings:
         if start <= heading.start < end and not document.text[place : heading.start].strip():
@@ -151,7 +154,7 @@ def _is_heading(document: _Document, start: int, end: int) -> bool:
 
 
 def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last position of each block, without gaps.
+    """Yield each block's start and end position, without gaps between blocks.
 
     A blank line ends a block unless it is in fenced code or an indented line follows.
     """

@@ -1,11 +1,11 @@
-"""Recognize answers that decline: the answer of a reader if the passages do not have the answer."""
+"""Recognize declined answers: what a reader answers if the passages do not contain the answer."""
 
 from __future__ import annotations
 
 from querywright.answer_text import words
 
 DECLINED = "The passages do not say."
-"""The answer that a reader is told to give if the passages do not have the answer."""
+"""The answer that readers are instructed to give if the passages do not contain the answer."""
 
 _OTHERS = {
     "i cannot answer",
@@ -22,13 +22,13 @@ _OTHERS = {
 
 
 def says_declined(answer: str) -> bool:
-    """Return whether an answer is blank or only a refusal: ``DECLINED`` or a phrase from a short list.
+    """Return whether an answer is blank or contains only a refusal: ``DECLINED`` or a phrase from a short list.
 
-    A longer answer is not recognized. Do not use a reader that may decline for questions whose right answer is
+    Longer answers are not recognized. Do not use a reader that may decline if a question's right answer may be
     "unknown".
 
     Args:
-        answer: The answer. Case, punctuation, and spaces make no difference.
+        answer: The answer. Case, punctuation, and spaces are ignored.
     """
     said = words(answer)
     return not said or any(said == words(phrase) for phrase in (DECLINED, *_OTHERS))

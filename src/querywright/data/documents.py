@@ -1,11 +1,12 @@
-"""Read documents as passages: folders and files of Markdown, reStructuredText, text, HTML, PDF, Word, and notebooks.
+"""Read documents as passages: Markdown, reStructuredText, text, HTML, PDF, and Word files, notebooks, and folders.
 
-Needs the extra ``documents``. The title of a passage is the path of its headings. Its metadata have ``file`` and, for a
-PDF, ``page`` (the page on which it begins, from 1). A file's name begins with the name of the folder that was read, so
-that it is the same from every working directory.
+Requires the extra ``documents``. A passage's title is the path of headings above it. Its metadata contains ``file``
+and, for a PDF, ``page`` (the page on which the passage starts, counted from 1). The file name starts with the name of
+the folder that was read, so that it does not depend on the working directory.
 
-The id of a passage is ``FILE#HEADING-DIGEST``: the file, the last heading, and the beginning of the SHA-256 of the
-text. Edits elsewhere in the file do not change it. If a section repeats a text, the copies are numbered.
+A passage's id is ``FILE#HEADING-DIGEST``: the file, the last heading, and the start of the text's SHA-256. Edits
+elsewhere in the file do not change the id. If the same text is repeated under the same heading, the copies are
+numbered.
 """
 
 from __future__ import annotations
@@ -30,34 +31,34 @@ from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
 
 CHUNK_SIZE, CHUNK_OVERLAP = 150, 20
-"""Words: about 200 tokens of English. The embedded embedder reads 256 tokens."""
+"""Defaults, in words. 150 words of English are about 200 tokens, and the embedded embedder reads at most 256 tokens."""
 UNWANTED = "script, style, nav, footer, noscript, template, svg, button, .headerlink, [role=navigation]"
-"""Elements of a web page that are removed."""
+"""Elements to remove from web pages."""
 LONGEST_SLUG = 40
-"""Characters of a heading in an id, at most."""
+"""Maximum number of characters of the heading in an id."""
 _TITLE = re.compile(r"\s*(\S[^\r\n]{0,78}[^\s.,;:])[ \t]*\r?\n(?:[-=~*_]{3,})?[ \t]*\r?\n")
-"""The first line of plain text, if a blank line follows or the line is underlined."""
+"""Matches the first line of plain text if it is underlined or followed by a blank line."""
 _FRONT = re.compile(r"---\r?\n.*?\n---\r?\n", re.DOTALL)
 _WRAPPED = re.compile(r"(?<=[^\W\d_])-\n(?=[a-z])|(?<![.:;!?\n])(\n)(?=[a-z(])")
 _ADORNMENT = re.compile(r"([^\w\s])\1+")
 _ROLE = re.compile(r"(?::[\w:.+-]+:)?`+~?([^`<]*[^`<\s])(?: ?<[^`>]*>)?`+_{0,2}")
 _RST = re.compile(r"^\.\. (?:[\w:-]+::|_[^:\n]+:)|:[\w:.+-]+:`[^`\n]+`|``[^`\n]+``|\S::[ \t]*$", re.MULTILINE)
-"""Markup that reStructuredText has and plain text does not have."""
+"""Matches markup that occurs in reStructuredText but not in plain text."""
 
 _logger = logging.getLogger(__name__)
 
 Reading = Callable[[str, int, int], object]
-"""Called with the kind of work, the number of files that were read, and the number of all files."""
+"""Function called with the kind of work, the number of files read so far, and the total number of files."""
 
 
 class DocumentFile(NamedTuple):
     """A file that was read.
 
     Args:
-        name: The name of the file in the ids of its passages.
-        format: The format, such as ``reStructuredText``.
-        title: The title of the document.
-        passages: Number of its passages.
+        name: The file's name in its passages' ids.
+        format: The file's format, such as ``reStructuredText``.
+        title: The document's title.
+        passages: Number of passages in the file.
     """
 
     name: str
@@ -67,12 +68,12 @@ class DocumentFile(NamedTuple):
 
 
 class Documents(NamedTuple):
-    """The passages of documents.
+    """Passages from documents.
 
     Args:
-        passages: In the order of the files.
+        passages: The passages, in the order of the files.
         files: The files that were read.
-        lost: What could not be read and why, a reason per line.
+        lost: The parts that could not be read and the reasons, one reason per line.
     """
 
     passages: list[Passage]
@@ -81,7 +82,7 @@ class Documents(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """The text of a file, its format, title, and headings, the positions of its pages, and what could not be read."""
+    """A file's text, format, title, and headings, the positions of its pages, and the parts that could not be read."""
 
     text: str
     format: str
@@ -92,13 +93,13 @@ class _Text(NamedTuple):
 
 
 class _UnreadableError(Exception):
-    """A file cannot be read; the message has the reason and a remedy."""
+    """A file cannot be read; the message gives the reason and a remedy."""
 
 
 def names_documents(source: Any) -> bool:
-    """Return whether a source is documents: a file or a folder of them, or a list of files and folders.
+    """Return whether a source consists of documents: a document, a folder of documents, or a list of files and folders.
 
-    A folder with rows of passages or a dataset (Parquet, Arrow, or rows with only a README) is not.
+    A folder does not count if it contains rows of passages or a dataset (Parquet, Arrow, or rows with only a README).
     """
     if isinstance(source, list | tuple):
         return bool(source) and all(isinstance(one, str | os.PathLike) for one in source)
@@ -122,15 +123,15 @@ def read_documents(
     chunk_overlap: int = CHUNK_OVERLAP,
     progress: Reading | None = None,
 ) -> Documents:
-    """Read documents and split them into passages at headings and between paragraphs, see ``chunks.split_text``.
+    """Read documents and split them into passages at headings and between paragraphs; see ``chunks.split_text``.
 
-    A file that cannot be read does not stop the run. Losses are also logged as warnings.
+    A file that cannot be read does not stop the run. Anything that could not be read is also logged as a warning.
 
     Args:
-        source: A file, a folder (with its subfolders), or a list of files and folders.
-        chunk_size: Words per passage at most, 1 or more, see ``chunks.count_words``. Default 150.
-        chunk_overlap: Words at most that a passage repeats from the previous passage if a paragraph had to be split,
-            less than ``chunk_size``. Default 20.
+        source: A file, a folder (including its subfolders), or a list of files and folders.
+        chunk_size: Maximum number of words per passage, 1 or more; see ``chunks.count_words``. Default 150.
+        chunk_overlap: Maximum number of words that a passage repeats from the previous one if a paragraph had to be
+            split, less than ``chunk_size``. Default 20.
         progress: Called before each file. Default None.
 
     Raises:
@@ -151,7 +152,7 @@ def read_documents(
     except ImportError as error:
         raise InputError("documents need the extra documents: pip install 'querywright[documents]'") from error
     splitter = TextSplitter.from_callback(count_words, chunk_size, chunk_overlap).chunk_indices
-    for library in ("pypdf", "bs4"):  # their warnings do not name the file
+    for library in ("pypdf", "bs4"):  # these libraries' warnings do not name the file
         logging.getLogger(library).setLevel(logging.CRITICAL)
     files = _files(source)
     skipped = Counter(path.suffix.lower() or path.name for path in files.values())
@@ -177,7 +178,7 @@ def read_documents(
                 lost[found.lost].append(name)
         except _UnreadableError as error:
             lost[str(error)].append(name)
-        except Exception as error:  # noqa: BLE001 - libraries raise anything for a damaged file
+        except Exception as error:  # noqa: BLE001 - libraries raise all kinds of errors for a damaged file
             lost[f"not read: damaged ({type(error).__name__}: {' '.join(str(error).split())[:80]})"].append(name)
     if progress is not None and wanted:
         progress("reading", len(wanted), len(wanted))
@@ -193,14 +194,14 @@ def read_documents(
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and its subfolders, without hidden ones."""
+    """Yield the files in a folder and its subfolders, except hidden files and folders."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
 
 
 def _files(source: Any) -> dict[str, Path]:
-    """Return the files of a source by their names."""
+    """Return a source's files by name."""
     found: dict[str, Path] = {}
     for one in source if isinstance(source, list | tuple) else [source]:
         path = Path(one).expanduser()
@@ -217,7 +218,7 @@ def _files(source: Any) -> dict[str, Path]:
 
 
 def _passages(name: str, pages: tuple[int, ...], chunks: Iterable[Chunk]) -> Iterator[Passage]:
-    """Yield the passages of a document."""
+    """Yield a document's passages."""
     repeated = Counter[str]()
     for start, text, path in chunks:
         slug = re.sub(r"\W+", "-", path[-1].lower())[:LONGEST_SLUG].strip("-")
@@ -230,7 +231,7 @@ def _passages(name: str, pages: tuple[int, ...], chunks: Iterable[Chunk]) -> Ite
 
 
 def _decoded(data: bytes, *, is_html: bool = False) -> tuple[str, str]:
-    """Return a file's text, and a remark about its encoding."""
+    """Return a file's text, and a note if its encoding was guessed."""
     lost = ""
     try:
         text = data.decode("utf-8-sig")
@@ -247,7 +248,7 @@ def _decoded(data: bytes, *, is_html: bool = False) -> tuple[str, str]:
 
 
 def _plain(data: bytes) -> _Text:
-    """Read plain text, or reStructuredText if it has underlined titles and other markup."""
+    """Read plain text, or reStructuredText if the text has underlined titles and other reStructuredText markup."""
     text, lost = _decoded(data)
     if _RST.search(text) and (headings := tuple(_rst_headings(text))):
         return _Text(text, "reStructuredText", headings[0].text, headings, lost=lost)
@@ -262,9 +263,9 @@ def _rst(data: bytes) -> _Text:
 
 
 def _rst_headings(text: str) -> Iterator[Heading]:
-    """Yield the headings of reStructuredText: a line that is underlined, or over- and underlined.
+    """Yield the headings in reStructuredText: lines that are underlined, or both overlined and underlined.
 
-    The kinds of lines have levels in the order of their first use.
+    Underline styles get their levels in the order in which they are first used.
     """
     lines, levels = text.splitlines(keepends=True), dict[tuple[str, bool], int]()
     starts = [0]
@@ -298,7 +299,7 @@ def _of_markdown(text: str, format: str, title: str = "", lost: str = "") -> _Te
 
 
 def _notebook(data: bytes) -> _Text:
-    """Read a notebook: its texts and its code, which is fenced, without the output."""
+    """Read a notebook's text and code cells, with the code fenced and the output left out."""
     text, lost = _decoded(data)
     notebook = json.loads(text)
     if not isinstance(notebook.get("cells"), list):
@@ -339,7 +340,7 @@ def _html(data: bytes) -> _Text:
 
 
 def _headings(text: str) -> Iterator[Heading]:
-    """Yield the headings of Markdown."""
+    """Yield the headings in Markdown text."""
     from markdown_it import MarkdownIt
 
     lines = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text)), len(text)]
@@ -357,7 +358,7 @@ def _pdf(data: bytes) -> _Text:
         reader = PdfReader(io.BytesIO(data))
         for page in reader.pages:
             said.append("")
-            with suppress(Exception):  # the rest of the pages may be sound
+            with suppress(Exception):  # the other pages may be fine
                 said[-1] = _WRAPPED.sub(lambda cut: " " if cut[1] else "", _clean(page.extract_text())).strip()
     except (FileNotDecryptedError, DependencyError):
         raise _UnreadableError("not read: encrypted; save it without a password (qpdf --decrypt)") from None
@@ -380,7 +381,7 @@ def _pdf(data: bytes) -> _Text:
 
 
 def _outline(reader: Any, entries: Iterable[Any], level: int = 2) -> Iterator[tuple[int, int, str]]:
-    """Yield page from 0, level, and text of the entries of a PDF's outline. Level 1 is the document's title."""
+    """Yield the page (from 0), level, and text of each entry in a PDF's outline. Level 1 is the document's title."""
     for entry in entries:
         if isinstance(entry, list):
             yield from _outline(reader, entry, level + 1)
@@ -389,7 +390,7 @@ def _outline(reader: Any, entries: Iterable[Any], level: int = 2) -> Iterator[tu
 
 
 def _clean(text: str) -> str:
-    """Return text of a PDF without characters that a passage must not have."""
+    """Return text from a PDF without characters that are not allowed in passages."""
     return text.replace("\0", " ").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -402,4 +403,4 @@ READERS: dict[str, Callable[[bytes], _Text]] = {
     ".docx": _word,
     ".ipynb": _notebook,
 }
-"""The function that reads a format, by suffix."""
+"""Function that reads each format, by file suffix."""

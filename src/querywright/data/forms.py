@@ -1,7 +1,7 @@
-"""Convert rows of well-known datasets and tools whose column names alone do not tell their meaning.
+"""Convert rows from well-known datasets and tools whose column names alone do not show their meaning.
 
-A form is recognized by its columns, so a dataset reads the same from the hub and from a file. It yields rows with
-column names of :mod:`querywright.data.reading`, which checks them. Most datasets need no form.
+A form recognizes rows by their columns, so a dataset is read the same way from the Hub and from a file. It yields rows
+with the column names in :mod:`querywright.data.reading`, which checks them. Most datasets do not need a form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIVEQA = {1: Label.NOT_USEFUL, 2: Label.NOT_USEFUL, 3: Label.USEFUL, 4: Label.EN
 
 
 class Form(NamedTuple):
-    """A test that recognizes rows, and functions that convert them; None if a kind needs no conversion."""
+    """A test that recognizes rows, and the functions that convert them (None if a kind needs no conversion)."""
 
     known_by: Callable[[Values], bool]
     questions: Shape | None = None
@@ -31,10 +31,10 @@ class Form(NamedTuple):
 
 
 def shaped(values: Values, kind: Kind) -> list[Values | None]:
-    """Return the questions or passages in a row, with our column names; None for each without a text or an answer.
+    """Return the questions or passages in a row, with our column names; None for each one without text or an answer.
 
     Raises:
-        DataError: The row has the columns of a form, but other values.
+        DataError: The row has a form's columns, but unexpected values.
     """
     form = next((form for form in FORMS if form.known_by(values)), None)
     shape = None if form is None else form.questions if kind == "questions" else form.passages
@@ -50,7 +50,7 @@ def _unusable(column: str, found: object, expected: str) -> DataError:
 
 
 def _cell(values: Values, column: str) -> Any:
-    """Return the value of a column, or the list or object in its text; None if it is missing.
+    """Return a column's value, or the list or object that its text represents; None if it is missing.
 
     Raises:
         DataError: The text cannot be parsed.
@@ -71,7 +71,7 @@ def _without(values: Values, *columns: str) -> dict[str, Any]:
 
 
 def _inner_rows(value: object) -> list[Values] | None:
-    """Return a list of objects, or the same from an object of lists; None for any other value."""
+    """Return a list of objects, converting an object of lists if necessary; None for any other value."""
     if isinstance(value, Mapping):
         columns = list(value.values())
         if all(isinstance(column, list) for column in columns) and len({len(column) for column in columns}) <= 1:
@@ -85,7 +85,7 @@ def _inner_rows(value: object) -> list[Values] | None:
 
 
 def _hotpot_pairs(values: Values, column: str, second: str) -> list[tuple[Any, Any]]:
-    """Return pairs of a title and its sentences or numbers, from objects (hub) or lists (published file)."""
+    """Return pairs of a title and its sentences or numbers, from objects (Hub) or lists (published file)."""
     value = _cell(values, column)
     rows = _inner_rows(value)
     pairs = None
@@ -111,7 +111,7 @@ def _hotpot_passages(values: Values) -> Iterator[Values | None]:
         yield {"id": title, "title": title, "text": text} if text.strip() else None
 
 
-# --- AmbigNQ: annotations; each has an answer, or several disambiguated questions with their answers ---
+# --- AmbigNQ: annotations, each with an answer or with several disambiguated questions and their answers ---
 
 
 def _is_ambiguous(values: Values) -> bool:
@@ -129,7 +129,7 @@ def _ambiguous_questions(values: Values) -> Iterator[Values]:
             raise _unusable("annotations", note, "a singleAnswer, or multipleQAs with qaPairs")
 
 
-# --- others: a row is a question or a passage, with other column names ---
+# --- others: each row is a question or a passage, with different column names ---
 
 
 def _mmlu_questions(values: Values) -> Iterator[Values]:
@@ -154,7 +154,7 @@ def _judged_questions(values: Values) -> Iterator[Values]:
 
 
 def _autorag_questions(values: Values) -> Iterator[Values]:
-    """Convert AutoRAG: a list of lists, of which any passage of each is enough; or a list of ids; or an id."""
+    """Convert AutoRAG: a list of lists of ids (any passage in each inner list is enough), a list of ids, or one id."""
     found = _cell(values, "retrieval_gt")
     if not isinstance(found, list) and found not in (None, ""):
         yield values
@@ -174,7 +174,7 @@ def _text_id(text: object) -> str:
 
 
 def _ragas_questions(values: Values) -> Iterator[Values]:
-    """Convert Ragas: ``answer`` and ``response`` are a system's; contexts are texts, and their hash is the id."""
+    """Convert Ragas: ``answer`` and ``response`` come from a system; contexts are strings, and their hash is the id."""
     kept = _without(values, "answer", "response")
     contexts = _cell(values, "reference_contexts")
     if not isinstance(contexts, list | None):
@@ -203,7 +203,7 @@ def _ragas_passages(values: Values) -> Iterator[Values]:
 
 
 def _beir_passages(values: Values) -> Iterator[Values | None]:
-    """Convert BEIR: some documents have only a title, and some are empty."""
+    """Convert BEIR, in which some documents have only a title and some are empty."""
     if _filled(values["text"]):
         yield values
     else:
@@ -244,4 +244,4 @@ FORMS = (
     Form(_has("_id", "title", "text"), passages=_beir_passages),
     Form(_is_flashrag_passage, passages=_flashrag_passages),
 )
-"""The first form that recognizes a row converts it."""
+"""All forms. The first one that recognizes a row converts it."""

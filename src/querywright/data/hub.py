@@ -1,4 +1,4 @@
-"""Read datasets of the Hugging Face hub, by their name on the hub or by a short name."""
+"""Read datasets from the Hugging Face Hub, by their Hub name or a short name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from querywright.errors import DataError
 
 
 class Recipe(NamedTuple):
-    """The place of a public dataset. :mod:`querywright.data.forms` recognizes the meaning of its rows by their columns.
+    """Where to find a public dataset. :mod:`querywright.data.forms` recognizes the meaning of rows by their columns.
 
     Args:
-        dataset: Name on the hub.
-        split: Default split: the test split, or another split if the test split has no labels.
-        configs: Configurations, which are read one after another. Default: the only configuration.
-        kinds: Kinds of rows in the dataset. Default: questions.
+        dataset: Name on the Hub.
+        split: Default split: the test split, or a different split if the test split has no labels.
+        configs: Configurations to read, one after another. Default: the only configuration.
+        kinds: Kinds of rows that the dataset has. Default: questions.
     """
 
     dataset: str
@@ -46,14 +46,14 @@ RECIPES = {
 
 
 def names_of(kind: Kind) -> str:
-    """Return the short names of the datasets with questions or passages."""
+    """Return the short names of the datasets that have questions or passages, as ``kind`` says."""
     return ", ".join(name for name, recipe in RECIPES.items() if kind in recipe.kinds)
 
 
 def dataset_rows(name: str, config: str | None, *, kind: Kind, split: str | None) -> Iterator[Row]:
-    """Yield the rows of a dataset of :data:`RECIPES`, of the hub, or in a folder that ``save_to_disk`` wrote.
+    """Yield the rows of a dataset in :data:`RECIPES`, on the Hub, or in a folder written by ``save_to_disk``.
 
-    If no configuration or split is named, the dataset must have only one.
+    If no configuration or split is given, the dataset must have only one.
     """
     recipe = RECIPES.get(name)
     if recipe is None:

@@ -1,14 +1,14 @@
 """Read cases that people labeled, to compare a judge with them.
 
-A file has one case per row: ``question``, ``label``, and the inputs of the judge: ``passage`` (a text) or
-``passages`` (a list of texts), ``response`` (the answer to judge), ``point``. ``id`` (of the question), ``options``,
-``history``, and ``answer`` (the right answer) are optional, as in files of questions. So are ``second_label`` (the
-label of a second person) and ``arms`` (a name or a list: the systems that found the passage or gave the answer).
+A file has one case per row: ``question``, ``label``, and the judge's inputs, which are ``passage`` (a string) or
+``passages`` (a list of strings), ``response`` (the answer to judge), and ``point``. ``id`` (the question's),
+``options``, ``history``, and ``answer`` (the right answer) are optional, as in question files. So are ``second_label``
+(a second person's label) and ``arms`` (a name or a list: the systems that found the passage or gave the answer).
 
-A folder has passages with ids (``corpus.jsonl``) and questions (``questions.jsonl``), where a row has
-``judged``: an object of passage id and label; or ``passage`` (an id) and ``label``.
+A folder contains passages with ids (``corpus.jsonl``) and questions (``questions.jsonl``). Each question row has either
+``judged``, an object that maps passage ids to labels, or ``passage`` (an id) and ``label``.
 
-From a file of labels (``querywright judge label``), only the rows with a person's label are read.
+In a label file (from ``querywright judge label``), only rows with a person's label are read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _COLUMNS = {**QUESTION_COLUMNS, **{name: (name,) for name in _OWN}}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The inputs of a judge, which reads only the parts that it needs.
+    """A judge's inputs. Each judge reads only the parts that it needs.
 
     Args:
-        question: The question, with its options and its right answer if they are known.
-        passages: The passages; only one for a judge of single passages. Default none.
+        question: The question, with its options and right answer if they are known.
+        passages: The passages; only one if the judge judges single passages. Default none.
         response: The answer to judge. Default None.
         point: A point that an answer should make. Default None.
     """
@@ -57,7 +57,7 @@ class JudgedCase:
     Args:
         case: The case.
         label: The label.
-        second: The label of a second person. Default None.
+        second: A second person's label. Default None.
         arms: The systems that found the passage or gave the answer. Default: unknown.
     """
 
@@ -67,7 +67,7 @@ class JudgedCase:
     arms: tuple[str, ...] = ()
 
     def digest(self) -> str:
-        """Return the SHA-256 of the inputs of a judge and of the label, as hex."""
+        """Return the SHA-256 of the judge's inputs and the label, as hex."""
         case = self.case
         question: list[Any] = [case.question.question, list(case.question.options), case.question.answer]
         question += [list(case.question.history)] if case.question.history else []
@@ -84,19 +84,19 @@ def read_judged(
     limit: int | None = None,
     per_question: int | None = None,
 ) -> list[JudgedCase]:
-    """Return the judged cases of a file or folder. If a case has an error, return none.
+    """Return the judged cases in a file or folder. If any case has an error, raise all errors at once.
 
     Args:
-        source: A file of cases, or a folder of passages and questions, see the docstring of the module.
-        labels: The judge's labels by the spellings that people use, in capitals with underscores for spaces: a word, a
-            grade, TRUE, or FALSE.
+        source: A file of cases, or a folder of passages and questions; see the module docstring.
+        labels: The judge's labels, keyed by the spellings that people use, in uppercase with underscores for spaces: a
+            word, a grade, TRUE, or FALSE.
         needs: Parts that each case must have: ``passage``, ``passages``, ``response``, ``point``. Default ``passage``.
-        columns: Our column names to the names in the file. Default: the names in the docstring of the module.
-        limit: Number of questions to read, 1 or more. Default all.
-        per_question: Cases per question at most, see ``sampled``. Default all.
+        columns: Mapping from our column names to the names in the file. Default: the names in the module docstring.
+        limit: Maximum number of questions to read, 1 or more. Default: all.
+        per_question: Maximum number of cases per question; see ``sampled``. Default: all.
 
     Raises:
-        DataError: All errors, each with file, line, column, the value, and the expected value.
+        DataError: All errors, each with its file, line, column, value, and expected value.
     """
     table = Table(_COLUMNS, columns)
     check_limit(limit)
@@ -117,10 +117,10 @@ def read_judged(
 
 
 def sampled(judged: Sequence[JudgedCase], per_question: int | None) -> list[JudgedCase]:
-    """Return at most ``per_question`` cases of each question, in their order.
+    """Return at most ``per_question`` cases per question, in their original order.
 
-    These are the cases with the smallest SHA-256 of the inputs. Other cases and the labels make no difference, so the
-    labels keep their shares, apart from chance.
+    The cases chosen are those whose inputs have the smallest SHA-256. The choice does not depend on the labels or on
+    other cases, so the share of each label changes only by chance.
     """
     check_limit(per_question)
     places: dict[str, list[tuple[str, int]]] = {}
@@ -131,12 +131,12 @@ def sampled(judged: Sequence[JudgedCase], per_question: int | None) -> list[Judg
 
 
 def judged_hash(judged: Iterable[JudgedCase]) -> str:
-    """Return the SHA-256 of cases, as hex. Their order makes no difference."""
+    """Return the SHA-256 of the cases, as hex, regardless of their order."""
     return hashlib.sha256("\n".join(sorted(one.digest() for one in judged)).encode()).hexdigest()
 
 
 def _persons(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return a row, or a row of a file of labels as a case; None if no person labeled it."""
+    """Return a row unchanged, or convert a label file's row to a case; None if no person labeled that row."""
     if not {"question_id", "passage_id", "text", "label", "judged", "by"} <= values.keys():
         return values
     label, by = values["label"], str(values["by"] or PERSON)

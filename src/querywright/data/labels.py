@@ -1,12 +1,12 @@
-"""Read and write labels of passages as files that people correct.
+"""Read and write passage labels in files that people can correct.
 
-A row is a label: ``question_id``, ``passage_id``, ``label``, and ``by`` (``person``, or a judge and its LM). ``judged``
-keeps the judge's label: if ``label`` differs from it, a person changed the label, and it counts as a person's.
-``question``, ``options``, ``answer``, ``title``, ``text``, and ``reason`` are for people to read. A row without a label
-is unjudged, and a row with a label and no ``by`` is by a person. A label may be a grade: 0 NOT_USEFUL, 1 USEFUL,
-2 ENTAILED.
+Each row is a label: ``question_id``, ``passage_id``, ``label``, and ``by`` (``person``, or a judge and its LM).
+``judged`` keeps the judge's label; if ``label`` is different, a person has changed it, and it counts as a person's
+label. ``question``, ``options``, ``answer``, ``title``, ``text``, and ``reason`` are for people to read. A row without
+a label is unjudged, and a label with an empty ``by`` counts as a person's. A label may be a grade: 0 NOT_USEFUL, 1
+USEFUL, 2 ENTAILED.
 
-A file is JSON lines or CSV. It keeps the columns that people add.
+The file format is JSON lines or CSV. Columns that people add are kept.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageLabel:
-    """An assessor's label of a passage for a question. The fields are the columns of a file of labels, in this order.
+    """An assessor's label for a passage and a question. The fields are the columns of a label file, in this order.
 
     Args:
-        question: The question's text, for people to read, as are ``options``, ``answer``, ``title``, and ``text``.
+        question: The question's text. Like ``options``, ``answer``, ``title``, and ``text``, it is only for people to
+            read.
         label: The label; None if the passage is unjudged.
         by: ``person``, or the name of a judge and its LM; empty if the passage is unjudged.
         reason: The judge's reason; empty if there is none.
         judged: The judge's label; None if no judge was used.
         question_id: The question's id.
         passage_id: The passage's id.
-        further: Values of columns that people added, by name.
+        further: Values in columns that people added, by column name.
     """
 
     question: str = ""
@@ -68,12 +69,12 @@ class PassageLabel:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The values by column, with the added columns last."""
+        """The values by column name, with the added columns last."""
         return {**{one: getattr(self, one) for one in COLUMNS}, **self.further}
 
     @property
     def key(self) -> tuple[str, str]:
-        """The ids of question and passage."""
+        """The question's id and the passage's id."""
         return self.question_id, self.passage_id
 
 
@@ -81,13 +82,13 @@ COLUMNS = tuple(one.name for one in fields(PassageLabel) if one.name != "further
 
 
 def read_labels(source: Source) -> list[PassageLabel]:
-    """Return the labels of a file or of rows, one per question and passage. A person's label precedes a judge's.
+    """Return the labels in a file or in rows, one per question and passage. A person's label overrides a judge's.
 
     Args:
-        source: A file, see the docstring of the module; or rows: dicts, or a DataFrame.
+        source: A file (see the module docstring) or rows: dicts or a DataFrame.
 
     Raises:
-        DataError: All errors, each with file, line, column, the value, and the expected value.
+        DataError: All errors, each with its file, line, column, value, and expected value.
     """
     table = Table(_COLUMNS)
     found: dict[tuple[str, str], list[tuple[Record, PassageLabel]]] = defaultdict(list)
@@ -112,10 +113,10 @@ def read_labels(source: Source) -> list[PassageLabel]:
 
 
 def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
-    """Write labels to a ``.jsonl`` or ``.csv`` file. An error leaves an existing file unchanged.
+    """Write labels to a ``.jsonl`` or ``.csv`` file. If writing fails, an existing file is left unchanged.
 
     Raises:
-        InputError: The file has another suffix.
+        InputError: The file has a different suffix.
         OSError: The file cannot be written.
     """
     labels, form = list(labels), check_form(path)
@@ -133,10 +134,10 @@ def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
 
 
 def check_form(path: Path) -> str:
-    """Return the suffix of a file of labels.
+    """Return a label file's suffix.
 
     Raises:
-        InputError: It is not a format of labels.
+        InputError: The suffix is not a supported label format.
     """
     if path.suffix.lower() not in FORMS:
         raise InputError(f"{path.name!r} is not a name of a file of labels; end it in {', '.join(FORMS)}")
@@ -144,17 +145,17 @@ def check_form(path: Path) -> str:
 
 
 def with_labels(questions: Sequence[Question], labels: Iterable[PassageLabel]) -> list[Question]:
-    """Return the questions with these labels as their evidence, and with the assessor of each label.
+    """Return the questions with these labels as their evidence, and with each label's assessor.
 
-    A person's label precedes a judge's. Of two labels by the same kind of assessor, the label given here precedes the
-    label that the question already has.
+    A person's label overrides a judge's. If both labels come from the same kind of assessor, the label passed here
+    overrides the label that the question already has.
 
     Args:
-        questions: Labeled questions and any others. A question without labels here is unchanged.
-        labels: Labels that ``read_labels`` returned.
+        questions: The labeled questions, and any others. A question that has no label in ``labels`` is unchanged.
+        labels: Labels from ``read_labels``.
 
     Raises:
-        DataError: The labels are of other questions.
+        DataError: The labels belong to different questions.
     """
     given: dict[str, list[PassageLabel]] = defaultdict(list)
     for one in labels:
@@ -169,7 +170,7 @@ def with_labels(questions: Sequence[Question], labels: Iterable[PassageLabel]) -
 
 
 def assessors_of(questions: Iterable[Question]) -> dict[str, int]:
-    """Return the number of labels by assessor; empty if no question names its assessors."""
+    """Return the number of labels per assessor; empty if no question names its assessors."""
     questions = list(questions)
     if not any(question.assessors for question in questions):
         return {}
@@ -178,7 +179,7 @@ def assessors_of(questions: Iterable[Question]) -> dict[str, int]:
 
 
 def evidence_by(questions: Iterable[Question]) -> str:
-    """Return a phrase with the source of the labels, and with the assessors if they are known."""
+    """Return a phrase that gives the source of the labels, and the assessors if they are known."""
     questions = list(questions)
     by = ", ".join(f"{name} ({count})" for name, count in assessors_of(questions).items())
     several = sum(bool(question.alternatives) for question in questions)

@@ -1,28 +1,28 @@
-"""Read questions and passages from files and datasets, and check all of them before anything is spent on them.
+"""Read questions and passages from files and datasets, and check all of them before spending anything on them.
 
-Without a mapping, a field is read from the first of its columns in ``QUESTION_COLUMNS`` or ``PASSAGE_COLUMNS`` that has
-a value:
+Without a mapping, each field is read from the first of its columns in ``QUESTION_COLUMNS`` or ``PASSAGE_COLUMNS`` that
+has a value:
 
-* ``id``: If a question has no id, it is the first 16 hex digits of the SHA-256 of question, options, and history, so
-  that it stays the same if rows move.
-* ``options``: A list of texts or of ``{"key": ..., "value": ...}``, an object of letter and text, or ``{"text": [...],
-  "label": [...]}``; or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list
-  means no options.
-* ``answer``: The option's text, compared exactly and then without case; else its letter or its position from 0. If it
-  is the text of an option and the letter of another, it is a problem. ``answer_idx`` is a letter or a position, and
-  must agree with ``answer``. ``answers`` is a list of the answer and its aliases.
-* ``evidence``: An object of passage id and label, or a list of passage ids (or one id), which count as ENTAILED; in
-  multi-hop datasets each of them is needed. ``assessors``: The assessors of each label by passage id.
-  ``alternatives``: Lists of passage ids of the evidence; any passage of a list is enough.
-* ``history``: The conversation before the question: a list of turns, each a text or an object of ``role`` and
-  ``content``; or a text with one turn per line.
-* ``metadata`` of a passage: An object of texts, numbers, truth values, and dates. A mapping may name columns with such
-  values, as in ``"topic,year"``.
+* ``id``: If a question has no id, it gets the first 16 hex digits of the SHA-256 of its question, options, and history,
+  so that the id stays the same when rows move.
+* ``options``: A list of strings or of ``{"key": ..., "value": ...}`` objects, an object that maps letters to texts, or
+  ``{"text": [...], "label": [...]}``; or columns A, B, C ... A mapping may name several columns, as in
+  ``"opa,opb,opc"``. An empty list means that there are no options.
+* ``answer``: The option's text, compared exactly and then ignoring case; otherwise, its letter or its position from 0.
+  An answer that is one option's text and a different option's letter is an error. ``answer_idx`` is a letter or a
+  position, and must agree with ``answer``. ``answers`` is a list of the answer and its aliases.
+* ``evidence``: An object that maps passage ids to labels, or a list of passage ids (or one id), which count as
+  ENTAILED; in multi-hop datasets, all of them are needed. ``assessors``: The assessors of each label, by passage id.
+  ``alternatives``: Lists of passage ids in the evidence; any one passage in a list is enough.
+* ``history``: The conversation before the question: a list of turns, each a string or an object with ``role`` and
+  ``content``; or a string with one turn per line.
+* ``metadata`` (for passages): An object whose values are strings, numbers, booleans, or dates. A mapping may name
+  columns with such values, as in ``"topic,year"``.
 
-Text cells (CSV, TSV) hold lists and objects as JSON, or as pandas and NumPy print them
+Text cells (CSV, TSV) contain lists and objects as JSON, or as pandas and NumPy print them
 (:mod:`querywright.data.cells`). An empty cell is a missing value. Other columns are ignored; for passages, a warning
-names them. Values lose outer whitespace and are otherwise unchanged. Rows whose columns have another meaning
-(HotpotQA, Ragas, ...) are converted first, see :mod:`querywright.data.forms`.
+lists them. Leading and trailing whitespace is removed; otherwise, values are unchanged. Rows whose columns mean
+something different (HotpotQA, Ragas, ...) are converted first; see :mod:`querywright.data.forms`.
 """
 
 from __future__ import annotations
@@ -98,31 +98,32 @@ def read_questions(
     labels: Source | None = None,
     slices: Sequence[str] = (),
 ) -> list[Question]:
-    """Return the questions of a file or dataset. If a row has an error, return none.
+    """Return the questions in a file or dataset. If any row has an error, raise all errors at once.
 
-    Rows without an id, with the same question and the same options, are one question with the evidence and the short
-    answers of all of them. If the data has the same id twice, it is a problem.
+    Rows without an id that have the same question and options are merged into one question with all their evidence and
+    short answers. An id that occurs twice in the data is an error.
 
     Args:
-        source: Path of a .jsonl, .json, .csv, .tsv (each also .gz), or .parquet file; of a folder with such files (see
-            :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name with a slash for
-            a dataset of the Hugging Face hub, where NAME may be a key of :data:`querywright.data.hub.RECIPES`; or rows,
-            each a dict or a ``dspy.Example``.
-        columns: Our column names (the keys of ``QUESTION_COLUMNS``) to the names in the data. Default: the names in
-            the docstring of the module.
-        limit: Number of rows to read, without empty rows, 1 or more. Default all.
-        split: Split of a dataset or folder. Required if it has several.
-        multiple_choice: Whether a question without options is a problem; or the name of the reason, for the message.
-            Default False.
-        labels: A file of labels of passages, or its rows, which become the questions' evidence, see
+        source: Path of a .jsonl, .json, .csv, .tsv (each optionally .gz), or .parquet file, or of a folder that
+            contains such files (see :mod:`querywright.data.sources`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or
+            a name with a slash for a dataset on the Hugging Face Hub, where NAME may be a key of
+            :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``.
+        columns: Mapping from our column names (the keys of ``QUESTION_COLUMNS``) to the names in the data. Default: the
+            names in the module docstring.
+        limit: Maximum number of rows to read, not counting empty rows, 1 or more. Default: all.
+        split: Split of a dataset or folder to read. Required if there are several.
+        multiple_choice: Whether a question without options is an error; or a string that says what needs the options,
+            for the message. Default False.
+        labels: A file of passage labels, or its rows, which become the questions' evidence; see
             :mod:`querywright.data.labels`. Default none.
-        slices: Further columns to show results by; each question gets their values as ``slices``. Default none.
+        slices: Additional columns to break down results by; each question gets their values as ``slices``. Default
+            none.
 
     Returns:
         The questions in the order of their first rows.
 
     Raises:
-        DataError: All errors, each with file, line, column, the value, and the expected value.
+        DataError: All errors, each with its file, line, column, value, and expected value.
     """
     if labels is not None:
         read = read_questions(
@@ -157,23 +158,23 @@ def read_passages(
     limit: int | None = None,
     split: str | None = None,
 ) -> list[Passage]:
-    """Return the passages of a file or dataset. If a row has an error, return none.
+    """Return the passages in a file or dataset. If any row has an error, raise all errors at once.
 
-    Equal rows are one passage. If two different passages have the same id, it is a problem.
+    Identical rows are read as one passage. Two different passages with the same id are an error.
 
     Args:
-        source: See :func:`read_questions`; or documents, see :func:`querywright.data.documents.read_documents`, which
-            also takes sizes of passages.
-        columns: Our column names (id, text, title, metadata) to the names in the data. Default: the names in the
-            docstring of the module.
-        limit: Number of rows to read, without empty rows, 1 or more. Default all.
-        split: Split of a dataset or folder. Required if it has several.
+        source: See :func:`read_questions`. It may also be documents; see
+            :func:`querywright.data.documents.read_documents`, which also takes passage sizes.
+        columns: Mapping from our column names (id, text, title, metadata) to the names in the data. Default: the names
+            in the module docstring.
+        limit: Maximum number of rows to read, not counting empty rows, 1 or more. Default: all.
+        split: Split of a dataset or folder to read. Required if there are several.
 
     Returns:
         The passages in the order of their first rows.
 
     Raises:
-        DataError: All errors, each with file, line, column, the value, and the expected value.
+        DataError: All errors, each with its file, line, column, value, and expected value.
     """
     if names_documents(source):
         if columns or split:
@@ -202,7 +203,7 @@ def read_passages(
 
 
 class Sample(NamedTuple):
-    """The packaged sample: its passages and the questions about them."""
+    """The packaged sample: passages, and questions about them."""
 
     passages: list[Passage]
     questions: list[Question]
@@ -212,10 +213,10 @@ def load_sample(*, hard: bool = False) -> Sample:
     """Read and check the packaged sample.
 
     Args:
-        hard: Whether to read the 60 hard questions, ``questions-hard.jsonl``, instead of the 240. Default False.
+        hard: Whether to read the 60 hard questions (``questions-hard.jsonl``) instead of the 240. Default False.
 
     Raises:
-        DataError: A file is missing or has a problem, or evidence names a card that does not exist.
+        DataError: A file is missing or has an error, or evidence refers to a card that does not exist.
     """
     name = "sample-hard" if hard else "sample"
     passages, questions = read_passages(name), read_questions(name, multiple_choice=True)
@@ -225,11 +226,11 @@ def load_sample(*, hard: bool = False) -> Sample:
 
 
 def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) -> list[str]:
-    """Return a message for each question whose evidence names passages that a collection does not have.
+    """Return a message for each question whose evidence refers to passages that are not in a collection.
 
     Args:
         questions: Labeled questions.
-        passage_ids: Ids of the passages of the collection.
+        passage_ids: Ids of the passages in the collection.
     """
     known = set(passage_ids)
     lines = []
@@ -244,14 +245,14 @@ def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) 
 
 
 def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) -> None:
-    """Refuse labels with assessors if none of them names a passage of the collection.
+    """Reject labels that have assessors if none of them is for a passage in the collection.
 
     Args:
         questions: Labeled questions.
-        passage_ids: Ids of the passages of the collection.
+        passage_ids: Ids of the passages in the collection.
 
     Raises:
-        DataError: The labels are of another collection.
+        DataError: The labels belong to a different collection.
     """
     labelled = [question for question in questions if question.assessors]
     if not {key for question in labelled for key in question.evidence}.isdisjoint(passage_ids):
@@ -261,10 +262,10 @@ def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) ->
 
 
 def check_limit(limit: int | None) -> int | None:
-    """Return the limit.
+    """Check a limit, and return it.
 
     Raises:
-        DataError: It is less than 1.
+        DataError: The limit is less than 1.
     """
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, or None for all rows, but got {limit}")
@@ -274,7 +275,7 @@ def check_limit(limit: int | None) -> int | None:
 def _records(
     source: Source, kind: Kind, table: Table, limit: int | None, split: str | None, slices: Sequence[str] = ()
 ) -> Iterator[Record]:
-    """Yield the questions or passages of a source as records. Those without text or answer are counted."""
+    """Yield a source's questions or passages as records. Those without text or an answer are counted, not yielded."""
     rows = iterate_rows(source, kind=kind, split=split, problems=table.problems)
     columns = [*slices, *(part for column in table.mapped.values() for part in (column, *split_names(column)))]
     left_out, n_useful, limit = 0, 0, check_limit(limit)
@@ -299,7 +300,7 @@ def _records(
 
 
 def asked_in(record: Record) -> tuple[Question, bool]:
-    """Return the question of a row without its evidence, and whether the row has an id."""
+    """Return the question in a row without its evidence, and whether the row has an id."""
     text = record.required_text("question")
     if text.startswith(("[{", "[HumanMessage(")):
         record.complain(
@@ -315,7 +316,7 @@ def asked_in(record: Record) -> tuple[Question, bool]:
 
 
 def _question(record: Record, multiple_choice: bool | str, slices: Sequence[str]) -> tuple[Question, bool]:
-    """Return the question of a row, and whether the row has an id."""
+    """Return the question in a row, and whether the row has an id."""
     asked, named = asked_in(record)
     evidence = read_evidence(record)
     if multiple_choice and not asked.options and record.ok:
@@ -330,7 +331,7 @@ def _question(record: Record, multiple_choice: bool | str, slices: Sequence[str]
 
 
 def _slices(record: Record, names: Sequence[str]) -> dict[str, str]:
-    """Return the values of the columns that results are shown by, without empty values."""
+    """Return the values in the columns that results are broken down by, without empty values."""
     found = {}
     for name in names:
         value = record.values.get(name)
@@ -347,13 +348,13 @@ def _needed(multiple_choice: bool | str) -> str:
 
 
 def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...] = ()) -> str:
-    """Return the id of a question that has none in the data."""
+    """Return an id for a question that has none in the data."""
     data = json.dumps([question, *options, *([history] if history else ())], ensure_ascii=False)
     return hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _checked_before(questions: Sequence[Any], multiple_choice: bool | str, slices: Sequence[str]) -> list[Question]:
-    """Check questions that are not rows, and return them."""
+    """Check ``Question`` objects passed instead of rows, and return them."""
     missing = [name for name in slices if not any(name in one.slices for one in questions)]
     if missing:
         known = sorted({name for one in questions for name in one.slices})
@@ -367,7 +368,7 @@ def _checked_before(questions: Sequence[Any], multiple_choice: bool | str, slice
 def _add_question(
     found: dict[str, tuple[str, bool, Question]], question: Question, named: bool, record: Record
 ) -> None:
-    """Add a question, or merge it with the same question if neither has an id in the data."""
+    """Add a question, or merge it with an equal question if neither has an id in the data."""
     if question.id not in found:
         found[question.id] = (record.place, named, question)
         return

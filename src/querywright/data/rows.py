@@ -1,6 +1,6 @@
-"""Find the columns of a source's rows, check their values, and read options, answers, and evidence.
+"""Find the columns in a source's rows, check their values, and read options, answers, and evidence.
 
-Problems are collected until the end of the source, and then reported together.
+Errors in the data are collected until the end of the source, then reported together.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from querywright.errors import DataError
 
 INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
 SHOWN_COLUMNS = 20
-"""Columns of a source that a problem lists."""
+"""Maximum number of a source's columns that an error message lists."""
 _OPTIONS = "2 to 26 distinct, non-empty texts"
 _QUOTES = frozenset("'\"")
 _LISTS = ("options", "answers", "aliases", "evidence", "alternatives")
-"""Fields whose cell may be a list without quotes."""
+"""Fields whose cell may contain a list without quotes."""
 _OPTION_PARTS = ("label", "key", "letter", "option"), ("text", "value")
 
 
 class Cell(NamedTuple):
-    """A column and its value; None if the row has no value."""
+    """A column and its value (None if the row has no value)."""
 
     column: str
     value: Any
 
 
 class Options(NamedTuple):
-    """Letters and texts of options, and whether the letters come from the data."""
+    """The options' letters and texts, and whether the letters come from the data."""
 
     labels: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -43,18 +43,18 @@ class Options(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The right answer (None if it is unknown) and other right answers."""
+    """The right answer (None if unknown) and other right answers."""
 
     text: str | None = None
     aliases: tuple[str, ...] = ()
 
 
 class Table:
-    """The column names of a source, and its problems.
+    """A source's column names, and the errors found in it.
 
     Args:
         guesses: Column names to look for, by field.
-        columns: The user's column names by field, which replace the guesses. Default none.
+        columns: The user's column names, by field, which override the guesses. Default none.
 
     Raises:
         DataError: ``columns`` has an unknown field.
@@ -69,20 +69,20 @@ class Table:
         self.problems: list[str] = []
         self.absent: dict[str, list[str]] = {}
         self.seen: dict[str, None] = {}
-        """The columns of the rows so far, in their order."""
+        """The columns in the rows so far, in order."""
 
     def record(self, row: Row) -> Record:
-        """Return a row as a record of this table."""
+        """Return a row as a record in this table."""
         self.seen.update(dict.fromkeys(row.values))
         return Record(row, self)
 
     def unread(self) -> list[str]:
-        """Return the columns that no field uses."""
+        """Return the columns that no field was read from."""
         named = [column for names in self.names.values() for column in names]
         return [name for name in self.seen if name not in {part for one in named for part in (one, *split_names(one))}]
 
     def raise_problems(self, source: str, n_rows: int) -> None:
-        """Raise all problems. A column that no row has is reported once, not for each row."""
+        """Raise all errors together. A column that is missing from every row is reported once, not for each row."""
         if not n_rows and not self.problems:
             raise DataError(f"{source}: found no rows; expected at least one")
         nowhere = {field: line for field in (*self.mapped, *self.absent) if (line := self._nowhere(field))}
@@ -93,7 +93,7 @@ class Table:
             raise DataError(lines)
 
     def _nowhere(self, field: str) -> str:
-        """Return the problem of a field whose column no row has; "" if a row has it."""
+        """Return the error for a field whose column is missing from every row; "" if any row has it."""
         seen = self.seen
         columns = f"{list(seen)[:SHOWN_COLUMNS]}" + f" and {len(seen) - SHOWN_COLUMNS} more" * (
             len(seen) > SHOWN_COLUMNS
@@ -111,28 +111,28 @@ class Table:
 
 
 class Record:
-    """A row whose cells are checked when they are read. Problems go to its table."""
+    """A row whose cells are checked when they are read. Errors are added to its table."""
 
     def __init__(self, row: Row, table: Table) -> None:
         self.place, self.values, self.table = row.place, row.values, table
         self.ok = True
 
     def complain(self, column: str, found: object, expected: str) -> None:
-        """Add a problem of this row."""
+        """Add an error in this row."""
         self.ok = False
         self.table.problems.append(f'{self.place}, column "{column}": found {short(found)}; expected {expected}')
 
     def cell(self, field: str) -> Cell:
-        """Return the first column of a field that has a value in this row."""
+        """Return the cell in the first of a field's columns that has a value in this row."""
         for column in self.table.names[field]:
             if self.values.get(column) is not None:
                 return Cell(column, self.values[column])
         return Cell(next(iter(self.table.names[field]), field), None)
 
     def parsed(self, field: str) -> Cell:
-        """Return the cell with the list or object in its text; add a problem and return None if it cannot be parsed.
+        """Return a field's cell, with a list or object in its text parsed. If that fails, add an error and use None.
 
-        An answer may be a text such as "None" or "(3, 4)".
+        An answer may be a string such as "None" or "(3, 4)".
         """
         column, value = self.cell(field)
         if isinstance(value, str) and field in ("answer", "answers"):
@@ -149,7 +149,7 @@ class Record:
             return Cell(column, None)
 
     def text(self, value: object, column: str, expected: str) -> str:
-        """Return a text without outer whitespace; add a problem and return "" if it is empty or not a text."""
+        """Return a string without outer whitespace; if it is empty or not a string, add an error and return ""."""
         cleaned = value.strip() if isinstance(value, str) else ""
         if not cleaned:
             self.complain(column, value, expected)
@@ -160,11 +160,11 @@ class Record:
         return cleaned
 
     def name(self, value: object, column: str, expected: str = "a non-empty text or whole number") -> str:
-        """Return an id or a short answer as text. A whole number becomes its digits."""
+        """Return an id or a short answer as a string. An integer is converted to a string."""
         return self.text(str(value) if is_whole(value) else value, column, expected)
 
     def required_text(self, field: str) -> str:
-        """Return the text of a required field."""
+        """Return a required field's text."""
         column, value = self.cell(field)
         if value is not None:
             return self.text(value, column, "non-empty text")
@@ -176,7 +176,7 @@ class Record:
 
 
 def read_options(record: Record) -> Options | None:
-    """Return the options of a row: none, or two and more; None after a problem."""
+    """Return a row's options: none, or two or more; None if there is an error."""
     column, value, several = _options_cell(record)
     if value is None:
         return Options()
@@ -201,7 +201,7 @@ def read_options(record: Record) -> Options | None:
 
 
 def _named_options(value: object) -> list[tuple[str, object]] | None:
-    """Return pairs of letter and text, or None if the value is not options."""
+    """Return pairs of a letter and a text, or None if the value is not a form of options."""
     if isinstance(value, dict) and (names := _pair_of(value)) and all(isinstance(one, list) for one in value.values()):
         labels, texts = (value[name] for name in names)
         return list(zip(map(_letter, labels), texts, strict=True)) if len(labels) == len(texts) else None
@@ -215,7 +215,7 @@ def _named_options(value: object) -> list[tuple[str, object]] | None:
 
 
 def _lettered(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """Whether a value is a list of objects of letter and text."""
+    """Return whether a value is a list of objects with a letter and a text."""
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and _pair_of(one) for one in value)
 
 
@@ -224,13 +224,13 @@ def _letter(label: object) -> str:
 
 
 def _pair_of(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the keys of letter and text in an object; None for another object."""
+    """Return an object's keys for the letter and the text; None if it does not have them."""
     letters, texts = ([name for name in names if name in value] for names in _OPTION_PARTS)
     return (letters[0], texts[0]) if len(value) == 2 and letters and texts else None
 
 
 def _options_cell(record: Record) -> tuple[str, Any, bool]:
-    """Return column, value, and whether these are several columns: the mapped ``a,b,c``, or A, B, C ..."""
+    """Return the column, the value, and whether there are several columns (a mapped ``a,b,c``, or A, B, C ...)."""
     column, value = record.parsed("options")
     if value is not None:
         return column, value, False
@@ -249,7 +249,7 @@ def _options_cell(record: Record) -> tuple[str, Any, bool]:
 
 
 def read_answer(record: Record, options: Options | None) -> Answer:
-    """Return the answer of a row, checked against the options."""
+    """Return a row's answer, checked against the options."""
     index, given, several = record.cell("answer_idx"), _given(record, options), record.parsed("answers")
     aliases = _texts(record, record.parsed("aliases"))
     if given.value is None:
@@ -272,14 +272,14 @@ def read_answer(record: Record, options: Options | None) -> Answer:
 
 
 def _given(record: Record, options: Options | None) -> Cell:
-    """Return the answer. A text that equals an option is not parsed as a list."""
+    """Return the cell with the answer. A string that equals an option is not parsed as a list."""
     written = record.cell("answer")
     is_option = options is not None and isinstance(written.value, str) and written.value.strip() in options.texts
     return written if is_option else record.parsed("answer")
 
 
 def _texts(record: Record, cell: Cell) -> list[str]:
-    """Return a list of texts from a text, a list, or SQuAD's ``{"text": [...], "answer_start": [...]}``."""
+    """Return a list of strings from a string, a list, or SQuAD's ``{"text": [...], "answer_start": [...]}``."""
     column, value = cell
     if isinstance(value, dict) and "text" in value:
         value = value["text"]
@@ -288,7 +288,7 @@ def _texts(record: Record, cell: Cell) -> list[str]:
 
 
 def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str | None:
-    """Return the text of the option that index and answer name; None without them or after a problem."""
+    """Return the text of the option that the index and the answer name; None if neither is given, or on error."""
     texts, labels = options.texts, options.labels
     place = None
     if index.value is not None:
@@ -316,7 +316,7 @@ def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str |
 
 
 def _by_label(options: Options, value: object) -> int | None:
-    """Return the position that a letter, another label, or a position from 0 names; None if there is none."""
+    """Return the position named by a letter, a different label, or a position from 0; None if there is none."""
     if not isinstance(value, str) and not is_whole(value):
         return None
     name, *labels = (fold(bare_label(str(one))) for one in (value, *options.labels))
@@ -326,9 +326,9 @@ def _by_label(options: Options, value: object) -> int | None:
 
 
 def _by_value(options: Options, value: object) -> list[int]:
-    """Return the positions that an answer may mean: by its text, then by its letter.
+    """Return the positions that an answer may refer to: by its text, then by its letter.
 
-    In a plain list without letters, a text that equals an option is only this option.
+    If the options are a plain list without letters, a string that equals an option refers only to that option.
     """
     by_text = find_choice(value, options.texts)
     found = [by_text]
@@ -338,7 +338,7 @@ def _by_value(options: Options, value: object) -> list[int]:
 
 
 def read_evidence(record: Record) -> dict[str, Label]:
-    """Return labels by passage id. Ids without labels are ENTAILED."""
+    """Return the labels by passage id. Ids without a label count as ENTAILED."""
     column, value = record.parsed("evidence")
     if value is None:
         return {}
@@ -359,7 +359,7 @@ def read_evidence(record: Record) -> dict[str, Label]:
 
 
 def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, tuple[str, ...]]:
-    """Return the assessors of each label by passage id; empty if the row names none."""
+    """Return each label's assessors, by passage id; empty if the row names none."""
     column, value = record.parsed("assessors")
     expected = "an object: for each passage id of the evidence a name, or a list of names"
     if value is not None and not isinstance(value, dict):
@@ -375,7 +375,7 @@ def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, t
 
 
 def read_alternatives(record: Record, evidence: Mapping[str, Label]) -> tuple[tuple[str, ...], ...]:
-    """Return groups of passage ids of which any is enough; empty if the row has none."""
+    """Return groups of passage ids, where any one passage in a group is enough; empty if the row has none."""
     column, value = record.parsed("alternatives")
     expected = "a list of lists of passage ids of the evidence"
     if value is not None and not (isinstance(value, list) and all(isinstance(group, list) for group in value)):
@@ -388,7 +388,7 @@ def read_alternatives(record: Record, evidence: Mapping[str, Label]) -> tuple[tu
 
 
 def read_jointly(record: Record) -> bool:
-    """Return whether the answer needs all the evidence together. Default False."""
+    """Return whether the answer needs all the evidence together; False if the row does not say."""
     column, value = record.cell("jointly")
     if isinstance(value, str):
         value = {"true": True, "false": False}.get(value.strip().lower(), value)
@@ -408,9 +408,9 @@ def read_history(record: Record) -> tuple[str, ...]:
 
 
 def read_metadata(record: Record) -> dict[str, Scalar]:
-    """Return flat values of the metadata. Missing values are left out, and a date becomes its ISO 8601 text.
+    """Return the metadata as flat values. Missing values are left out, and dates become ISO 8601 strings.
 
-    If the user mapped columns to the metadata, their values have the names of the columns.
+    If the user mapped columns to the metadata, their values are keyed by column name.
     """
     column, value = record.parsed("metadata")
     named = [name for name in split_names(record.table.mapped.get("metadata", "")) if name in record.values]
@@ -434,15 +434,15 @@ def read_metadata(record: Record) -> dict[str, Scalar]:
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value is a whole number. True and False are not."""
+    """Return whether a value is a whole number. True and False do not count."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def distinct(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the values without repeats, in order."""
+    """Return the values without duplicates, in order."""
     return tuple(dict.fromkeys(values))
 
 
 def split_names(column: str) -> list[str]:
-    """Return the names in ``a,b,c``."""
+    """Return the names in a string such as ``a,b,c``."""
     return [name.strip() for name in column.split(",")]

@@ -1,9 +1,10 @@
 """Read the rows of a source: rows in Python, the packaged sample, a dataset, a folder, or a file.
 
-A folder has questions in a file ``questions``, ``queries``, or ``qa``, and passages in ``corpus``, ``passages``,
-``cards``, ``documents``, or ``docs``, with the suffix of a supported format. If each split has a file, the split
-follows the name (``qa_test.parquet``). A folder with a file ``qrels``, or a folder ``qrels`` with a file per split
-(``qrels/test.tsv``), is a BEIR folder: only its judged questions are read, with their labels.
+In a folder, questions are in a file named ``questions``, ``queries``, or ``qa``, and passages are in ``corpus``,
+``passages``, ``cards``, ``documents``, or ``docs``, each with the suffix of a supported format. If each split has its
+own file, the split follows the name (``qa_test.parquet``). A folder that contains a file ``qrels``, or a subfolder
+``qrels`` with a file per split (``qrels/test.tsv``), is a BEIR folder: only its judged questions are read, with their
+labels.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SAMPLES: dict[str, dict[Kind, str]] = {
     "sample-hard": {"questions": "questions-hard.jsonl", "passages": "cards.jsonl"},
     "handbook": {"questions": "handbook-questions.jsonl", "passages": "handbook-corpus.jsonl"},
 }
-"""The files of the packaged sets by the name of the source."""
+"""Files in the packaged sets, by source name."""
 
 HUB_PREFIX = "hf:"
 KNOWN_SOURCES = (
@@ -44,18 +45,18 @@ QRELS = "qrels"
 QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 
 Source = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Any]
-"""A source of questions or passages. A DataFrame and a ``datasets.Dataset`` are rows too."""
+"""A source of questions or passages. A DataFrame or a ``datasets.Dataset`` also counts as rows."""
 
 
 def name_of(source: Source) -> str:
-    """Return the name of a source for messages."""
+    """Return a source's name for use in messages."""
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "the rows given"
 
 
 def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
-    """Yield the rows of a source without interpreting them.
+    """Yield a source's rows without interpreting them.
 
-    A row that cannot be read is added to the problems, and reading continues.
+    If a row cannot be read, an error is added to ``problems``, and reading continues.
 
     Raises:
         DataError: The source does not exist, has an unknown format, or does not have the split.
@@ -63,7 +64,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
     name = name_of(source)
     is_path = isinstance(source, str | os.PathLike)
     path = Path(name).expanduser()
-    sample = SAMPLES.get(source) if isinstance(source, str) else None  # a Path with this name is a user's folder
+    sample = SAMPLES.get(source) if isinstance(source, str) else None  # a Path with this name is the user's folder
     dataset = _dataset_name(source) if isinstance(source, str) and sample is None else None
     if dataset is not None:
         yield from dataset_rows(*dataset, kind=kind, split=split)
@@ -102,7 +103,7 @@ def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
 
 
 def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
-    if hasattr(rows, "iterrows"):  # iterating a DataFrame yields its columns
+    if hasattr(rows, "iterrows"):  # iterating over a DataFrame yields its columns
         rows = rows.to_dict("records")
     if not isinstance(rows, Iterable):
         raise DataError(f"found {type(rows).__name__}; expected {ROWS}, or {KNOWN_SOURCES}")
@@ -115,7 +116,7 @@ def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
 
 
 def _dataset_name(source: str) -> tuple[str, str | None] | None:
-    """Return name and configuration if the source names a dataset, else None."""
+    """Return the name and configuration if the source names a dataset; otherwise None."""
     is_named = source.startswith(HUB_PREFIX)
     looks_like_file = format_of(source)[0] or source[:1] in "./~" or source.endswith("/") or os.path.exists(source)
     if not is_named and ("/" not in source or looks_like_file):
@@ -129,12 +130,12 @@ def _dataset_name(source: str) -> tuple[str, str | None] | None:
 
 
 def holds_files(folder: Path, *kinds: Kind) -> bool:
-    """Return whether a folder has a file with a name of questions or passages, or of the given kinds."""
+    """Return whether a folder has a file named like questions or passages, or like one of the given kinds."""
     return any(_named(folder, STEMS[kind]) for kind in kinds or STEMS)
 
 
 def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
-    """Yield the rows of a kind from a folder for which :func:`holds_files` is true."""
+    """Yield the rows of one kind from a folder for which :func:`holds_files` is true."""
     judgements: dict[Path, str] = {}
     if kind == "questions" and (folder / QRELS).is_dir():
         judgements = {path: path.name.split(".")[0] for path in _files(folder / QRELS)}
@@ -159,10 +160,10 @@ def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, probl
 
 
 def label_of(grade: int, positive: Collection[int]) -> Label:
-    """Return the label for a grade of relevance.
+    """Return the label for a relevance grade.
 
-    If a dataset has several positive grades, a passage with the lowest grade is about the topic (USEFUL), and a passage
-    with a higher grade has the answer (ENTAILED). If it has only one positive grade, this grade means ENTAILED. 0 and
+    If a dataset has several positive grades, a passage with the lowest one is about the topic (USEFUL), and a passage
+    with a higher one has the answer (ENTAILED). If it has only one positive grade, that grade means ENTAILED. 0 and
     negative grades (spam in TREC) mean NOT_USEFUL.
     """
     if grade <= 0:
@@ -178,7 +179,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _named(folder: Path, stems: tuple[str, ...]) -> dict[Path, str]:
-    """Return the files with one of these names, each with the split that follows the name."""
+    """Return the files that have one of these names, with the split that follows each name."""
     found = {}
     for path in _files(folder):
         stem = path.name.lower().removesuffix(".gz").rpartition(".")[0]
@@ -189,7 +190,7 @@ def _named(folder: Path, stems: tuple[str, ...]) -> dict[Path, str]:
 
 
 def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> Path:
-    """Return the only file, or the file of the split."""
+    """Return the only file, or the file for the split."""
     names = ", ".join(path.name for path in files)
     if split is not None and not any(files.values()):
         raise DataError(f"split={split!r}: {name} has one file of {kind}, {names}; leave split out")
@@ -203,7 +204,7 @@ def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> 
 
 
 def _judged_rows(queries: Iterable[Row], judgements: Iterable[Row], problems: list[str]) -> Iterator[Row]:
-    """Yield the judged queries as rows with ``question`` and ``evidence``, and with their other columns."""
+    """Yield the judged queries as rows with ``question``, ``evidence``, and their other columns."""
     grades, places = _grades(judgements, problems)
     positive = {grade for found in grades.values() for grade in found.values() if grade > 0}
     for row in queries:
@@ -217,7 +218,7 @@ def _judged_rows(queries: Iterable[Row], judgements: Iterable[Row], problems: li
 
 
 def _grades(judgements: Iterable[Row], problems: list[str]) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
-    """Return grades by query and passage, and the first place of each query."""
+    """Return the grades by query and passage, and the place where each query first occurs."""
     grades: dict[str, dict[str, int]] = {}
     places: dict[str, str] = {}
     for place, values in judgements:
@@ -230,7 +231,7 @@ def _grades(judgements: Iterable[Row], problems: list[str]) -> tuple[dict[str, d
             break
         query, passage, score = (values[column] for column in QRELS_COLUMNS)
         try:
-            number = float(str(score))  # grades may be texts, or 1.0
+            number = float(str(score))  # grades may be strings, or 1.0
             grade = int(number) if number.is_integer() else None
         except ValueError:
             grade = None

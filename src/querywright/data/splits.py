@@ -1,4 +1,4 @@
-"""Split questions into train, dev, and test, and hash a set of questions."""
+"""Split questions into train, dev, and test, and hash question sets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from querywright.errors import DataError, InputError
 
 
 class Splits(NamedTuple):
-    """Three sets that have no question in common.
+    """Three question sets that do not overlap.
 
     Args:
         train: Questions for the optimizers.
-        dev: Questions for the selection.
-        test: Questions that are used once, at the end.
+        dev: Questions for selecting programs.
+        test: Questions to use only once, at the end.
     """
 
     train: list[Question]
@@ -35,23 +35,24 @@ def split_questions(
     seed: int = 0,
     sizes: tuple[int, int, int] | None = None,
 ) -> Splits:
-    """Split questions by a hash of seed and id, so that a question always goes into the same split.
+    """Split questions by a hash of the seed and their id, so that a question always goes into the same split.
 
-    A question's place in [0, 1) is the first 53 bits of the SHA-256 of ``"{seed}:{id}"``: train is below
-    ``train``, dev is below ``train + dev``, and test is the rest. So the order and the other questions make no
-    difference. A share p of n questions is only approximate (standard deviation sqrt(n p (1 - p))). Questions with the
-    same text, options, and history (see ``marks``) share the place of the smallest of their ids.
+    A question's place in [0, 1) is given by the first 53 bits of the SHA-256 of ``"{seed}:{id}"``. Places below
+    ``train`` are in the train split, places below ``train + dev`` are in the dev split, and the rest are in the test
+    split. A question's split therefore does not depend on the order or on the other questions. A share p of n questions
+    is only approximate (standard deviation sqrt(n p (1 - p))). Questions with the same text, options, and history (see
+    ``marks``) all get the place of the smallest of their ids.
 
     Args:
         questions: Questions with distinct ids.
-        train: Share for training, in [0, 1]. Default 0.3.
-        dev: Share for selection, in [0, 1]. ``train + dev`` is at most 1. Default 0.3.
-        seed: Another seed gives another split. Default 0.
-        sizes: Exact numbers for train, dev, and test, each 0 or more. Each split keeps its first questions by place,
-            so a smaller split is part of a larger split. Default None: all questions.
+        train: Share of questions for training, in [0, 1]. Default 0.3.
+        dev: Share of questions for selection, in [0, 1]. ``train + dev`` must be at most 1. Default 0.3.
+        seed: Seed of the hash; a different seed results in a different split. Default 0.
+        sizes: Exact numbers of questions in train, dev, and test, each 0 or more. Each split keeps its first questions
+            by place, so a smaller split is a subset of a larger one. Default None: all questions.
 
     Returns:
-        Train, dev, and test, each in the order of the places.
+        Train, dev, and test, each sorted by place.
 
     Raises:
         InputError: A share or size is out of range.
@@ -80,7 +81,7 @@ def split_questions(
 
 
 def data_hash(questions: Iterable[Question]) -> str:
-    """Return the SHA-256 of questions with all their fields, as hex. Their order makes no difference.
+    """Return the SHA-256 of questions with all their fields, as hex, regardless of their order.
 
     Args:
         questions: Any number of questions.
@@ -95,9 +96,9 @@ def _place(seed: int, question_id: str) -> float:
 
 
 def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> list[Question]:
-    """Return the questions that are in no split, without repeats, in the order of their places.
+    """Return the questions that are not in any split, without duplicates, sorted by place.
 
-    Two questions are the same if they share an id, or text, options, and history (see ``marks``).
+    Two questions are the same if they have the same id, or the same text, options, and history (see ``marks``).
     """
     used = {mark for part in splits for question in part for mark in marks(question)}
     left = []
@@ -110,16 +111,16 @@ def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> l
 
 
 def marks(question: Question) -> set[tuple[str, ...]]:
-    """Return the keys by which two questions are the same: the id; and the text, options, and history.
+    """Return the keys that identify a question: one for the id, and one for the text, options, and history.
 
-    Case, spaces, Unicode form, kinds of quotes, final punctuation, and the order of the options make no difference.
+    Case, spaces, Unicode form, quote style, final punctuation, and the order of the options are ignored.
     """
     text, *history = map(folded, (question.question, *question.history))
     return {("id", question.id), ("text", text, *sorted(map(folded, question.options)), *history)}
 
 
 def repeated(questions: Iterable[Question]) -> list[list[Question]]:
-    """Return lists of two or more questions with the same text, options, and history."""
+    """Return lists of two or more questions that have the same text, options, and history."""
     found: dict[str, list[Question]] = defaultdict(list)
     for question in questions:
         found[asked_of(question)].append(question)
@@ -127,12 +128,12 @@ def repeated(questions: Iterable[Question]) -> list[list[Question]]:
 
 
 def folded(text: str) -> str:
-    """Return a text without differences in case, spaces, Unicode form, kinds of quotes, and final punctuation."""
+    """Return a text normalized for case, spaces, Unicode form, quote style, and final punctuation."""
     return " ".join(fold(unicode_form(text)).split()).rstrip(" .?!")
 
 
 def asked_of(question: Question) -> str:
-    """Return a hash of a question's text, options, and history. The id makes no difference."""
+    """Return a hash of a question's text, options, and history, regardless of its id."""
     (text,) = (mark for mark in marks(question) if mark[0] == "text")
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()[:16]
 

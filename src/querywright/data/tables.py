@@ -1,4 +1,4 @@
-"""Read files of any supported format as rows."""
+"""Read files in any supported format as rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 def format_of(name: str) -> tuple[str, bool]:
-    """Return the suffix of a file's format ("" if the format is not supported), and whether gzip compressed it."""
+    """Return the suffix of a file's format ("" if it is not supported), and whether the file is gzipped."""
     plain = name.lower().removesuffix(".gz")
     suffix, compressed = os.path.splitext(plain)[1], plain != name.lower()
     known = suffix in SUFFIXES and not (compressed and suffix == ".parquet")
@@ -35,7 +35,7 @@ def format_of(name: str) -> tuple[str, bool]:
 
 
 def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
-    """Yield the rows of a file. A row that cannot be read is added to the problems, and reading continues."""
+    """Yield the rows in a file. If a row cannot be read, an error is added to ``problems``, and reading continues."""
     suffix, compressed = format_of(path.name)
     try:
         if suffix == ".parquet":
@@ -53,7 +53,7 @@ def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
 
 
 def _parse_json(data: bytes) -> Any:
-    """Return the JSON value. The message of a ValueError has the error and its position."""
+    """Parse JSON, and return the value. If this raises a ValueError, its message has the error and its position."""
     try:
         return json.loads(data.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except json.JSONDecodeError as error:
@@ -99,7 +99,7 @@ def _json_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row
 
 def _csv_rows(stream: BinaryIO, name: str, problems: list[str], delimiter: str) -> Iterator[Row]:
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
-        csv.field_size_limit(sys.maxsize)  # applies to the whole process; JSON lines have no limit either
+        csv.field_size_limit(sys.maxsize)  # for the whole process; JSON lines have no size limit either
         reader = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             header = [column.strip() for column in next(reader, [])]

@@ -1,4 +1,4 @@
-"""Passages and questions, the data of every program."""
+"""Passages and questions, the data that every program works with."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from querywright.errors import DataError
 
 Scalar = str | int | float | bool
 History = str | Sequence[Any] | None
-"""A conversation before a question, in a form that ``turns_of`` reads."""
+"""The conversation before a question, in a form that ``turns_of`` accepts."""
 
 SHOWN = 60
-"""Characters of the text in the ``repr`` of a passage."""
+"""Number of characters of the text in a passage's ``repr``."""
 
 PERSON = "person"
-"""The assessor of a label that names none."""
+"""The assessor assumed for a label that does not name one."""
 
 
 class Label(StrEnum):
-    """How far a passage helps to answer a question (HCQR, arXiv 2603.19008).
+    """How much a passage helps to answer a question (HCQR, arXiv 2603.19008).
 
-    ENTAILED: the passage alone decides the right answer. USEFUL: it helps in part. NOT_USEFUL: it does not help.
+    ENTAILED: the passage alone determines the right answer. USEFUL: it helps partly. NOT_USEFUL: it does not help.
     """
 
     ENTAILED = "ENTAILED"
@@ -40,8 +40,8 @@ class Passage:
     Args:
         id: Unique in the collection.
         text: The text that is embedded and shown to the reader. Not empty.
-        title: Embedded and shown in front of the text. Default "": no title.
-        metadata: Flat values for filters. Default none.
+        title: Embedded and shown before the text. Default "": no title.
+        metadata: Flat values to filter by. Default none.
     """
 
     id: str
@@ -51,16 +51,16 @@ class Passage:
 
     @property
     def content(self) -> str:
-        """The text that is embedded: title and text."""
+        """The text to embed: title and text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
     @property
     def is_of_document(self) -> bool:
-        """Whether ``read_documents`` made the passage: its id begins with its file."""
+        """Whether the passage is from ``read_documents``, which starts each id with the file name."""
         return self.id.startswith(f"{self.metadata.get('file')}#")
 
     def __repr__(self) -> str:
-        """Return id, title, and the beginning of the text, so that a list of passages stays readable."""
+        """Return the id, title, and beginning of the text, so that lists of passages stay readable."""
         text = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}..."
         return f"Passage(id={self.id!r}, title={self.title!r}, text={text!r})"
 
@@ -76,24 +76,24 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, with its labels if it has any.
+    """A question, with its labels if there are any.
 
     Args:
-        id: Unique in the set.
+        id: Unique in the question set.
         question: The text of the question.
-        options: Texts of the options for multiple choice, in order (2 or more, distinct). Default none.
+        options: Texts of the multiple-choice options, in order (2 or more, all different). Default none.
         answer: The right answer; for multiple choice, the text of an option. Default None: unknown.
         aliases: Other right answers.
-        evidence: Label of each labeled passage by its id. Default empty: no labels.
-        jointly: Whether the answer needs all helpful passages together, as in a question with several hops: one passage
-            alone is USEFUL, and all together are ENTAILED. Default False: each label is about its passage alone.
-        assessors: The assessors of each label in ``evidence`` by passage id: ``person``, or names of judges. If it is
-            not empty, a passage that ``evidence`` does not name is unjudged. Default empty: a person gave all labels,
-            and a passage that ``evidence`` does not name is NOT_USEFUL.
+        evidence: Labels by passage id. Default empty: no labels.
+        jointly: Whether the answer needs all helpful passages together, as in a multi-hop question: one passage alone
+            is USEFUL, and all of them together are ENTAILED. Default False: each label is about its passage alone.
+        assessors: The assessors of each label in ``evidence``, by passage id: ``person`` or the names of judges. If
+            this is not empty, passages not in ``evidence`` are unjudged. Default empty: a person assigned all labels,
+            and passages not in ``evidence`` are NOT_USEFUL.
         history: The turns of the conversation before the question, the earliest first. Default none.
-            alternatives: Groups of passages of ``evidence``. Any passage of a group is enough; recall, nDCG, and
+        alternatives: Groups of passages in ``evidence``. Any one passage in a group is enough; recall, nDCG, and
             ``jointly`` count a group as one passage. Default none.
-            slices: Values of further columns of the data, by the column's name, to show results by. They are neither
+        slices: Values in additional columns of the data, by column name, to break down results by. They are neither
             saved nor part of the question's hash. Default none.
     """
 
@@ -111,28 +111,28 @@ class Question:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """All right answers, ``answer`` first."""
+        """All right answers, starting with ``answer``."""
         return () if self.answer is None else (self.answer, *self.aliases)
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """The inputs of a program: ``question``, ``options``, and ``history`` if there is one."""
+        """A program's inputs: ``question``, ``options``, and ``history`` if there is one."""
         given = {"question": self.question, "options": list(self.options)}
         return {**given, "history": list(self.history)} if self.history else given
 
     def to_example(self) -> Any:
-        """Return the question as a ``dspy.Example`` with the inputs of a program."""
+        """Return the question as a ``dspy.Example`` with a program's inputs."""
         import dspy
 
         return dspy.Example(**self._fields | self.inputs).with_inputs(*self.inputs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the question as querywright writes it in JSON, without empty fields."""
+        """Return the question in querywright's JSON form, without empty fields."""
         return {name: value for name, value in self._fields.items() if value or name in ("id", "question")}
 
     @property
     def _fields(self) -> dict[str, Any]:
-        """All fields as plain data; history and alternatives only if they are not empty."""
+        """Return all fields as plain data; history and alternatives only if they are not empty."""
         history = {"history": list(self.history)} if self.history else {}
         alternatives = {"alternatives": [list(group) for group in self.alternatives]} if self.alternatives else {}
         return {
@@ -153,11 +153,11 @@ def turns_of(history: History) -> tuple[str, ...]:
     """Return the turns of a conversation, the earliest first.
 
     Args:
-        history: A text with one turn per line; or a list of turns, each a text or an object with its text as
-            ``content`` and, optionally, the speaker as ``role``. None or empty: no turns.
+        history: A string with one turn per line; or a list of turns, each a string or an object with the text as
+            ``content`` and, optionally, the speaker as ``role``. None or empty means no turns.
 
     Raises:
-        DataError: The history has another form.
+        DataError: The history is in a different form.
     """
     turns = list(filter(str.strip, history.splitlines())) if isinstance(history, str) else history or ()
     if isinstance(turns, Sequence):
@@ -171,7 +171,7 @@ def turns_of(history: History) -> tuple[str, ...]:
 
 
 def _turn(turn: Any) -> str:
-    """Return a turn as one text, or "" if it has another form."""
+    """Return a turn as one string, or "" if it is not in one of these forms."""
     if not isinstance(turn, Mapping):
         return turn if isinstance(turn, str) else ""
     role, said = turn.get("role"), turn.get("content")

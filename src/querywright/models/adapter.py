@@ -1,8 +1,8 @@
-"""Converts a DSPy signature into a short prompt, and a JSON answer into fields.
+"""Convert a DSPy signature to a short prompt, and a JSON answer to fields.
 
-The prompt contains the signature's instructions, the descriptions of its fields, and the inputs. Inputs are data. They
-cannot imitate the frame of the prompt or an answer: answers are JSON, lines that look like the name of a field are
-indented, and JSON in an input is changed so that it cannot pass for an answer.
+The prompt contains the signature's instructions, the field descriptions, and the inputs. Inputs are treated as data, so
+they cannot imitate the prompt's structure or an answer. Answers are JSON, input lines that look like a field name are
+indented, and JSON in an input is changed so that it cannot be mistaken for an answer.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from querywright.models.usage import Cost, UnreadableAnswer
 if TYPE_CHECKING:
     from querywright.models.engine import LMEngine
 
-_QUOTED = 160  # characters of an unreadable answer in a message
+_QUOTED = 160  # maximum number of characters of an unreadable answer that a message shows
 _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _LISTS = {(str,): "list of texts", (int,): "list of whole numbers"}
 _formats: WeakKeyDictionary[Any, dict[Any, dict[str, Any]]] = WeakKeyDictionary()
-"""Response formats by signature and kind of LM, because making a format takes longer than a cached call."""
+"""Response formats by signature and kind of LM, kept because building a format takes longer than a cached call."""
 
 
 class PromptAdapter(JSONAdapter):
     """Writes prompts and reads JSON answers.
 
-    If an answer cannot be read, the request is repeated once with a description of the problem. If the second answer
-    cannot be read either, an error is raised.
+    If an answer cannot be parsed, the request is repeated once with a description of the problem. If the second answer
+    cannot be parsed either, an error is raised.
 
     Args:
-        grammar: Whether the LM fills in a form by grammar, as the embedded LM does. Such an LM decides a choice by
-            likelihood, and does better without a list of the values. Its request contains the maximum lengths of the
-            values. Its texts cannot contain quotation marks, so prompts show quoted names between apostrophes. An LM
-            whose engine ``decides_by_likelihood`` always gets these prompts. Default False.
+        grammar: Whether the LM's output is constrained by a grammar, as with the embedded LM. Such an LM makes choices
+            by likelihood and does better if the prompt does not list the allowed values. Its requests include the
+            maximum length of each value. Its strings cannot contain quotation marks, so prompts use single quotes
+            instead. An LM whose engine sets ``decides_by_likelihood`` always gets these prompts. Default False.
     """
 
     def __init__(self, *, grammar: bool = False) -> None:
@@ -85,7 +85,7 @@ class PromptAdapter(JSONAdapter):
             return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
-        """Request the fields by a schema, with maximum lengths for an LM that fills it in by grammar."""
+        """Request the fields with a schema, which includes maximum lengths for an LM constrained by a grammar."""
         known = _formats.setdefault(signature, {})
         case = (self.grammar, "response_format" in lm.supported_params, lm.supports_response_schema)
         if case not in known:
@@ -93,7 +93,7 @@ class PromptAdapter(JSONAdapter):
             super()._prepare_response_format(lm, made, signature)
             schema_of = getattr(made.get("response_format"), "model_json_schema", None)
             if self.grammar and schema_of is not None:
-                _limit(schema_of()["properties"], signature)  # the response format keeps this mapping
+                _limit(schema_of()["properties"], signature)  # the response format shares this mapping
             known[case] = made
         lm_kwargs.update(known[case])
 
@@ -106,7 +106,7 @@ class PromptAdapter(JSONAdapter):
     def format_user_message_content(
         self, signature: Any, inputs: Mapping[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False
     ) -> str:
-        """Return the inputs, each under the name of its field; empty inputs are omitted."""
+        """Return the inputs, each labeled with its field name; empty inputs are omitted."""
         parts = [prefix]
         key, opening = _frame(tuple(signature.output_fields), tuple(signature.fields))
         for name in signature.input_fields:
@@ -119,17 +119,17 @@ class PromptAdapter(JSONAdapter):
     def format_assistant_message_content(
         self, signature: Any, outputs: Mapping[str, Any], missing_field_message: str | None = None
     ) -> str:
-        """Return the answer of a demonstration as JSON; missing fields are omitted."""
+        """Return a demonstration's answer as JSON; missing fields are omitted."""
         values = {name: self._shown(outputs[name]) for name in signature.output_fields if name in outputs}
         return json.dumps(values, ensure_ascii=False, default=str)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        """Return the output fields of an answer.
+        """Return the output fields in an answer.
 
         Raises:
-            AdapterParseError: There is no JSON object with the fields, there are several, a value has another type, or
-                the answer ends inside a string. The error has the readable fields in ``parsed_result``, and the answer
-                without thinking in ``lm_response``.
+            AdapterParseError: The answer has no JSON object with the fields, or has several; a value has the wrong
+                type; or the answer ends inside a string. In the error, ``parsed_result`` contains the fields that could
+                be parsed, and ``lm_response`` contains the answer without the thinking.
         """
         given: dict[str, Any] = {}
         answer = strip_thinking(_valid(completion)).strip()
@@ -156,7 +156,7 @@ class PromptAdapter(JSONAdapter):
         return "" if self.grammar else _KINDS.get(annotation, "")
 
     def _shown(self, value: Any) -> Any:
-        """Return a value as the LM can write it: a grammar allows no quotation marks in a text."""
+        """Return a value in a form that the LM can write: the grammar does not allow quotation marks in strings."""
         if not self.grammar:
             return value
         if isinstance(value, str):
@@ -164,13 +164,13 @@ class PromptAdapter(JSONAdapter):
         return [self._shown(one) for one in value] if isinstance(value, list) else value
 
     def _variant(self, lm: Any) -> PromptAdapter:
-        """Return this adapter, or the adapter for an LM that writes by grammar."""
+        """Return this adapter, or a grammar adapter if the LM needs one."""
         if not self.grammar and isinstance(lm, dspy.LM) and getattr(lm.engine, "decides_by_likelihood", False):
             return PromptAdapter(grammar=True)
         return self
 
     def _repairing(self, lm: Any, signature: Any, error: AdapterParseError) -> PromptAdapter:
-        """Return an adapter that repeats the request in another prompt, and count the repair in the LM's ledger."""
+        """Return an adapter whose prompt also describes the problem, and count the repair in the LM's ledger."""
         if engine := _own_engine(lm):
             engine.ledger.add(Cost(repairs=1))
         names = ", ".join(json.dumps(name) for name in signature.output_fields)
@@ -185,7 +185,7 @@ class PromptAdapter(JSONAdapter):
 
 @contextmanager
 def _last_try(lm: Any, signature: Any) -> Iterator[None]:
-    """Enter an unreadable answer in the LM's ledger, with its beginning and the requested form."""
+    """Record an unreadable answer in the LM's ledger: the start of the answer, and the fields that were requested."""
     try:
         yield
     except AdapterParseError as error:
@@ -205,10 +205,10 @@ def _own_engine(lm: Any) -> LMEngine | None:
 
 
 def _limit(properties: dict[str, Any], signature: Any) -> None:
-    """Enter the limits of the fields in a schema.
+    """Add the limits of the fields to a schema.
 
-    The limits are ``max_length`` of a text, ``count`` or ``most`` of a list, ``max_chars`` of a list of texts, and
-    ``highest`` of a list of numbers from 1.
+    The limits are ``max_length`` for a string, ``count`` or ``most`` for a list, ``max_chars`` for a list of strings,
+    and ``highest`` for a list of numbers that start at 1.
     """
     for name, field in signature.output_fields.items():
         extra = field.json_schema_extra or {}
@@ -226,15 +226,15 @@ def _limit(properties: dict[str, Any], signature: Any) -> None:
 
 
 def show_passages(passages: Sequence[Passage]) -> str:
-    """Return passages as a reader sees them: numbered, best first, each beginning a line."""
+    """Return passages as a reader sees them: numbered, best first, each starting on a new line."""
     return "\n".join(f"[{number}] {show_passage(passage)}" for number, passage in enumerate(passages, 1))
 
 
 def show_passage(passage: Passage) -> str:
-    """Return a passage without a number, because small models copy numbers and continue counting.
+    """Return a passage without a number, because small models copy numbers and keep counting.
 
-    A passage of a document keeps its line breaks, for lists, tables, and code. Its lines are indented, so that none can
-    pass for the beginning of another passage. Any other passage is one line.
+    A passage from a document keeps its line breaks, for lists, tables, and code. Its lines are indented so that none of
+    them looks like the start of a new passage. Any other passage is a single line.
     """
     title = f"{_one_line(passage.title)}: " if passage.title else ""
     lines = passage.text.splitlines()
@@ -259,14 +259,14 @@ def _text(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _frame(outputs: tuple[str, ...], fields: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns that match the keys of an answer to a prompt, and the first lines of its fields."""
+    """Return two patterns: one for the keys in an answer, and one for the first line of each field in a prompt."""
     said, named = ("|".join(map(re.escape, names)) for names in (outputs, fields))
     key = re.compile(rf"""(["'])({said})\1(\s*:)""", re.IGNORECASE)
     return key, re.compile(rf"^(?=(?:{named})\s*:)", re.MULTILINE | re.IGNORECASE)
 
 
 def _framed(text: str, key: re.Pattern[str], opening: re.Pattern[str]) -> str:
-    """Return the text without anything that could pass for the frame of the prompt or for an answer."""
+    """Return the text without anything that could be mistaken for prompt structure or an answer."""
     text = _UNSEEN.sub("", _LINE_END.sub("\n", text)).strip()
     text = _MARKER.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", _valid(text))
     text = key.sub(r"(\2)\3", text)
@@ -274,15 +274,15 @@ def _framed(text: str, key: re.Pattern[str], opening: re.Pattern[str]) -> str:
 
 
 def _valid(text: str) -> str:
-    """Return the text as valid Unicode, which can be stored and sent.
+    """Return the text as valid Unicode, so that it can be stored and sent.
 
-    Both halves of a surrogate pair become one character; half a pair becomes U+FFFD.
+    A surrogate pair becomes one character; a lone surrogate becomes U+FFFD.
     """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _parsed(signature: Any, completion: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the output fields of an answer, and enter the values in ``given`` before they are converted."""
+    """Return the output fields in an answer, and put the unconverted values in ``given``."""
     names = list(signature.output_fields)
     found, is_whole = read_object(completion, names)
     kept = {name: found[name] for name in names if name in found}
@@ -304,7 +304,7 @@ def _read(name: str, value: Any, annotation: Any) -> Any:
     if annotation is str and not isinstance(value, (str, int, float)):
         raise ValueError(f"The field {name} is no text.")
     if annotation == list[str] and isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return value  # the usual case; pydantic would make a new validator
+        return value  # the usual case; pydantic would build a new validator
     choices = get_args(annotation) if get_origin(annotation) is Literal else (True, False) if annotation is bool else ()
     if (place := find_choice(value, choices)) is not None:
         value = choices[place]

@@ -1,4 +1,4 @@
-"""One attempt at an LM call: pay for it, count it, send it, and end it in time."""
+"""One attempt at an LM call: charge the budget, send the request, enforce the timeout, and record the cost."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from querywright.models.usage import Cost, Layer, Ledger, call_context, metered,
 T = TypeVar("T")
 
 Price = Callable[[Request, Response], float | None]
-"""Estimates the US dollars of a response; returns None if the price is not known."""
+"""Estimates the price of a response in US dollars; returns None if the price is not known."""
 
 _SILENT = 3
-"""After this many streaming requests in a row that were answered without a stream, no stream is requested."""
+"""Stop requesting streams after this many streaming requests in a row were answered without a stream."""
 
 
 class BudgetLayer:
-    """Pays for each attempt from a budget.
+    """Charges each attempt to a budget.
 
     Args:
         inner: Next layer.
-        budget: Pays for the attempt.
+        budget: Budget to charge.
     """
 
     def __init__(self, inner: Layer, budget: Budget) -> None:
@@ -52,20 +52,20 @@ class BudgetLayer:
 
 
 class LedgerLayer:
-    """Enters the cost of each attempt in a ledger, and reports its outcome to a flow.
+    """Records the cost of each attempt in a ledger, and reports the outcome to a flow.
 
     Args:
         inner: Next layer.
-        ledger: Receives the cost.
-        price: Estimates the US dollars of a response. Default None: prices are not known.
-        flow: Receives refusals and answers. Default None.
+        ledger: Records the cost.
+        price: Estimates the price of a response in US dollars. Default None: prices are not known.
+        flow: Flow to notify of refusals and answers. Default None.
     """
 
     def __init__(self, inner: Layer, ledger: Ledger, price: Price | None = None, flow: Flow | None = None) -> None:
         self._inner, self._ledger, self._price, self._flow = inner, ledger, price, flow
 
     def complete(self, request: Request) -> Response:
-        """Send a request and count it."""
+        """Send a request and record its cost."""
         began, cost = monotonic(), Cost()
         cuts = 0 if self._flow is None else self._flow.cuts
         try:
@@ -85,13 +85,13 @@ class LedgerLayer:
 
 
 class ModelLayer:
-    """Calls the model once, with a stream if somebody listens. Errors are DSPy's errors, without keys.
+    """Calls the model once, and streams the answer if there is a listener. Raises DSPy's errors, with API keys removed.
 
     Args:
         engine: Calls the model.
-        identity: Names the model in errors.
-        secrets: Strings that must not appear in an error.
-        timeout: Seconds until the end of the answer. Default None: no limit.
+        identity: Name of the model in error messages.
+        secrets: Strings that must not appear in error messages.
+        timeout: Time limit for the complete answer, in seconds. Default None: no limit.
     """
 
     def __init__(self, engine: Any, identity: str, secrets: tuple[str, ...] = (), timeout: float | None = None) -> None:
@@ -108,7 +108,7 @@ class ModelLayer:
                 return within(self._timeout, lambda: self._ask(request))
         except LMError as error:
             failure = redacted(error, self._secrets)
-        raise failure  # outside of the handler, because the original error may show keys
+        raise failure  # outside the handler, because the original error may show API keys
 
     def _ask(self, request: Request) -> Response:
         ear = call_context().ear
@@ -123,7 +123,7 @@ class ModelLayer:
 
 
 def left() -> float:
-    """Return the seconds that the current attempt has left; infinite outside of an attempt.
+    """Return the seconds left in the current attempt; infinity if there is no current attempt.
 
     Raises:
         TimeoutError: No time is left.
@@ -137,15 +137,15 @@ def left() -> float:
 def within(seconds: float, work: Callable[[], T]) -> T:
     """Run ``work`` in a thread, and return its result within a time limit.
 
-    The timeout of an HTTP client limits only the time between bytes, so a server that sends a byte now and then would
-    never exceed it.
+    An HTTP client's timeout limits only the time between bytes, so a server that sends a byte now and then would never
+    exceed it.
 
     Args:
-        seconds: Time limit.
-        work: The work. Its thread keeps running after the limit, but nobody waits for it.
+        seconds: Time limit in seconds.
+        work: Function to run. Its thread keeps running after the time limit, but nothing waits for it.
 
     Raises:
-        LMTimeoutError: The time limit is exceeded.
+        LMTimeoutError: The time limit was exceeded.
     """
     end, done = monotonic() + seconds, Future[T]()
 
@@ -153,7 +153,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         try:
             with surrounded(deadline=end):
                 done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised for the caller
+        except BaseException as error:  # noqa: BLE001 - re-raised in the caller's thread
             done.set_exception(error)
 
     context = contextvars.copy_context()
@@ -171,7 +171,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
 
 def _until_deadline(pieces: Iterator[T]) -> Iterator[T]:
-    """Yield the pieces of an answer until the attempt runs out of time."""
+    """Yield the pieces of an answer until the attempt times out."""
     try:
         for piece in pieces:
             left()

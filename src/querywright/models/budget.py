@@ -1,4 +1,4 @@
-"""Limits on LM calls, tokens, and dollars, which threads, processes, and hosts share."""
+"""Limits on LM calls, tokens, and dollars, shared by threads, processes, and hosts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Spending(NamedTuple):
-    """Amounts that were spent from a budget.
+    """The amounts spent from a budget.
 
     Args:
-        calls: Attempts that were sent, including running attempts and attempts of killed processes.
-        tokens: Input and output tokens of calls made.
-        dollars: Estimated US dollars of calls made.
+        calls: Attempts sent, including those still running and those from processes that were killed.
+        tokens: Input and output tokens of the calls made.
+        dollars: Estimated cost of the calls made, in US dollars.
     """
 
     calls: int = 0
@@ -38,21 +38,21 @@ class Spending(NamedTuple):
 
 
 class Budget(Shared):
-    """Limits what several LMs spend together.
+    """Limits the combined spending of several LMs.
 
-    The limit of calls is exact. The limits of tokens and dollars may be exceeded by the calls that are running. Every
-    LM that is made with a budget (``resolve_lm(..., budget=)``) spends from it. With a store, the amounts are kept in
-    the store's database: all threads, processes, and hosts with the same store and name share them, and a repeated run
-    continues from them. Without a store, they belong to this object.
+    The limit on calls is exact. Calls that are already running may exceed the limits on tokens and dollars. Every LM
+    created with a budget (``resolve_lm(..., budget=)``) spends from it. With a store, the amounts are kept in the
+    store's database: all threads, processes, and hosts that use the same store and name share them, and a repeated run
+    continues from them. Without a store, only this object has them.
 
     Args:
-        store: Where the amounts are kept, or None for this object's memory.
-        name: Name of the budget. Each name has separate amounts.
+        store: Store for the amounts, or None to keep them in this object's memory.
+        name: Name of the budget. Amounts are counted separately for each name.
         calls: Maximum number of attempts, including retries; None for no limit. Default None.
-        tokens: Input and output tokens after which no call is sent; None for no limit. Default None.
-        dollars: Estimated US dollars after which no call is sent; None for no limit. A call whose price is not known
-            costs 0. Default None.
-        remedy: Last sentence of the error, which tells how to continue. Default: raise ``--max-calls``.
+        tokens: Number of input and output tokens after which no more calls are sent; None for no limit. Default None.
+        dollars: Estimated US dollars after which no more calls are sent; None for no limit. A call with an unknown
+            price costs 0. Default None.
+        remedy: Last sentence of the error message, which says how to continue. Default: raise ``--max-calls``.
 
     Raises:
         InputError: A limit is less than 0.
@@ -82,7 +82,7 @@ class Budget(Shared):
 
     @property
     def spent(self) -> Spending:
-        """Amounts spent so far, by all LMs that share the budget."""
+        """Amounts spent so far by all LMs that share the budget."""
         rows, _ = self._execute(_READ)
         if not rows:
             raise LMStoreError(
@@ -91,7 +91,7 @@ class Budget(Shared):
         return Spending(*rows[0])
 
     def check(self) -> None:
-        """Raise ``LMBudgetError`` if a limit is reached; nothing is counted."""
+        """Raise ``LMBudgetError`` if a limit has been reached, without counting anything."""
         spent = self.spent
         for unit, limit in self.limits.items():
             if getattr(spent, unit) >= limit:
@@ -103,7 +103,7 @@ class Budget(Shared):
         """Count one attempt before it is sent.
 
         Raises:
-            LMBudgetError: A limit is reached; nothing was counted.
+            LMBudgetError: A limit has been reached; the attempt was not counted.
             LMStoreError: The count cannot be written.
         """
         within = "".join(f" AND {unit} < :{unit}" for unit in self.limits)
@@ -113,9 +113,10 @@ class Budget(Shared):
             raise LMBudgetError(f"the budget {self.name!r} was used up, and then its limits were raised; run again")
 
     def settle(self, cost: Cost) -> None:
-        """Enter the tokens and dollars of an attempt after it ends; ``reserve`` counted its call.
+        """Add an attempt's tokens and dollars after it ends; ``reserve`` has already counted the call.
 
-        If they cannot be written, a warning is logged and they are not counted, because the answer is already paid for.
+        If they cannot be written, only a warning is logged and they are not counted, because the answer is already paid
+        for.
         """
         try:
             if cost.tokens or cost.dollars:
@@ -124,7 +125,7 @@ class Budget(Shared):
             _logger.warning("%s; the cost of a call is not counted", error)
 
     def forget(self) -> None:
-        """Delete the amounts, at the end of a run that nothing continues."""
+        """Delete the amounts at the end of a run that no later run will continue."""
         self._execute(_FORGET)
 
     def _execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:

@@ -20,25 +20,25 @@ from querywright.models.usage import Cost, Layer, Ledger, metered
 MOST_ANSWERS = 4096
 """Maximum number of answers that a process keeps in memory.
 
-A process keeps the first answers, because a run repeats its requests in the same order.
+The process keeps the earliest answers, because a run repeats its requests in the same order.
 """
 _RESPONSE = ("text", "finish_reason", "model", "input_tokens", "output_tokens")
 
 
 class CacheLayer:
-    """Stores answers, and returns them for equal requests to the same model.
+    """Stores answers, and returns them for identical requests to the same model.
 
-    Equal requests at the same time make one call.
+    Identical requests at the same time result in a single call.
 
-    An answer that is sampled without a seed differs each time, so it is neither stored nor shared.
+    An answer sampled without a seed differs each time, so it is neither stored nor shared.
 
     Args:
         inner: Next layer.
-        identity: Names the model and its address; part of the key of a stored answer.
-        store: Where answers are kept, or None to keep none.
-        ledger: Receives the calls saved.
-        deterministic: The model always gives the same answer, so every answer is stored.
-        price: Estimates US dollars of a response. Default None: not known.
+        identity: Name of the model and its URL; part of a stored answer's key.
+        store: Store for answers, or None to store none.
+        ledger: Records the calls saved.
+        deterministic: Whether the model always gives the same answer to a request; if so, every answer is stored.
+        price: Estimates the price of a response in US dollars. Default None: prices are not known.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CacheLayer:
         self._again: dict[str, tuple[Response, Cost]] = {}
 
     def complete(self, request: Request) -> Response:
-        """Return the cached answer to a request, or a new answer."""
+        """Return the cached answer to a request, or get a new one."""
         config = request.config
         is_draw = bool(config.temperature) and config.seed is None and not self._deterministic
         if is_draw or config.logprobs is not None or request.tools:
@@ -71,7 +71,7 @@ class CacheLayer:
         return found[0]
 
     def _stored(self, request: Request, key: str) -> Response:
-        """Return the answer under a key of the store; request and store it if it is missing."""
+        """Return the answer that the store has for a key; if it has none, request the answer and store it."""
         made: list[Response] = []
 
         def make() -> bytes:
@@ -118,6 +118,6 @@ def _record(request: Request, response: Response, seconds: float) -> dict[str, A
 
 
 def _plain(value: Any) -> Any:
-    """Return the fields of a dataclass, or the text of any other value that JSON cannot encode."""
+    """Return a dataclass's fields, or the string form of any other value that JSON cannot encode."""
     names = getattr(type(value), "__dataclass_fields__", None)
     return str(value) if names is None else {name: getattr(value, name) for name in names}

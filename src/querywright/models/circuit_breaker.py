@@ -1,4 +1,4 @@
-"""Retries of failed requests, and a circuit breaker that stops a run if the model is down."""
+"""Retry failed requests, and stop a run with a circuit breaker if the model is down."""
 
 from __future__ import annotations
 
@@ -30,32 +30,33 @@ from querywright.models.response_parsing import broken_off, is_empty, is_only_th
 from querywright.models.usage import Cost, Layer, Ledger
 
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
-"""Failures that a retry cannot fix."""
-_SHOWN = 300  # characters of a failure or a refusal in a message
+"""Errors that a retry cannot fix."""
+_SHOWN = 300  # maximum number of characters of an error or a refusal that a message shows
 LONGEST = 7 * 24 * 3600.0
-"""Longest time of an attempt in seconds: a week."""
+"""Longest allowed timeout for an attempt, in seconds: one week."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on attempts, waits, failures, and answers of an LM.
+    """Limits on an LM's attempts, waits, failures, and answers.
 
     Args:
-        max_attempts: Attempts at one request, 1 or more. Default 4.
-        backoff: Seconds before the second attempt; doubled each time, with full jitter. Default 1.
-        max_wait: Longest wait between attempts in seconds, including a server's Retry-After. Default 60.
-        outage_after: The breaker opens after this many requests in a row that failed all their attempts, or attempts in
-            a row that ran out of time. Default 5.
-        cooldown: Seconds after which an open breaker lets one request through, to test whether the model is back.
-            Default 30.
-        timeout: Seconds from the start of an attempt at a remote model to the end of its answer, more than 0 and at
-            most a week (604800). Default 60.
-        max_unreadable: Share of the LM's answers that may remain unreadable after a second request before a run stops,
-            from 0 to less than 1. Default 0.3.
+        max_attempts: Maximum number of attempts per request, 1 or more. Default 4.
+        backoff: Longest wait before the second attempt, in seconds, doubled for each further attempt. The actual wait
+            is random, from 0 up to that value (full jitter). Default 1.
+        max_wait: Longest wait between attempts, in seconds, even if a server's Retry-After is longer. Default 60.
+        outage_after: Number of failures in a row after which the breaker opens. A failure is a request that failed all
+            its attempts, or an attempt that timed out. Default 5.
+        cooldown: Seconds after which an open breaker lets one request through to test whether the model is available
+            again. Default 30.
+        timeout: Timeout for one attempt to call a remote model, in seconds: more than 0 and at most 604800 (one week).
+            Default 60.
+        max_unreadable: Share of the LM's answers that may still be unreadable after a second request before the run
+            stops, from 0 to less than 1. Default 0.3.
         at_once: Maximum number of parallel calls to a remote model, 1 or more. Default None: the number adapts to the
             server.
-        max_tokens: Maximum number of tokens of a remote model's answer, including thinking, 1 or more. Default None:
-            1000, or 16000 for models that are known to reason first.
+        max_tokens: Maximum number of tokens in a remote model's answer, including thinking, 1 or more. Default None:
+            1000, or 16000 for models known to reason first.
 
     Raises:
         InputError: A value is out of range.
@@ -73,7 +74,7 @@ class Limits:
 
     @classmethod
     def where(cls, **given: float | None) -> Limits:
-        """Return the defaults, except for the given values that are not None."""
+        """Return the default limits, replaced by the given values that are not None."""
         return cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
@@ -93,7 +94,7 @@ class Limits:
 
 
 class CircuitBreaker:
-    """Counts requests that failed in a row, and opens if the model is down; safe for many threads."""
+    """Counts failures in a row, and opens if the model is down; thread-safe."""
 
     def __init__(self, identity: str, limits: Limits) -> None:
         self._identity = identity
@@ -114,17 +115,17 @@ class CircuitBreaker:
                     f"sent. The last failure: {self._last_failure.rstrip('.')}. Check the model's service and run "
                     "again: answers received so far are kept"
                 )
-            self._open_until = monotonic() + self._limits.cooldown  # this attempt tests the model; others wait
+            self._open_until = monotonic() + self._limits.cooldown  # this attempt tests the model; others are rejected
 
     def succeeded(self) -> None:
-        """Record that a request was answered."""
+        """Record a successful request."""
         with self._lock:
             self._failed_in_a_row, self._is_open = 0, False
 
     def failed(self, error: Exception, *, transient: bool) -> None:
-        """Record that a request failed for good, or that an attempt ran out of time.
+        """Record a request that failed for good, or an attempt that timed out.
 
-        An error that the request itself causes is not counted, because it tells nothing about the service.
+        Errors caused by the request itself are not counted, because they say nothing about the service.
         """
         incurable = isinstance(error, INCURABLE)
         if incurable or transient:
@@ -138,17 +139,17 @@ class CircuitBreaker:
 class RetryLayer:
     """Retries temporary failures, and sends nothing to a model that is down.
 
-    An empty answer is a failure of the service, except for a local model. An attempt that runs out of time counts for
-    the breaker immediately, so that a silent service costs few attempts. Refusals are not retried. Failures of a
-    deterministic model are not retried either, because it would fail again in the same way.
+    An empty answer counts as a service failure, except for a local model. An attempt that times out is reported to the
+    breaker immediately, so that few attempts are wasted on a service that does not respond. Refusals are not retried.
+    Neither are failures of a deterministic model, because it would fail the same way again.
 
     Args:
         inner: Next layer; sends one attempt.
-        identity: Names the model in errors.
-        limits: Attempts, waits, and when the model counts as down.
+        identity: Name of the model in error messages.
+        limits: Limits on attempts, waits, and failures.
         ledger: Counts retries and failures.
-        secrets: Strings that must not appear in an error.
-        deterministic: The model gives the same answer to the same request.
+        secrets: Strings that must not appear in error messages.
+        deterministic: Whether the model always gives the same answer to the same request.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class RetryLayer:
         self._breaker = CircuitBreaker(identity, limits)
 
     def complete(self, request: Request) -> Response:
-        """Return the first answer of up to ``max_attempts`` attempts."""
+        """Return the first answer from up to ``max_attempts`` attempts."""
         attempt = 0
         while True:
             attempt += 1
@@ -189,12 +190,12 @@ class RetryLayer:
             sleep(seconds)
 
     def _is_transient(self, error: LMError) -> bool:
-        """Return whether another attempt may succeed: the service failed, or its response is broken."""
+        """Return whether a retry may succeed because the service failed or its response is broken."""
         broken = isinstance(error, LMStreamAssemblyError) or type(error) is LMProviderError
         return not self._deterministic and (broken or is_retryable_lm_error(error))
 
     def _wait(self, attempt: int, retry_after: float | None) -> float:
-        """Return the seconds until the next attempt."""
+        """Return the number of seconds to wait before the next attempt."""
         limits = self._limits
         if retry_after is None:
             return random.uniform(0, min(limits.backoff * 2 ** (attempt - 1), limits.max_wait))
@@ -203,7 +204,7 @@ class RetryLayer:
 
 
 def _failure(response: Response) -> LMError | None:
-    """Return an error if a response is not an answer: a refusal, an incomplete answer, or nothing."""
+    """Return an error if the response is a refusal, incomplete, or empty; otherwise None."""
     refusal = "".join(part.text for part in response.message.parts if isinstance(part, lm15.RefusalPart))
     if refusal:
         return LMRefusedError(f"the LM refused to answer: {textwrap.shorten(refusal, _SHOWN, placeholder=' ...')}")

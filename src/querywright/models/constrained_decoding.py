@@ -1,7 +1,7 @@
-"""Values of a JSON schema that a small model can write: choices, and grammars with limits.
+"""Make JSON schemas easy for a small model to follow: choices, and grammars with limits.
 
-A value without a limit in the schema gets a limit of characters or items, so that a model that does not know when to
-stop still completes its value.
+If the schema sets no limit for a value, it gets a limit on characters or items, so that a model that does not know when
+to stop still completes the value.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from querywright.models.response_parsing import ended
 
 Schema = Mapping[str, Any]
 
-_MOST_NUMBERS = 11  # an integer with at most this many possible values is decided like a choice
+_MOST_NUMBERS = 11  # an integer with at most this many possible values is treated as a choice
 _NUMBERS = {"integer": r"/-?(0|[1-9][0-9]{0,8})/", "number": r"/-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,4})?/"}
 _LARGEST = 1_000_000_000  # for numbers without bounds in a list or an object
 _LONG_TEXT = 200  # characters
 
 
 def resolved(field: Schema, root: Schema) -> Schema:
-    """Return the field, with a reference to a definition of the schema replaced by the definition."""
+    """Return the field's schema, with a reference replaced by the definition it refers to."""
     if "$ref" not in field:
         return field
     name = str(field["$ref"]).rsplit("/", 1)[-1]
@@ -32,7 +32,7 @@ def resolved(field: Schema, root: Schema) -> Schema:
 
 
 def choices(field: Schema, root: Schema) -> list[Any] | None:
-    """Return the values that a field allows, or None if they are not listed."""
+    """Return the values that a field allows, or None if the schema does not list them."""
     field = resolved(field, root)
     if "enum" in field:
         return list(field["enum"])
@@ -55,15 +55,15 @@ def choices(field: Schema, root: Schema) -> list[Any] | None:
 
 
 class Form:
-    """Describes how a value is written: its beginning, the grammar of the rest, and how it is read.
+    """Describes how a value is written and parsed: its opening, and the grammar for the rest.
 
     Args:
-        field: Schema of the field.
+        field: The field's schema.
         root: Schema that contains the field.
-        max_chars: Maximum number of characters of a text that the schema does not limit.
-        max_items: Maximum number of items of a list that the schema does not limit.
-        after: A character that may follow a text or a list of texts, in one token with its end. It is not part of the
-            value. Default: none.
+        max_chars: Maximum number of characters in a string if the schema sets no limit.
+        max_items: Maximum number of items in a list if the schema sets no limit.
+        after: A character that may follow a string or a list of strings, in the same token as its closing quote or
+            bracket. It is not part of the value. Default: none.
     """
 
     def __init__(self, field: Schema, root: Schema, max_chars: int, max_items: int, *, after: str = "") -> None:
@@ -73,7 +73,7 @@ class Form:
         self._limit: int | None = None
         self._after = after
         end = f' "{after}"?' if after else ""
-        # The beginning contains the opening quote, because a small model fails if it must write the quote itself.
+        # The opening includes the quotation mark, because a small model fails if it must write the mark itself.
         self.opening = ""
         if self._kind == "string":
             self._limit = int(field.get("maxLength", max_chars))
@@ -95,11 +95,11 @@ class Form:
 
     @property
     def may_loop(self) -> bool:
-        """Whether a small model is likely to repeat itself in the value: a list of texts, or a long text."""
+        """Whether a small model is likely to repeat itself in the value: a list of strings, or a long string."""
         return self._kind == "texts" or (self._limit or 0) >= _LONG_TEXT
 
     def read(self, text: str) -> tuple[Any, bool]:
-        """Return the value of a text, and whether the text is complete. An incomplete text gives a partial value."""
+        """Parse JSON text, and return the value and whether the text is complete. If not, the value is partial."""
         end = '"' if self._kind == "string" else '"]'
         if self._after and text.endswith(end + self._after):
             text = text.removesuffix(self._after)
@@ -122,7 +122,7 @@ class Form:
             return re.findall(r'"([^"]*)"(?=[,\]])', text) or [text.removeprefix(self.opening)]
         try:
             repaired = json_repair.loads(text)
-        except ValueError:  # nested too deep
+        except ValueError:  # nested too deeply
             return None
         return None if repaired == "" else repaired
 
@@ -132,10 +132,10 @@ def _text_rule(limit: int) -> str:
 
 
 def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
-    """Return the schema with limits in every place that has none."""
+    """Return the schema with limits added wherever it has none."""
     if isinstance(schema, list):
         return [_limited(part, max_chars, max_items) for part in schema]
-    if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # or a field with the name enum
+    if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # a list: a field may be named enum
         return schema
     number = {"minimum": -_LARGEST, "maximum": _LARGEST}
     limits: dict[Any, dict[str, Any]] = {
@@ -145,6 +145,6 @@ def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
         "number": {**number, "multipleOf": 0.0001},
         "object": {"additionalProperties": False},
     }
-    kind = schema.get("type")  # a schema, if a property has the name type
+    kind = schema.get("type")  # a schema if a property is named type
     limited = {key: _limited(value, max_chars, max_items) for key, value in schema.items()}
     return (limits.get(kind, {}) if isinstance(kind, str) else {}) | limited

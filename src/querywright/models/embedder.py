@@ -1,8 +1,8 @@
-"""Embedders by name: they turn texts into normalized vectors, and embed no text twice.
+"""Embedders, resolved by name: they turn texts into normalized vectors, and never embed the same text twice.
 
-One thread embeds at a time. A model is loaded when the store first lacks a text. Without a GPU, models of the BERT
-family run on ONNX Runtime (``onnx_bert``). Other models, and all models on a GPU, run in sentence-transformers on
-torch.
+Only one thread embeds at a time. A model is loaded only when a text's vector is first missing from the store. Without a
+GPU, models in the BERT family run on ONNX Runtime (``onnx_bert``). Other models, and all models on a GPU, run in
+sentence-transformers on torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from querywright.shared import Shared
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 Side = Literal["query", "document"]
-"""The role of a text in a search: query or document.
+"""A text's role in a search: query or document.
 
 Many models were trained with a different prompt for each side, and some with a different encoder.
 """
@@ -47,24 +47,24 @@ EMBEDDED_ID = "embedded:all-MiniLM-L6-v2"
 EMBEDDED_DIMENSION = 384
 CHUNK = 1024
 UNIT = 1e-3
-"""Largest allowed difference between 1 and the length of a vector that ``keep`` accepts."""
+"""Largest difference from 1 that ``keep`` accepts in the length of a vector."""
 
 
 class TextEmbedder(Protocol):
-    """Any embedder: querywright's ``Embedder``, or a custom object with these three names.
+    """Any embedder: querywright's ``Embedder``, or a custom object with these three attributes.
 
-    An object that embeds queries and documents differently also has ``encode_query``, with the arguments of ``encode``.
-    It also has ``encode_document`` if ``encode`` embeds neither.
+    An object that embeds queries and documents differently must also have ``encode_query``, with the same arguments as
+    ``encode``. If ``encode`` does not embed documents, it must also have ``encode_document``.
     """
 
     @property
     def id(self) -> str:
-        """Names the model; an embedder with other vectors needs another id."""
+        """Identifies the model; an embedder that returns different vectors needs a different id."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Length of a vector."""
+        """Number of elements in a vector."""
         ...
 
     def encode(self, texts: Sequence[str], /) -> Vectors:
@@ -73,16 +73,18 @@ class TextEmbedder(Protocol):
 
 
 class Embedder(Shared):
-    """Embeds texts in batches, and reads the store before it calls the model.
+    """Embeds texts in batches, and checks the store before it calls the model.
 
     Args:
-        id: Names the model in the store and in manifests. For a model with two sides, it contains the prompts: see
+        id: Identifies the model in the store and in manifests. For a model with two sides, it includes the prompts; see
             ``resolve_embedder``.
-        load: Returns the model; called once, when a text is missing. The model has ``encode(texts, ...)`` as in
-            sentence-transformers; a model with two sides has ``encode_query`` and ``encode_document``.
-        dimension: Length of a vector, or None to read it from the store or the model. Default None.
-        store: Where vectors are kept, or None to keep none. Default None.
-        prompts: Prompt before a text, by side; empty if the model has only one side. Default: the prompts in the id.
+        load: Returns the model. It is called once, when a text is not in the store. The model must have ``encode(texts,
+            ...)`` as in sentence-transformers; a model with two sides must have ``encode_query`` and
+            ``encode_document``.
+        dimension: Number of elements in a vector, or None to read it from the store or the model. Default None.
+        store: Store for vectors, or None to store none. Default None.
+        prompts: Prompt to put before a text, by side; empty if the model has only one side. Default: the prompts in the
+            id.
     """
 
     def __init__(
@@ -105,23 +107,23 @@ class Embedder(Shared):
 
     @property
     def dimension(self) -> int:
-        """Length of a vector; the model is loaded only if the store does not have a vector."""
+        """Number of elements in a vector; loads the model only if the store has no vector to read it from."""
         if self._dimension is None:
-            self._dimension = int(self.encode([" "]).shape[1])  # the store keeps this vector
+            self._dimension = int(self.encode([" "]).shape[1])  # the store keeps this vector for later
         return self._dimension
 
     def encode(self, texts: Sequence[str], *, side: Side = "document") -> Vectors:
-        """Embed texts: read the vectors of known texts from the store, and embed and store all others.
+        """Embed texts: read the vectors of known texts from the store, and embed and store the rest.
 
         Args:
-            texts: Any number of texts, including empty texts.
-            side: Role of the texts; it makes no difference to a model with one side. Default ``document``.
+            texts: Any number of strings, including empty strings.
+            side: Role of the texts; it makes no difference for a model with one side. Default ``document``.
 
         Returns:
-            float32 of shape (n, dimension), with rows of length 1 in the order of the texts.
+            A float32 array of shape (n, dimension), with rows of length 1 in the order of the texts.
 
         Raises:
-            InputError: ``texts`` is a single text.
+            InputError: ``texts`` is a string, not a sequence of strings.
             ModelError: The model cannot be loaded, or its vectors cannot be used.
         """
         if isinstance(texts, str):
@@ -138,11 +140,11 @@ class Embedder(Shared):
         return self.encode(texts, side="query")
 
     def encode_document(self, texts: Sequence[str]) -> Vectors:
-        """Embed documents, or texts in the style of documents; see ``encode``."""
+        """Embed documents, or texts written like documents; see ``encode``."""
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
-        """Store vectors that ``encode`` returned elsewhere; vectors in the store are not replaced.
+        """Add vectors that ``encode`` computed elsewhere to the store, without replacing any.
 
         Args:
             texts: The texts.
@@ -150,7 +152,7 @@ class Embedder(Shared):
             side: Role of the texts. Default ``document``.
 
         Raises:
-            InputError: There is no store, or the vectors have another shape or another length than 1.
+            InputError: There is no store, the vectors have the wrong shape, or their length is not 1.
         """
         if self.store is None:
             raise InputError(f"the embedder {self.id!r} has no store to keep vectors in; pass a store")
@@ -164,7 +166,7 @@ class Embedder(Shared):
         self._write([_clean(text) for text in texts], vectors, side)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """Return the distinct documents whose vectors the store does not have."""
+        """Return the distinct documents whose vectors are not in the store."""
         distinct = list(dict.fromkeys(_clean(text) for text in texts))
         there = {
             text for n in range(0, len(distinct), CHUNK) for text in self._read(distinct[n : n + CHUNK], "document")
@@ -172,16 +174,15 @@ class Embedder(Shared):
         return [text for text in distinct if text not in there]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the id, from which the embedder is made again without a store."""
+        """Pickle only the id; unpickling creates the embedder again from the id, without a store."""
         return _by_id, (self.id,)
 
     def longer(self, texts: Sequence[str]) -> tuple[list[bool], int | None]:
-        """Return which documents have more tokens than the model reads, and how many tokens it reads.
+        """Return which documents are longer than the model's token limit, and the limit.
 
         Returns:
-            One value per text, and the maximum number of tokens, including the prompt; False for all texts and None if
-                the
-            model's maximum is not known.
+            One value per text, and the limit, which includes the prompt. If the limit is not known, every value is
+            False and the limit is None.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -209,28 +210,27 @@ class Embedder(Shared):
             return rows
         self._loaded()
         with self._turns:
-            rows |= self._read([text for text in texts if text not in rows], side)  # another thread may have made them
+            rows |= self._read([text for text in texts if text not in rows], side)  # another thread may have added some
             missing = [text for text in texts if text not in rows]
             if missing:
                 vectors = self._embed(missing, side)
                 with self._lock:
                     self.n_embedded += len(missing)
                 self._write(missing, vectors, side)
-                # If two processes embed the same text, both use the vector that was written first.
+                # If two processes embed the same text, both use the vector that was stored first.
                 rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing, side)
         return rows
 
     def _kind(self, side: Side) -> str:
-        """Return the kind of a side's vectors in the store.
+        """Return the kind under which the store keeps a side's vectors.
 
-        The vectors of documents without a prompt do not depend on the prompt of queries, so it is not part of their
-        kind.
+        If documents have no prompt, their vectors do not depend on the query prompt, so it is not part of their kind.
         """
         model, prompt = self.id.partition("?query=")[0], self.prompts.get(side, "")
         return f"vector:{model}?{side}={prompt}" if prompt or (self.prompts and side == "query") else f"vector:{model}"
 
     def _read(self, texts: Sequence[str], side: Side) -> dict[str, Vectors]:
-        """Return the vectors that the store has."""
+        """Return the vectors that are in the store."""
         if self.store is None:
             return {}
         keys = {_key(text): text for text in texts}
@@ -260,23 +260,23 @@ class Embedder(Shared):
 
 
 def resolve_embedder(name: str = "embedded", *, store: Store | None = None, device: str | None = None) -> Embedder:
-    """Return the embedder of a name.
+    """Return the embedder with the given name.
 
-    A model with a prompt for queries or for documents has two sides, as in sentence-transformers. Its prompts come from
-    its configuration, or follow its name: ``intfloat/e5-base-v2?query=query: &document=passage: ``. They are part of
-    its ``id``. ``NAME?`` ignores the prompts of its configuration. In a prompt, write ``&``, ``+``, and ``%`` as
-    ``%26``, ``%2B``, and ``%25``.
+    As in sentence-transformers, a model with a prompt for queries or documents has two sides. The prompts come from the
+    model's configuration or from the text after its name: ``intfloat/e5-base-v2?query=query: &document=passage: ``.
+    They become part of the ``id``. Use ``NAME?`` to ignore the prompts in the configuration. In a prompt, write ``&``,
+    ``+``, and ``%`` as ``%26``, ``%2B``, and ``%25``.
 
     Args:
-        name: ``embedded`` (all-MiniLM-L6-v2 from an installed package, without a network), the folder of a
-            sentence-transformers model, or its name on the Hugging Face hub; and optionally prompts. Default
+        name: ``embedded`` (all-MiniLM-L6-v2 from an installed package, without network access), the folder of a
+            sentence-transformers model, or its name on the Hugging Face Hub; optionally followed by prompts. Default
             ``embedded``.
-        store: Where vectors are kept, such as ``open_store()``, or None to keep none. Default None.
-        device: A torch device such as ``cpu`` or ``cuda:0``; None for a GPU if there is one. Default None.
+        store: Store for vectors, such as ``open_store()``, or None to store none. Default None.
+        device: A torch device such as ``cpu`` or ``cuda:0``; None to use a GPU if there is one. Default None.
 
     Raises:
-        ModelError: The package or the folder is missing, or the text after the name is not a prompt. A model of the hub
-            is loaded at its first use.
+        ModelError: The package or the folder is missing, or the text after the name is not a prompt. Errors in a model
+            from the Hub appear later, because it is loaded on first use.
     """
     name, mark, suffix = name.removeprefix("st:").partition("?")
     prompts = _prompts_in(f"?{suffix}")
@@ -306,7 +306,7 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
 
 
 def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | None:
-    """Return the embedder of an id; None if the id is not sufficient, such as the id of a model in a folder.
+    """Return the embedder with the given id; None if the id is not enough, as for a model in a folder.
 
     Raises:
         ModelError: The model is not installed.
@@ -315,7 +315,7 @@ def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | No
     if model != EMBEDDED_ID and not model.startswith("st:"):
         return None
     found = resolve_embedder(f"{'embedded' if model == EMBEDDED_ID else model}?{prompts}", store=store)
-    return found if found.id == identifier else None  # a local folder with that name is another model
+    return found if found.id == identifier else None  # a local folder with that name is a different model
 
 
 def _by_id(identifier: str) -> Embedder:
@@ -328,7 +328,7 @@ def _by_id(identifier: str) -> Embedder:
 
 
 def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
-    """Return the embedder if it has a store, or else a new embedder with the workspace's store around it."""
+    """Return the embedder if it has a store; otherwise, wrap it in one that uses the workspace's store."""
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
     sides: dict[Side, str] = {"query": "", "document": ""} if hasattr(embedder, "encode_query") else {}
@@ -343,13 +343,13 @@ def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
 
 
 def encoded(embedder: TextEmbedder, texts: Sequence[str], side: Side) -> Vectors:
-    """Return the vectors of texts on one side of any embedder; without that side, ``encode`` is used."""
+    """Return texts' vectors from any embedder for one side; use ``encode`` if the embedder does not have that side."""
     vectors: Vectors = getattr(embedder, f"encode_{side}", embedder.encode)(texts)
     return vectors
 
 
 def all_encoded(embedder: TextEmbedder, texts: Iterable[str], side: Side) -> Vectors:
-    """Return the vectors of one or more texts, of which at most 1024 are in memory at a time."""
+    """Return the vectors of one or more texts, with at most 1024 texts in memory at a time."""
     left, made = iter(texts), list[Vectors]()
     while part := list(islice(left, CHUNK)):
         made.append(encoded(embedder, part, side))
@@ -357,7 +357,7 @@ def all_encoded(embedder: TextEmbedder, texts: Iterable[str], side: Side) -> Vec
 
 
 def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
-    """Return a function that loads a sentence-transformers model without output."""
+    """Return a function that loads a sentence-transformers model without printing anything."""
 
     def load() -> Any:
         if device == "cpu" or (device is None and not _has_gpu()):
@@ -381,13 +381,13 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
 
 
 def _has_gpu() -> bool:
-    """Return whether torch may find a GPU, without importing torch: a driver or an Apple machine is there."""
+    """Return whether torch may find a GPU, without importing torch: looks for a driver or an Apple machine."""
     apple = sys.platform == "darwin" and platform.machine() == "arm64"
     return apple or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))) or bool(which("nvidia-smi"))
 
 
 def _on_disk(model: str) -> Path:
-    """Return the folder of a hub model that is in the local cache.
+    """Return the folder of a Hub model in the local cache.
 
     Raises:
         OSError: The model is not in the cache.
@@ -402,7 +402,7 @@ def _place(model: str) -> str:
 
 
 def folder_id(folder: Path) -> str:
-    """Return ``path:<name>@<digest of its files>``, which does not depend on the model's location."""
+    """Return ``path:<name>@<digest of its files>``, which stays the same if the model is moved."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in {".json", ".txt", ".safetensors", ".bin", ".model"} and path.is_file():
@@ -413,7 +413,7 @@ def folder_id(folder: Path) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return the text as the model gets it: not empty, and without half a surrogate pair."""
+    """Return the text as passed to the model: never empty, and without lone surrogates."""
     return text.encode("utf-8", "replace").decode("utf-8") or " "
 
 
@@ -429,12 +429,12 @@ def _prompts_in(identifier: str) -> dict[Side, str]:
 
 
 def _suffix(prompts: Mapping[Side, str]) -> str:
-    """Return the part of an id that contains the prompts."""
+    """Return the part of an id that contains these prompts."""
     return f"?{urlencode([*prompts.items()], safe=' :,;/', quote_via=quote)}" if prompts else ""
 
 
 def _configured(model: str) -> str:
-    """Return the part of an id for the prompts in a model's configuration; a model with a router has two sides."""
+    """Return the part of an id for the prompts in a model's configuration. A model with a router has two sides."""
     told, modules = (_read_json(model, name) for name in ("config_sentence_transformers.json", "modules.json"))
     prompts = (told or {}).get("prompts") or {}
     names: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -444,7 +444,7 @@ def _configured(model: str) -> str:
 
 
 def _read_json(model: str, name: str) -> Any:
-    """Return a small file of a model; None if it does not exist, or the hub cannot be reached."""
+    """Return a model's small JSON file; None if it does not exist or the Hub cannot be reached."""
     path = Path(model, name)
     try:
         if not os.path.isdir(model):
@@ -453,5 +453,5 @@ def _read_json(model: str, name: str) -> Any:
             place = _place(model)
             path = Path(try_to_load_from_cache(place, name) or hf_hub_download(place, name))
         return json.loads(path.read_bytes())
-    except (OSError, ValueError, TypeError):  # TypeError: the cache knows that the file does not exist
+    except (OSError, ValueError, TypeError):  # TypeError: the cache has recorded that the file does not exist
         return None

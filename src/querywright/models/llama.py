@@ -1,6 +1,6 @@
-"""A llama.cpp server in this process, and a chat with it.
+"""A llama.cpp server in this process, and chats with it.
 
-Equal requests get exactly equal answers. The server has one slot, so other requests, before or at the same time, do not
+Identical requests get identical answers. The server has only one slot, so earlier or simultaneous requests do not
 change the order of floating-point operations in a chat.
 """
 
@@ -17,8 +17,8 @@ from querywright.models.constrained_decoding import Form
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.gguf_files import broken_up, read_vocabulary
 
-# A penalty for repeated runs of tokens, which grows with their length (DRY, "do not repeat yourself"). Runs of up to 12
-# tokens have no penalty, because answers repeat names of the question.
+# A penalty for repeated runs of tokens, which grows with the length of the run (DRY, "don't repeat yourself"). Runs of
+# up to 12 tokens are not penalized, because answers repeat names from the question.
 _NO_LOOPS: dict[str, Any] = {
     "dry_multiplier": 0.8,
     "dry_base": 1.75,
@@ -32,9 +32,9 @@ class Llama:
 
     Args:
         path: The GGUF file.
-        context: Tokens of the context.
+        context: Context size in tokens.
         threads: Number of threads.
-        adapter: GGUF file of the adapter. Default None.
+        adapter: GGUF file of a LoRA adapter. Default None.
 
     Raises:
         RuntimeError: llama.cpp cannot load the file or the adapter.
@@ -44,7 +44,7 @@ class Llama:
     def __init__(self, path: Path, *, context: int, threads: int, adapter: Path | None = None) -> None:
         xllamacpp: Any = importlib.import_module("xllamacpp")
 
-        vocabulary = read_vocabulary(path)  # also finds a damaged header before llama.cpp does
+        vocabulary = read_vocabulary(path)  # this also detects a damaged header before llama.cpp does
         self.control = vocabulary.control
         self._split = vocabulary.splitter()
         self._context = context
@@ -54,20 +54,20 @@ class Llama:
         params.kv_unified = False
         params.n_ctx = context
         params.n_gpu_layers = 0
-        params.cache_ram_mib = 0  # otherwise llama.cpp keeps up to 8 GiB of prompts
+        params.cache_ram_mib = 0  # otherwise, llama.cpp caches up to 8 GiB of prompts
         params.cache_idle_slots = False
         params.verbosity = -1
         if adapter is not None:
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter))]
         for cpu in (params.cpuparams, params.cpuparams_batch):
-            cpu.n_threads, cpu.poll = threads, 0  # spinning is slow on a busy machine
+            cpu.n_threads, cpu.poll = threads, 0  # busy-waiting is slow on a busy machine
         self.server = xllamacpp.Server(params)
 
     def spelled(self, text: str) -> tuple[str, int]:
-        """Return a grammar that allows only this text, and the number of tokens that the text needs.
+        """Return a grammar that allows only this text, and the number of tokens needed to write it.
 
-        The grammar uses the model's tokens, if they are known. It cannot name a token that ends inside a character, so
-        such characters are spelled.
+        The grammar uses the model's tokens if they are known. It cannot refer to a token that ends inside a character,
+        so such characters are spelled out.
         """
         pieces = self._split(text)
         parts = [_gbnf_string(piece.text) if piece.token is None else f"<[{piece.token}]>" for piece in pieces]
@@ -77,7 +77,7 @@ class Llama:
         )  # 1 for the end token
 
     def ask(self, **options: Any) -> dict[str, Any]:
-        """Return an answer of the server; raise an error if the end of the context cut it off."""
+        """Return the server's answer; raise an error if the end of the context cut it off."""
         answer: dict[str, Any] = self.server.handle_chat_completions(options)
         room = int(options["max_tokens"])
         error = answer.get("error")
@@ -92,12 +92,12 @@ class Llama:
 
 
 class Chat:
-    """One request: the part of the answer that is written so far, and the tokens that it took.
+    """One request: the part of the answer written so far, and the number of tokens used.
 
     Args:
         llama: The model.
         messages: Role and content of each message; control tokens in them are broken up. If the last message is from
-            the assistant, it is the beginning of the answer.
+            the assistant, it is taken as the beginning of the answer.
         sampling: Sampling options, such as temperature and seed.
     """
 
@@ -110,16 +110,16 @@ class Chat:
         self.input_tokens = self.output_tokens = self.value_tokens = 0
 
     def write(self, max_tokens: int, *, json_object: bool = False) -> tuple[str, str]:
-        """Write any text, or any JSON object, and return it with the finish reason."""
+        """Generate any text, or any JSON object, and return it with the finish reason."""
         options: dict[str, Any] = {"response_format": {"type": "json_object"}} if json_object else {}
         text, answer = self._step("", max_tokens=max_tokens, **self._sampling, **options)
         return text, str(answer["choices"][0]["finish_reason"])
 
     def write_value(self, form: Form, max_tokens: int, *, taught: bool = False) -> str:
-        """Write one value, and return its JSON, which ``max_tokens`` may cut off.
+        """Generate one value, and return its JSON, which ``max_tokens`` may cut off.
 
-        A trained model knows when to end, and may repeat parts of the prompt on purpose, so it gets no penalty for
-        repetition.
+        A trained model knows when to stop, and may repeat parts of the prompt on purpose, so repetition is not
+        penalized.
         """
         grammar = "%llguidance {}\n" + form.grammar
         sampling = {**self._sampling, **_NO_LOOPS} if form.may_loop and not taught else self._sampling
@@ -128,11 +128,11 @@ class Chat:
         return form.opening + text
 
     def likelihood(self, value: str, opening: str = "") -> float:
-        """Return the mean log-probability per token of a value as the continuation of the answer and the opening."""
+        """Return a value's mean log-probability per token, as a continuation of the answer so far and the opening."""
         grammar, room = self._llama.spelled(value)
         wanted = {"grammar": grammar, "max_tokens": room, "logprobs": True, "top_logprobs": 1, "temperature": 0.0}
         _, answer = self._step(opening, **wanted)
-        # Leave out the end token, which has no bytes: its probability does not depend on the value.
+        # Skip the end token, which has no bytes, because its probability does not depend on the value.
         tokens = [token for token in answer["choices"][0]["logprobs"]["content"] if token["bytes"]]
         if bytes(byte for token in tokens for byte in token["bytes"]) != value.encode():
             raise LMProviderError(f"the model gave no log-probability for {value!r}")
@@ -141,11 +141,11 @@ class Chat:
     def _step(self, opening: str, **options: Any) -> tuple[str, dict[str, Any]]:
         begun = broken_up(self.written + opening, self._llama.control)
         messages = [*self._messages, {"role": "assistant", "content": begun}] if begun else self._messages
-        # The first step reads the whole prompt, because a cached part of another chat would change rounding.
+        # The first step reads the whole prompt, because a prefix cached from a different chat would change rounding.
         answer = self._llama.ask(messages=messages, id_slot=0, cache_prompt=self.input_tokens > 0, **options)
         self.output_tokens += int(answer["usage"]["completion_tokens"])
         self.input_tokens = self.input_tokens or int(answer["usage"]["prompt_tokens"])
-        # The server repeats the beginning of the answer.
+        # The server's answer repeats the text that it was asked to continue.
         return (answer["choices"][0]["message"]["content"] or "").removeprefix(begun), answer
 
 

@@ -1,4 +1,4 @@
-"""Make any LM ready for use by its name, or from a DSPy LM: with a cache, counted calls, and retries."""
+"""Prepare any LM, given its name or a DSPy LM: add a cache, call counts, and retries."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from querywright.models.rewriters import read_rewriter, rewriter_engine
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # use the packaged prices, without a download
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # use the packaged prices instead of downloading them
 
 _MAX_TOKENS = 1000
-_MAX_TOKENS_REASONING = 16_000  # the minimum that DSPy requires for a model that reasons first
-_OWN_TIMEOUT = 600.0  # seconds; the default of DSPy's clients
+_MAX_TOKENS_REASONING = 16_000  # the minimum that DSPy requires for a reasoning model
+_OWN_TIMEOUT = 600.0  # seconds; the default in DSPy's clients
 _LARGER_MODEL = EmbeddedSettings(max_chars=400, max_items=5)
-"""Settings for a GGUF file of the user. The default has short texts, because the smallest model rambles."""
+"""Settings for a GGUF file that the user provides. The default limits are lower because the smallest model rambles."""
 
 
 def resolve_lm(
@@ -50,31 +50,31 @@ def resolve_lm(
     """Return an LM that caches answers, counts calls, and retries failures.
 
     Args:
-        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process), the folder
-            of a trained rewriter or ``rewriter:PATH`` (in this process), ``recording:FILE`` (recorded answers;
+        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (a different GGUF file in this process), the
+            folder of a trained rewriter or ``rewriter:PATH`` (in this process), ``recording:FILE`` (recorded answers;
             ``recording:sample`` for the demo's recording), or a DSPy model string such as ``openai/gpt-4o-mini``,
             ``anthropic/...``, or ``ollama_chat/...``. Default ``embedded``.
-        store: Where answers are kept, or None to keep none. Default None.
-        ledger: Receives the cost of calls. Default: a new ledger.
-        limits: Attempts, waits, when the model counts as down, and the share of answers that may be unreadable.
-            Default: ``Limits()``.
-        budget: Pays for calls, together with other LMs that have the same budget; None for no limit. Default None.
-        settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with longer texts for a GGUF file,
-            and with its own limits for a rewriter.
-        api_base: Address of an OpenAI-compatible server. Default: the address in the provider's environment variable
-            (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's address.
-        api_key: Key of the service. Default: DSPy reads the service's environment variable. The key is never written.
-        timeout: Seconds from the start of an attempt at a remote model to the end of its answer, more than 0 and at
-            most a week. Default: the timeout of ``limits``, 60.
-        temperature: Sampling temperature, from 0. Default 0, or the model's default if it does not allow 0.
-        max_tokens: Maximum number of tokens of an answer, including thinking. Default: the maximum of ``limits`` for a
-            remote model; otherwise 1000, or 16000 for models that are known to reason first.
+        store: Store for answers, or None to store none. Default None.
+        ledger: Records the cost of calls. Default: a new ledger.
+        limits: Limits on attempts, waits, failures, and unreadable answers. Default: ``Limits()``.
+        budget: Budget for calls. Several LMs may share it. None for no limit. Default None.
+        settings: Settings for a model in this process. Default: ``EmbeddedSettings()``, with longer strings and lists
+            for a GGUF file, and with the rewriter's limits for a rewriter.
+        api_base: Base URL of an OpenAI-compatible server. Default: the URL in the provider's environment variable
+            (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's URL.
+        api_key: API key for the service. Default: DSPy reads the service's environment variable. The key is never
+            written to disk.
+        timeout: Timeout for one attempt to call a remote model, in seconds: more than 0 and at most one week. Default:
+            the timeout in ``limits`` (60 unless changed).
+        temperature: Sampling temperature, 0 or more. Default 0, or the model's default if it does not allow 0.
+        max_tokens: Maximum number of tokens in an answer, including thinking. Default: the maximum in ``limits`` for a
+            remote model; otherwise 1000, or 16000 for models known to reason first.
 
     Returns:
         A ``dspy.LM`` whose ``engine`` is an ``LMEngine``.
 
     Raises:
-        ModelError: The model is unknown, its file or package is missing, or its address cannot be used.
+        ModelError: The model is unknown, its file or package is missing, or its URL cannot be used.
         ArtifactError: The rewriter is missing or was changed.
         InputError: The timeout is out of range.
     """
@@ -102,7 +102,7 @@ def resolve_lm(
         if temperature is not None or max_tokens is not None:
             raise ModelError(str(error)) from error
         return _lm(model, engine, max_tokens=_MAX_TOKENS_REASONING)
-    reasons = "max_completion_tokens" in made.kwargs  # such a model has a fixed temperature
+    reasons = "max_completion_tokens" in made.kwargs  # such a model's temperature is fixed
     return _lm(model, engine, max_tokens=max_tokens) if reasons and temperature is None else made
 
 
@@ -114,16 +114,16 @@ def as_lm(
     limits: Limits | None = None,
     budget: Budget | None = None,
 ) -> dspy.LM:
-    """Return a DSPy LM with the same settings that caches answers, counts calls, and retries failures.
+    """Return an LM with a DSPy LM's settings that caches answers, counts calls, and retries failures.
 
     Args:
-        lm: Any DSPy LM; it is not changed. An LM of ``resolve_lm`` or ``as_lm`` is returned, with the store if it has
-            none.
-        store: Where answers are kept, or None to keep none. Default None.
-        ledger: Receives the cost of calls. Default: a new ledger.
-        limits: Attempts, waits, when the model counts as down, and the share of answers that may be unreadable.
-            Default: ``Limits()`` with the LM's ``timeout``, or 600 seconds if it has none.
-        budget: Pays for calls, together with other LMs that have the same budget; None for no limit. Default None.
+        lm: Any DSPy LM; it is not changed. An LM from ``resolve_lm`` or ``as_lm`` is returned as is, but with the store
+            if it has none.
+        store: Store for answers, or None to store none. Default None.
+        ledger: Records the cost of calls. Default: a new ledger.
+        limits: Limits on attempts, waits, failures, and unreadable answers. Default: ``Limits()`` with the LM's
+            ``timeout``, or 600 seconds if it has none.
+        budget: Budget for calls. Several LMs may share it. None for no limit. Default None.
 
     Raises:
         ModelError: ``lm`` is not a DSPy LM.
@@ -150,15 +150,15 @@ def as_lm(
 def writer_beside(
     lm: dspy.BaseLM, writer: dspy.BaseLM | str | Path | None, *, store: Store | None = None
 ) -> dspy.LM | None:
-    """Return the writer LM, with the store, the ledger, and the budget of the reader LM.
+    """Return the writer LM, which shares the reader LM's store, ledger, and budget.
 
     Args:
         lm: The reader LM.
         writer: Any LM, its name, or the folder of a trained rewriter; None for no writer.
-        store: Where answers are kept if the reader LM keeps none. Default None.
+        store: Store for answers if the reader LM has no store. Default None.
 
     Returns:
-        The writer LM; None if there is none, or if it is the reader LM.
+        The writer LM; None if there is none or if it is the same as the reader LM.
 
     Raises:
         ModelError: ``writer`` is not an LM, or cannot be used.
@@ -190,7 +190,7 @@ def _remote(inner: RemoteEngine, common: dict[str, Any]) -> LMEngine:
 
 
 def _lm(model: str, engine: LMEngine, **options: Any) -> dspy.LM:
-    """Return a ``dspy.LM`` that leaves caching and retries to the engine, which does not cache an unreadable answer."""
+    """Return a ``dspy.LM`` that leaves caching and retries to the engine, which does not cache unreadable answers."""
     return dspy.LM(model, engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0, **options)
 
 
@@ -198,7 +198,7 @@ def engine_of(lm: Any) -> LMEngine:
     """Return the engine of an LM from ``resolve_lm`` or ``as_lm``.
 
     Raises:
-        ModelError: The LM was made in another way.
+        ModelError: The LM was not made by either of them.
     """
     engine = getattr(lm, "engine", None)
     if not isinstance(engine, LMEngine):
@@ -210,10 +210,10 @@ def engine_of(lm: Any) -> LMEngine:
 
 
 def with_key(lm: dspy.LM) -> dspy.LM:
-    """Return the LM if its service has a key, or if its answers are in the store, which needs no key.
+    """Return the LM if its service has an API key, or if the store has answers from it, which need no key.
 
     Raises:
-        ModelError: The key is missing; the message names its environment variable.
+        ModelError: The API key is missing; the message names its environment variable.
     """
     engine = engine_of(lm)
     if isinstance(engine.inner, RemoteEngine):
@@ -227,7 +227,7 @@ def with_key(lm: dspy.LM) -> dspy.LM:
 
 
 def lm_digest(lm: Any) -> str:
-    """Return the SHA-256, as hex, of the model and its address. It distinguishes LMs without showing an address.
+    """Return the SHA-256, as hex, of the model and its URL. It distinguishes LMs without revealing the URL.
 
     Raises:
         ModelError: The LM was not made by ``resolve_lm`` or ``as_lm``.

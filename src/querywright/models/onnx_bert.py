@@ -1,7 +1,7 @@
-"""Embedding models of the BERT family on ONNX Runtime, from their original files, without an export and without torch.
+"""Embedding models in the BERT family on ONNX Runtime, run from their original files without an export or torch.
 
-The module writes a graph of a few kilobytes in memory, in ONNX's protobuf format. The runtime maps the weights in
-``model.safetensors`` into memory. The vectors equal those of sentence-transformers to 1e-6.
+The module builds a graph of a few kilobytes in memory, in ONNX's protobuf format. The runtime memory-maps the weights
+in ``model.safetensors``. The vectors match those from sentence-transformers to within 1e-6.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TOKENS = 512
-"""Maximum number of tokens per call, including padding. More tokens are not faster, and need more memory."""
+"""Maximum number of tokens per call, including padding. Larger calls are not faster, and need more memory."""
 _CALL = 8
-"""A call costs about as much time as this many tokens.
+"""Overhead of a call: about the time that this many tokens take.
 
-If a longer text would pad the previous texts by more tokens, it begins a new call.
+If adding a longer text would pad the texts already in the call by more than this many tokens, it starts a new call.
 """
-_FLOAT, _INT32, _INT64 = 1, 6, 7  # element types of ONNX
-_MS = "com.microsoft"  # the domain of ONNX Runtime's operators
+_FLOAT, _INT32, _INT64 = 1, 6, 7  # ONNX element types
+_MS = "com.microsoft"  # the domain for ONNX Runtime's operators
 _MODES = {"cls": "cls", "mean": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 
 
 class OnnxBert:
-    """Embeds texts with a model in a folder on the CPU; each core embeds a few texts at a time in its own thread.
+    """Embeds texts on the CPU with a model from a folder. Each core embeds a few texts at a time in its own thread.
 
     Args:
-        folder: Folder of a sentence-transformers model: BERT with mean or first-token pooling.
+        folder: Folder of a sentence-transformers model, which must be BERT with mean or first-token pooling.
 
     Raises:
-        ValueError: The model is of another kind.
+        ValueError: The model is not of this kind.
         OSError: A file is missing.
-        KeyError: A file has another form.
+        KeyError: A file does not have the expected structure.
         ImportError: ONNX Runtime is not installed.
     """
 
@@ -64,7 +64,7 @@ class OnnxBert:
         from tokenizers import Tokenizer
 
         options = onnxruntime.SessionOptions()
-        # One thread per call, because several threads in a call gain little, and lose a lot on a busy machine.
+        # One thread per call, because more threads per call gain little, and cost a lot of time on a busy machine.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
         weights = Path(os.path.realpath(root / "model.safetensors"))
@@ -74,20 +74,20 @@ class OnnxBert:
                 _model(config, weights), options, providers=["CPUExecutionProvider"]
             )
             self._tokenizer = Tokenizer.from_str(words)
-        except Exception as error:  # both libraries raise custom classes
+        except Exception as error:  # both libraries raise their own exception classes
             raise ValueError(str(error)) from error
         longest = own.get("max_seq_length") or min(told["model_max_length"], config["max_position_embeddings"])
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(longest)
         self.max_seq_length = int(longest)
-        """Maximum number of tokens of a text; the rest is truncated."""
+        """Maximum number of tokens per text; the rest is truncated."""
         self.at_once = os.cpu_count() or 1
-        """Number of calls that may run in parallel, because a small call has one thread."""
+        """Maximum number of parallel calls: one per core, because each call uses one thread."""
         self._by_mean = _MODES[modes[0]] == "mean"
         self._dimension = config["hidden_size"]
 
     def encode(self, texts: Sequence[str], prompt: str = "", **_: Any) -> NDArray[np.float32]:
-        """Return one row per text, which is not normalized; other options of sentence-transformers are ignored."""
+        """Return one row per text, not normalized. Other sentence-transformers options are ignored."""
         found = self._tokenizer.encode_batch([prompt + text for text in texts])
         order = sorted(range(len(found)), key=lambda place: len(found[place].ids))
         vectors = np.empty((len(found), self._dimension), dtype=np.float32)
@@ -101,13 +101,13 @@ class OnnxBert:
                 embed(part)
         else:
             with ThreadPoolExecutor(min(os.cpu_count() or 1, len(parts))) as pool:
-                list(pool.map(embed, reversed(parts)))  # the longest first, so that all threads end together
+                list(pool.map(embed, reversed(parts)))  # the longest first, so that all threads finish together
         return vectors
 
     encode_query = encode_document = encode
 
     def longer(self, texts: Sequence[str]) -> list[bool]:
-        """Return whether each text has more tokens than the model reads."""
+        """Return, for each text, whether it has more tokens than the model reads."""
         return [bool(one.overflowing) for one in self._tokenizer.encode_batch(texts)]
 
     def _states(self, tokens: list[list[int]]) -> Any:
@@ -120,10 +120,10 @@ class OnnxBert:
 
 
 def _parts(lengths: Sequence[int]) -> list[list[int]]:
-    """Return the texts that are embedded together, as positions; each text is padded to the length of the longest.
+    """Group texts to embed together, and return their positions. Each text is padded to the longest in its group.
 
     Args:
-        lengths: Number of tokens of each text, in ascending order.
+        lengths: Number of tokens in each text, in ascending order.
     """
     parts: list[list[int]] = []
     for place, length in enumerate(lengths):
@@ -142,7 +142,7 @@ def _read(path: Path) -> Any:
 
 
 def _model(config: dict[str, Any], weights: Path) -> bytes:
-    """Return BERT over a file of weights, from token ids, types, and a mask [batch, tokens] to the last states."""
+    """Return a BERT graph over a weights file: from token ids, types, and a mask [batch, tokens] to the last states."""
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         tensors = json.loads(file.read(length))
@@ -209,7 +209,7 @@ def _value(name: str, kind: int, dimensions: Sequence[str]) -> bytes:
 
 
 def _message(fields: dict[int, Any]) -> bytes:
-    """Return a protobuf message from values by field number; a list is a repeated field."""
+    """Return a protobuf message from values keyed by field number; a list becomes a repeated field."""
     made = bytearray()
     for number, given in fields.items():
         for value in given if isinstance(given, list) else [given]:

@@ -1,4 +1,4 @@
-"""An LM's answer while it is written: who listens, and how pieces become a response or the text of a field."""
+"""Streaming of an LM's answer: listeners, and functions that turn pieces into a response or a field's text."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from querywright.models.response_parsing import is_empty, is_only_thinking, rest
 from querywright.models.usage import surrounded
 
 _UNCERTAIN = re.compile(r"\\.?[A-Za-z0-9]*\Z", re.DOTALL)
-"""An escape that the next piece may turn into a LaTeX command."""
+"""An escape sequence that the next piece may turn into a LaTeX command."""
 _OBJECT = re.compile(r'\{(?=\s*(?:"|\}|$))')
 
 
 class Ear(Protocol):
-    """Listens to the answer of an LM; its methods are called in the thread that made the call."""
+    """Listens to an LM's answer; its methods are called in the thread that made the LM call."""
 
     def begin(self) -> None:
-        """Begin a new answer, and discard the pieces so far."""
+        """Start a new answer, and discard the pieces received so far."""
 
     def hear(self, text: str) -> None:
         """Receive the next piece of the answer."""
@@ -32,17 +32,17 @@ class Ear(Protocol):
 def heard_by(ear: Ear | None) -> AbstractContextManager[None]:
     """Let an ear listen to answers inside the ``with`` block, in this thread and in copies of its context.
 
-    The ear hears only the answers of calls that are made there. It hears no cached answer, and no answer to a call of
-    another thread.
+    The ear hears only answers to calls made in this context. It does not hear cached answers, or answers to calls that
+    a different thread made.
     """
     return surrounded(ear=ear)
 
 
 def read_stream(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
-    """Return the response of a stream, and pass its text to the ear piece by piece.
+    """Return a stream's response, and pass its text to the ear piece by piece.
 
-    Return None if nothing was streamed. DSPy's client does not stream refusals, so an empty stream needs a second
-    request for the whole answer.
+    Return None if nothing was streamed. DSPy's client does not stream refusals, so if the stream is empty, the caller
+    must request the whole answer again.
     """
     stream = ResponseStream(events, request)
     begun = False
@@ -65,9 +65,9 @@ def read_stream(events: Iterator[Any], request: Request, ear: Ear) -> Response |
 class FieldText:
     """Reads a JSON answer piece by piece, and returns the text of one field as soon as it is certain.
 
-    The field is a string among the keys of the first JSON object after the LM's thinking. Text around the object, other
-    fields, escapes, and spaces at the ends of the string are left out. A field of another type gives no text, and
-    invalid JSON ends the text.
+    The field must be a string in the first JSON object after the LM's thinking. Text around the object, other fields,
+    escapes, and whitespace at either end of the string are left out. If the field is not a string, no text is returned.
+    Invalid JSON ends the text.
     """
 
     def __init__(self, name: str) -> None:
@@ -76,7 +76,7 @@ class FieldText:
         self._given = 0
 
     def feed(self, piece: str) -> str:
-        """Return the part of the field's text that became certain with the next piece of the answer."""
+        """Read the next piece of the answer, and return the part of the field's text that became certain with it."""
         self._heard += piece
         answer = restore_latex(_UNCERTAIN.sub("", strip_thinking(self._heard)))
         found = _OBJECT.search(answer)

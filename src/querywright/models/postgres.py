@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, with error messages that show no address, user, or password."""
+"""Connect to PostgreSQL, with error messages that never show an address, user, or password."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from querywright.errors import InputError, QuerywrightError
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
-CONNECT_SECONDS = 4  # per address of a host; most hosts have one or two
+CONNECT_SECONDS = 4  # per IP address; most hosts have one or two
 _OPTIONS = {
     "connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 30_000, "application_name": "querywright", "keepalives": 1,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
@@ -26,14 +26,14 @@ _REASONS = {
 
 
 def server_options(url: str) -> dict[str, Any]:
-    """Return the options of ``sqlalchemy.create_engine`` for a database, so that the engine's URL contains no address.
+    """Return ``sqlalchemy.create_engine`` options for a database, so that the engine's URL contains no address.
 
     Args:
-        url: ``postgresql://user:password@host:port/database``, with libpq's parameters after ``?``. Missing parts come
+        url: ``postgresql://user:password@host:port/database``, with libpq parameters after ``?``. Missing parts come
             from libpq's environment variables and password file.
 
     Raises:
-        InputError: The URL cannot be read, or the driver is not installed.
+        InputError: The URL cannot be parsed, or the driver is not installed.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -55,7 +55,7 @@ def server_options(url: str) -> dict[str, Any]:
         options = _OPTIONS | dict(parsed.get_dialect()().create_connect_args(parsed)[1])
         make_conninfo("", **options)
     except (ArgumentError, ValueError, TypeError, Error):
-        options = None  # the driver's error may show a password
+        options = None  # the driver's error may contain a password
     if options is None:
         raise InputError(
             "the URL of the PostgreSQL database cannot be read; write "
@@ -68,11 +68,11 @@ def server_options(url: str) -> dict[str, Any]:
 
 
 def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError:
-    """Return an error that explains a failure of the driver without addresses and names.
+    """Return an error that explains a driver failure without addresses or names.
 
     Args:
-        error: Error of the driver.
-        what: What is in the database, for the message. Default ``storage``.
+        error: The driver's error.
+        what: What the database contains, for the message. Default ``storage``.
     """
     if type(error).__name__ == "ConnectionTimeout":
         reason = f"it does not answer within {CONNECT_SECONDS} seconds"

@@ -1,9 +1,9 @@
-"""Recordings: files of an LM's answers, which replace the LM for the same prompts.
+"""Recordings: files of LM answers that replace the LM for the same prompts.
 
-``write_recording`` writes the cached answers of a workspace, and ``--lm recording:FILE`` replays them. An answer is
-found by its prompt, whatever the model and its address are, so one file can hold the answers of several LMs in several
-roles. The file contains gzipped JSON lines: a header, then one answer per line with the digest of its prompt. It
-contains no prompt, no address, and no key.
+``write_recording`` writes a workspace's cached answers to a file, and ``--lm recording:FILE`` replays them. Answers are
+looked up by prompt only, regardless of the model and its URL, so one file can contain the answers of several LMs in
+different roles. The file is gzipped JSON lines: a header, then one answer per line with its prompt's digest. It
+contains no prompts, URLs, or API keys.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from querywright.models.store import Store
 from querywright.shared import Shared
 
 KIND = "lm"
-"""Kind of LM answers in a store."""
+"""The kind under which a store keeps LM answers."""
 PREFIX = "recording:"
 PACKAGED = {"sample": "recording.jsonl.gz", "handbook": "handbook-recording.jsonl.gz"}
-"""Files of the packaged recordings, by name."""
+"""File names of the packaged recordings, by recording name."""
 MOST_BYTES = 256 * 1024 * 1024
-"""Maximum size of an unpacked recording in bytes."""
-_SHOWN = 120  # characters of a prompt in an error
+"""Maximum size of an uncompressed recording, in bytes."""
+_SHOWN = 120  # maximum number of characters of a prompt that an error message shows
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,._()/:-]{0,79}")
 
 
@@ -61,7 +61,7 @@ class _Answer(_Row):
 
 
 def packaged_recording(name: str) -> Path:
-    """Return the path of a packaged recording: a large LM's answers to the questions of a packaged set.
+    """Return the path of a packaged recording: a large LM's answers to the questions in a packaged set.
 
     Args:
         name: ``sample`` or ``handbook``.
@@ -70,7 +70,7 @@ def packaged_recording(name: str) -> Path:
 
 
 def digests_of(request: Request) -> dict[str, str]:
-    """Return the digests that find an answer: SHA-256, as hex, of the prompt with its seed, and of the instructions.
+    """Return the digests used to look up an answer: SHA-256, as hex, of the prompt and seed, and of the instructions.
 
     The model, the response format, and the token limit are not included, because providers express them differently.
     """
@@ -80,10 +80,10 @@ def digests_of(request: Request) -> dict[str, str]:
 
 
 class RecordingEngine(Shared):
-    """Answers from a recording only.
+    """Answers requests only from a recording.
 
     Args:
-        path: The file; or ``sample`` or ``handbook`` for a packaged recording.
+        path: The recording file, or ``sample`` or ``handbook`` for a packaged recording.
 
     Raises:
         InputError: The file is not a recording, is damaged, or cannot be read.
@@ -106,7 +106,7 @@ class RecordingEngine(Shared):
         """Return the recorded answer.
 
         Raises:
-            LMModelError: The recording has no answer; the message shows the prompt and tells how to record it.
+            LMModelError: The answer is not in the recording; the message shows the prompt and says how to record it.
         """
         asked = digests_of(request)
         answer = self._answers.get(asked["prompt"])
@@ -127,22 +127,22 @@ class RecordingEngine(Shared):
 
 
 def write_recording(path: Path, store: Store, *, models: Collection[str] = (), label: str = "") -> tuple[str, int, int]:
-    """Write the answers of a store to a recording.
+    """Write the LM answers in a store to a recording.
 
     Args:
-        path: The file, ``.jsonl.gz``. The same answers give the same bytes on the same day.
-        store: Where the answers are kept.
-        models: Names of the LMs whose answers are written, as the LMs report their names. If two LMs answered the same
-            prompt, the answer of the first one is written. Default: the only LM of the store.
-        label: Name of the LM in results, up to 80 letters, digits, spaces, and ``,._()/:-``. Default: the LM's name.
+        path: Path of the ``.jsonl.gz`` file. Writing the same answers on the same day results in identical bytes.
+        store: Store that contains the answers.
+        models: Names of the LMs whose answers to write, as the LMs themselves report them. If two LMs answered the same
+            prompt, the answer from the one listed first is written. Default: the only LM in the store.
+        label: Name to show for the LM in results: up to 80 letters, digits, spaces, and ``,._()/:-``. Default: the LM's
+            name.
 
     Returns:
-        The label, the number of answers, and the number of prompts with another answer that was left out. A prompt may
-            have
-        several answers, for example with other limits or from two LMs.
+        The label, the number of answers, and the number of prompts for which other answers were left out. A prompt may
+        have several answers, for example because limits differed or because two LMs answered it.
 
     Raises:
-        InputError: There are no answers, there are several LMs to choose from, or the label is not allowed.
+        InputError: There are no answers, the store has several LMs and none was chosen, or the label is not allowed.
     """
     kept: dict[str, list[dict[str, Any]]] = {}
     for value in store.values(KIND):
@@ -176,7 +176,7 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
 
 
 def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
-    """Return the header of a recording, and its answers by the digests of their prompts.
+    """Return a recording's header, and its answers keyed by prompt digest.
 
     Raises:
         InputError: The file is not a recording, is damaged, or cannot be read.
@@ -186,7 +186,7 @@ def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise InputError(f"the recording {path.name!r} is larger than {MOST_BYTES >> 20} MiB; write smaller files")
-        rows = content.decode().split("\n")[:-1]  # an answer may contain other line ends
+        rows = content.decode().split("\n")[:-1]  # an answer may contain other line terminators
         head = _Head.model_validate_json(rows[0] if rows else "")
         answers = [_Answer.model_validate_json(row) for row in rows[1:]]
     except OSError as error:
@@ -202,7 +202,7 @@ def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
 
 
 def _whole(text: str) -> str:
-    """Return the text without half a surrogate pair, which a file cannot contain."""
+    """Return the text without lone surrogates, which a file cannot contain."""
     return text.encode("utf-8", "replace").decode()
 
 

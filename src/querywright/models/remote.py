@@ -1,4 +1,4 @@
-"""Engines for remote models, which have a model's name or a ``dspy.LM`` of the user."""
+"""Engines for remote models, given by name or as a user's ``dspy.LM``."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from querywright.models.unsupported import STATUSES, complaints, unsupported_nam
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
 _SHORTEST_KEY = 8
 _LARGEST = 2**24
-"""Maximum size of an answer in bytes."""
+"""Maximum size of an answer, in bytes."""
 _LATER = 1.0
-"""LiteLLM's client waits for this many seconds after the attempt's time is over; nobody waits for the client."""
+"""Seconds that LiteLLM's client keeps waiting after an attempt has timed out. Nothing waits for the client by then."""
 
 
 class Transport:
-    """DSPy's HTTP transport with the deadline of an attempt, a limit on size, and no redirects.
+    """DSPy's HTTP transport with the attempt's deadline, a size limit, and no redirects.
 
     Args:
-        timeout: Seconds to wait for the next bytes.
+        timeout: Maximum wait for the next bytes, in seconds.
     """
 
     def __init__(self, timeout: float) -> None:
-        self._inner: Any = OpenAIChatLM(api_key="none").transport  # the only public way to get one
+        self._inner: Any = OpenAIChatLM(api_key="none").transport  # the only public way to get a transport
         self._timeout = timeout
 
     def stream(self, request: Any) -> Any:
-        """Send a request, and return a response that is read piece by piece."""
+        """Send a request, and return a response that can be read piece by piece."""
         seconds = min(left(), self._timeout)
         request = replace(request, read_timeout=seconds, write_timeout=seconds)
         response = self._inner.stream(request)
@@ -76,7 +76,7 @@ class Transport:
 
 
 def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks while the attempt has time left and the answer is not too large."""
+    """Yield the chunks; raise an error if the attempt times out or the answer is too large."""
     size = 0
     for chunk in chunks:
         left()
@@ -90,7 +90,7 @@ def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _check_status(status: int, body: bytes, sent: bytes) -> None:
-    """Raise errors that DSPy does not recognize: redirects, and unsupported parameters in other forms than OpenAI's."""
+    """Raise errors that DSPy does not recognize: redirects, and unsupported parameters not in OpenAI's format."""
     if 300 <= status < 400:
         raise LMConfigurationError(
             f"the service answers HTTP {status}, a redirect to another address. Neither the question nor the key is "
@@ -103,7 +103,7 @@ def _check_status(status: int, body: bytes, sent: bytes) -> None:
 
 
 def _counted(chunks: Iterator[bytes], *, is_stream: bool) -> Iterator[bytes]:
-    """Yield a response whose token counts are whole numbers, because DSPy rejects an answer with any other counts."""
+    """Yield a response with integer token counts, because DSPy rejects an answer with any other counts."""
     rest = [b""]
     for chunk in chunks:
         rest.append(chunk)
@@ -126,7 +126,7 @@ def _with_whole_counts(data: bytes) -> bytes:
 
 
 def _whole(usage: Any) -> dict[str, Any] | None:
-    """Return the token counts as whole numbers, without values that are not counts."""
+    """Return the token counts as integers, without values that are not counts."""
     if not isinstance(usage, dict):
         return None
     counts = dict(usage)
@@ -141,11 +141,11 @@ def _whole(usage: Any) -> dict[str, Any] | None:
 
 
 class RemoteEngine:
-    """Makes one attempt at a remote model.
+    """Makes a single attempt to call a remote model.
 
     Args:
-        lm: Any LM. It is not changed, and its cache and its retries are not used.
-        client: DSPy engine for the same model that is called instead of ``lm``. Default None.
+        lm: Any LM. It is not changed, and its cache and retries are not used.
+        client: DSPy engine for the same model, to call instead of ``lm``. Default None.
     """
 
     def __init__(self, lm: dspy.BaseLM, client: Any = None) -> None:
@@ -162,7 +162,7 @@ class RemoteEngine:
             self.stream = engine.stream
 
     def complete(self, request: Request) -> Response:
-        """Call the model once. The LM around this engine records the call, so DSPy's recording is off here."""
+        """Call the model once. DSPy's recording is off here, because the LM that wraps this engine records the call."""
         response: Response
         if self._client is not None:
             response = self._client.complete(request)
@@ -172,7 +172,7 @@ class RemoteEngine:
             return response
 
     def price(self, request: Request, response: Response) -> float | None:
-        """Return the estimated US dollars of a response, or None if the price is not known."""
+        """Return the estimated price of a response in US dollars, or None if it is not known."""
         provider, _, model = self._lm.model.partition("/")
         if not (_is_listed(provider, response.model) or _is_listed(provider, model)):
             return None
@@ -180,10 +180,10 @@ class RemoteEngine:
         return dollars
 
     def check_key(self) -> None:
-        """Check that the service has its key, before the first question.
+        """Check before the first question that the service's API key is available.
 
         Raises:
-            ModelError: The service needs a key, which was neither passed nor set in the environment.
+            ModelError: The service needs an API key, which was neither passed nor set in the environment.
         """
         client, name = self._client, self._lm.model
         try:
@@ -215,21 +215,21 @@ class RemoteEngine:
 
 @cache
 def _is_listed(provider: str, model: str) -> bool:
-    """Return whether DSPy has a list price for a model. The result is cached, because DSPy searches its whole list."""
+    """Return whether DSPy lists a price for a model. The result is cached, because DSPy searches its whole list."""
     return bool(model_info(provider, model))
 
 
 def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: float) -> RemoteEngine:
-    """Return the engine of a service's model: DSPy's client if it supports the provider, LiteLLM otherwise.
+    """Return the engine for a service's model: DSPy's client if it supports the provider, otherwise LiteLLM.
 
     Args:
         name: A DSPy model string.
-        api_base: Address of the service. Default: the address in the environment, or the provider's address.
-        api_key: Key of the service. Default: the key in the environment.
-        timeout: Time limit of an attempt in seconds.
+        api_base: Base URL of the service. Default: the URL in the environment, or the provider's URL.
+        api_key: API key for the service. Default: the API key in the environment.
+        timeout: Timeout for one attempt, in seconds.
 
     Raises:
-        ModelError: The model or its address cannot be used.
+        ModelError: The model or its URL cannot be used.
     """
     provider, _, model = name.partition("/")
     if not provider or not model:
@@ -238,14 +238,14 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base, patience = api_base or _from_environment(provider), timeout + _LATER
-    place_of(api_base)  # raises for an address that cannot be used
+    place_of(api_base)  # raises an error for a URL that cannot be used
     given: dict[str, Any] = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
     client: Any
     try:
         try:
             client = _own_client(name, api_base, api_key, Transport(timeout))
             engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=patience, **given), client)
-        except (LMError, UnknownModelError, UnsupportedFeatureError):  # DSPy's client does not know the provider
+        except (LMError, UnknownModelError, UnsupportedFeatureError):  # DSPy's client does not support the provider
             client = LiteLLMEngine(timeout=patience, **given)
             engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=patience, **given), client)
     except (DSPyError, ImportError, ValueError) as error:
@@ -259,11 +259,11 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
 
 
 def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
-    """Return our client for an LM, instead of the client that DSPy would make; None if DSPy would not make one.
+    """Return our client for an LM, to replace the one that DSPy would create; None if DSPy would not create one.
 
     Args:
         lm: Any LM.
-        timeout: Time limit of an attempt in seconds.
+        timeout: Timeout for one attempt, in seconds.
     """
     if type(lm) is not dspy.LM or lm.model_type != "chat" or not isinstance(lm._engine_spec, str):
         return None
@@ -275,17 +275,17 @@ def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
 
 
 def place_of(api_base: str | None) -> str:
-    """Return the host and path of an address, without its query, which may hold a key.
+    """Return a URL's host and path, without its query, which may contain an API key.
 
     Raises:
-        ModelError: The address is not a URL, or contains a user or a password.
+        ModelError: The URL is not valid, or contains a user or a password.
     """
     if not api_base:
         return "its provider"
     try:
         parts = urlsplit(api_base)
         _ = parts.port
-    except ValueError as error:  # its text may show a password
+    except ValueError as error:  # its message may contain a password
         raise ModelError(
             f"the address of the LM is not a URL ({str(error).partition(':')[0]}); give a URL such as "
             "http://127.0.0.1:8000/v1, or http://[::1]:8000/v1"
@@ -299,7 +299,7 @@ def place_of(api_base: str | None) -> str:
 
 
 def secrets_of(api_key: Any) -> tuple[str, ...]:
-    """Return the strings that must not be shown: the key, and every key in the environment."""
+    """Return the strings that must not be shown: the API key, and every key in the environment."""
     found = {api_key} if isinstance(api_key, str) and api_key else set()
     found |= {value for name, value in os.environ.items() if _KEY_NAME.search(name) and len(value) >= _SHORTEST_KEY}
     return tuple(sorted(found, key=len, reverse=True))

@@ -1,6 +1,6 @@
 """Parse an LM's answer: remove its thinking, find its JSON object, and decide whether to keep it.
 
-The adapter and the cache use the same functions, so every answer that the adapter can read is cached.
+The adapter and the cache use the same functions, so every answer that the adapter can parse is cached.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dspy import lm15
 from dspy.lm15 import Request, Response
 
 JSON_REQUEST = "Answer with one JSON object"
-"""Phrase of a prompt that requests JSON. It marks such a request if the request has no response format."""
+"""Phrase that requests JSON in a prompt. It identifies such a request if there is no response format."""
 
 
 def text_response(
     text: str, finish_reason: Any, model: str, input_tokens: int | None, output_tokens: int | None
 ) -> Response:
-    """Return a response that consists of text."""
+    """Return a response that contains only text."""
     return Response(
         id=None,
         model=model,
@@ -33,30 +33,30 @@ def text_response(
 
 
 def system_text(request: Request) -> str:
-    """Return the system message of a request; empty if there is none."""
+    """Return a request's system message; empty if there is none."""
     system = request.system or ""
     return system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system)
 
 
 def is_empty(response: Response) -> bool:
-    """Return whether an answer contains no text, no refusal, and nothing else except thinking."""
+    """Return whether an answer contains nothing except thinking: no text, no refusal, and nothing else."""
     parts = (part for part in response.message.parts if not isinstance(part, lm15.ThinkingPart))
     return not any(part.text.strip() if isinstance(part, lm15.TextPart) else True for part in parts)
 
 
 def is_only_thinking(response: Response) -> bool:
-    """Return whether an answer contains thinking and nothing else."""
+    """Return whether an answer contains only thinking."""
     return is_empty(response) and any(isinstance(part, lm15.ThinkingPart) for part in response.message.parts)
 
 
 _BROKEN = frozenset({"error", "abort", "insufficient_system_resource"})
-"""Finish reasons that report a failure of the service."""
+"""Finish reasons that report a service failure."""
 
 
 def broken_off(response: Response) -> str:
-    """Return the service's reason for an incomplete answer; empty if the answer is complete.
+    """Return the service's reason for an incomplete answer; empty if the service reports no failure.
 
-    DSPy replaces unknown finish reasons with ``stop``, so this function reads the service's data.
+    DSPy replaces unknown finish reasons with ``stop``, so this function reads the service's raw data.
     """
     data = response.provider_data or {}
     choices = data.get("choices")
@@ -81,20 +81,20 @@ _CLOSING = re.compile(
     re.IGNORECASE,
 )
 _ANSWER = re.compile(r"\s*(?:```\w*\s*)?\{")
-"""Beginning of an answer that is a JSON object."""
+"""Matches the beginning of an answer that is a JSON object."""
 
 
 def strip_thinking(text: str) -> str:
     """Return the text without the thinking that ends in ``</think>``, ``[/THINK]``, or another common tag.
 
-    The opening tag may be missing, because chat templates write it into the prompt. A tag inside a JSON string is
-    content.
+    The opening tag may be missing, because some chat templates put it in the prompt. A tag inside a JSON string counts
+    as content.
 
     Args:
-        text: An answer of the LM.
+        text: An LM's answer.
 
     Returns:
-        The answer without thinking; empty if the thinking is not closed.
+        The answer without thinking; empty if the thinking has no closing tag.
     """
     closings = list(_CLOSING.finditer(text))
     if not closings:
@@ -114,7 +114,7 @@ def strip_thinking(text: str) -> str:
 
 
 def separate_thinking(response: Response) -> Response:
-    """Return the response with the thinking of its text as a separate part, as most services send it."""
+    """Return the response with the thinking moved from its text to a separate part, as most services send it."""
     text = response.text or ""
     answer = strip_thinking(text)
     if answer == text:
@@ -124,10 +124,10 @@ def separate_thinking(response: Response) -> Response:
     return replace(response, message=lm15.Message.assistant(parts))
 
 
-# LaTeX in JSON needs two backslashes, but LMs often write one, and JSON reads "\frac" as a form feed and "rac".
-# A backspace, form feed, or carriage return before a letter is always such a mistake. A line break or tab may be meant:
-# "\nu" is the Greek letter, but "\nunder" is a new line. A command whose letters can begin a word ("\ne", "\to") counts
-# only next to a mathematical sign, a space, a single letter, or the beginning of the string.
+# LaTeX in JSON needs two backslashes, but LMs often write only one, and JSON reads "\frac" as a form feed and "rac". A
+# backspace, form feed, or carriage return before a letter is always such a mistake. A line break or tab may be
+# intended: "\nu" is the Greek letter, but "\nunder" starts a new line. A command whose letters could begin a word
+# ("\ne", "\to") counts only next to a mathematical sign, a space, a single letter, or the beginning of the string.
 _COMMANDS = (
     "nabla natural ncong nearrow neg neq newline nexists ngeq nleq nmid nolimits nonumber norm not notag notin "
     "nparallel nsim nsubseteq nu nwarrow tag tanh tbinom text textbf textit textnormal textrm textsc textsf texttt "
@@ -144,28 +144,28 @@ _BACKSLASH = re.compile(
 
 
 def restore_latex(text: str) -> str:
-    """Return JSON with a doubled backslash at the start of each LaTeX command and of each invalid escape."""
+    """Return the JSON with the backslash doubled at the start of each LaTeX command and each invalid escape."""
     return _BACKSLASH.sub(lambda match: f"\\{match[0]}" if match["command"] else match[0], text)
 
 
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-_DECODER = json.JSONDecoder(strict=False)  # allows line breaks in strings, which LMs write
+_DECODER = json.JSONDecoder(strict=False)  # allows line breaks in strings, because LMs write them
 
 
 def read_object(text: str, names: Collection[str], *, repair: bool = True) -> tuple[dict[str, Any], bool]:
-    """Find the JSON object of an answer, and repair it if it is not valid.
+    """Find the JSON object in an answer, and repair it if it is not valid.
 
     Args:
         text: An answer without thinking.
-        names: Requested fields; objects without any of them are skipped. Empty for any object.
+        names: Names of the requested fields; objects with none of them are skipped. If empty, any object is accepted.
         repair: Whether an object may be repaired. Default True.
 
     Returns:
-        The object, and whether it is complete: False if the text ends inside a string.
+        The object, and whether it is complete (False if the text ends inside a string).
 
     Raises:
         ValueError: There is no object, or there are several different objects.
-        RecursionError: The object is nested too deep.
+        RecursionError: The object is nested too deeply.
     """
     text = restore_latex(text)
     found = [value for value, _, _ in _objects(text) if not names or set(names) & set(value)]
@@ -180,7 +180,7 @@ def read_object(text: str, names: Collection[str], *, repair: bool = True) -> tu
 
 
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """Yield the valid JSON objects of a text with their start and end, without objects inside other objects."""
+    """Yield the valid JSON objects in a text with their start and end, except objects nested in other objects."""
     start = text.find("{")
     while start >= 0:
         try:
@@ -195,7 +195,7 @@ def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
 
 
 def _repaired(text: str, names: Collection[str]) -> list[dict[str, Any]]:
-    """Return the repaired objects that have one of the names, or else the first object, if there is one."""
+    """Return the repaired objects that have one of the names; if there are none, the first object, if any."""
     named = "|".join(map(re.escape, names))
     starts = [match.start() for match in re.finditer(rf"\{{\s*[\"'\u201c](?:{named})\b", text)] if names else []
     starts = starts or [text.find("{")]
@@ -203,7 +203,7 @@ def _repaired(text: str, names: Collection[str]) -> list[dict[str, Any]]:
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         try:
             made = json_repair.loads(text[start:end]) if start >= 0 else None
-        except ValueError:  # nested too deep
+        except ValueError:  # nested too deeply
             continue
         found += [_plain_keys(one) for one in (made if isinstance(made, list) else [made]) if isinstance(one, dict)]
     return [value for value in found if set(names) & set(value)] or found[:1]
@@ -215,27 +215,27 @@ def _plain_keys(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _breaks_off(text: str) -> bool:
-    """Return whether an object ends inside a string: its quotation marks are odd in number, and no brace follows."""
+    """Return whether an object ends inside a string: it has an odd number of quotation marks, and no brace follows."""
     bare = _ESCAPED.sub("", text[text.find("{") :]) if "{" in text else ""
     return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
 
 
 def apostrophes(text: str) -> str:
-    """Return the text with apostrophes instead of quotation marks, which a grammar does not allow in a text."""
+    """Return the text with apostrophes instead of quotation marks, which the grammar does not allow in strings."""
     return text.replace('"', "'")
 
 
 def ended(text: str, limit: int) -> str:
-    """Return the text without the partial word at its end, if its limit cut it off."""
+    """Return the text; if the limit cut it off, drop the partial word at the end."""
     if len(text) >= limit and " " in text.strip():
         text = text[: text.rstrip().rindex(" ")] if not text.endswith(" ") else text
     return text.strip()
 
 
 def worth_keeping(request: Request, response: Response) -> bool:
-    """Return whether an answer can be read, so that the cache may keep it.
+    """Return whether an answer can be parsed, so that the cache may keep it.
 
-    An answer that the token limit cut off is kept only if its object is complete.
+    An answer cut off by the token limit is kept only if its object is complete.
     """
     text, is_cut = response.text or "", response.finish_reason == "length"
     if not text.strip() or response.finish_reason not in {"stop", "tool_call", "length"}:
@@ -251,7 +251,7 @@ def worth_keeping(request: Request, response: Response) -> bool:
 
 
 def _fields_asked_for(request: Request) -> set[str] | None:
-    """Return the names of the requested fields, if the request contains them; None if the answer need not be JSON."""
+    """Return the requested fields' names, if the request lists them; None if the answer does not have to be JSON."""
     schema: Any = (request.config.response_format or {}).get("schema")
     if schema:
         return set(schema.get("required", schema.get("properties", ())))

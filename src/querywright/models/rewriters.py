@@ -1,7 +1,7 @@
-"""Rewriters on disk: LoRA adapters of the embedded model that were trained to rewrite questions.
+"""Rewriters on disk: LoRA adapters for the embedded model that were trained to rewrite questions.
 
-``rewriter.json`` lists the other files with their SHA-256: the adapter for peft and for llama.cpp; ``card.json``,
-``curve.jsonl``, and ``README.md`` for people. The files contain no address and no absolute path.
+``rewriter.json`` lists the other files with their SHA-256: the adapter in two formats, for peft and for llama.cpp, and
+``card.json``, ``curve.jsonl``, and ``README.md`` for people. The files contain no URLs or absolute paths.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF)
 _LIBRARIES = ("querywright", "torch", "transformers", "peft", "trl")
 
 FILES = (MANIFEST, *_WEIGHTS, CARD, CURVE, README)
-"""The files of a rewriter."""
+"""The files in a rewriter's folder."""
 REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
-"""Limits on the texts of a rewriter if a technique has none, wide enough for a whole question.
+"""Limits on a rewriter's output if the technique sets none, wide enough for a whole question.
 
-A rewriter learns when to end, so its limits are wider than the limits of the embedded model.
+A rewriter learns when to stop, so its limits are wider than the embedded model's.
 """
 KEPT = "rewriters"
-"""Folder of a workspace that contains copies of rewriters, each in a folder named by its checksum."""
+"""Folder in a workspace for copies of rewriters. Each copy is in a subfolder named after its checksum."""
 
 
 class RewriterBase(BaseModel):
     """The model that a rewriter was trained from.
 
     Args:
-        digest: Digest of its weights.
+        digest: Digest of the model's weights.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -54,20 +54,20 @@ class RewriterBase(BaseModel):
 
 
 class Rewriter(Checksummed):
-    """A rewriter whose files were verified. The manifest contains all fields except ``path`` and ``card``.
+    """A rewriter whose files have been verified. The manifest contains all fields except ``path`` and ``card``.
 
     Args:
-        format: Version of the format.
-        base: Model that it was trained from.
-        techniques: Techniques whose prompts it was trained on.
-        recipe: ``reinforce``, or ``warm-up`` without the reinforcement stage.
-        created: Date, ISO 8601.
-        max_chars: Maximum number of characters of a text that its schema does not limit.
-        max_items: Maximum number of items of a list that its schema does not limit.
-        versions: Versions of querywright and the libraries that trained it.
-        files: SHA-256 of its files.
-        path: Its folder.
-        card: Data, settings, and results of its training.
+        format: Format version.
+        base: Model that the rewriter was trained from.
+        techniques: Techniques whose prompts the rewriter was trained on.
+        recipe: Training recipe: ``reinforce``, or ``warm-up`` if there was no reinforcement stage.
+        created: Date of creation, ISO 8601.
+        max_chars: Maximum number of characters in a string if the schema sets no limit.
+        max_items: Maximum number of items in a list if the schema sets no limit.
+        versions: Versions of querywright and of the libraries used in training.
+        files: SHA-256 by file name.
+        path: The rewriter's folder.
+        card: Data, settings, and results from training.
     """
 
     format: Literal[2] = 2
@@ -94,7 +94,7 @@ class Rewriter(Checksummed):
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
+        """Name of the rewriter's folder."""
         return self.path.name
 
     @property
@@ -104,17 +104,17 @@ class Rewriter(Checksummed):
 
     @property
     def identity(self) -> str:
-        """Distinguishes rewriters, and versions of one rewriter."""
+        """String that distinguishes rewriters, and versions of the same rewriter."""
         return f"rewriter:{self.name}@{self.checksum[:12]}"
 
     @property
     def adapter_gguf(self) -> Path:
-        """Adapter for llama.cpp."""
+        """Path of the adapter for llama.cpp."""
         return self.path / ADAPTER_GGUF
 
     @property
     def settings(self) -> EmbeddedSettings:
-        """Settings with the limits on texts that it was trained with."""
+        """Settings with the output limits used in training."""
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
 
 
@@ -129,24 +129,24 @@ def write_rewriter(
     readme: str,
     curve: Sequence[Mapping[str, Any]] = (),
 ) -> Rewriter:
-    """Write a rewriter; an older rewriter at the same place is replaced completely or not at all.
+    """Write a rewriter; an older rewriter at the same path is replaced completely or not at all.
 
     Args:
         path: Folder of the rewriter.
-        weights: Folder that ``save_weights`` wrote.
-        techniques: Techniques whose prompts it was trained on.
-        recipe: Recipe of its training; see ``Rewriter``.
-        created: Date, ISO 8601.
-        card: Data, settings, and results of its training.
-        readme: Text of its ``README.md``.
-        curve: Lines of its ``curve.jsonl``. Default: none.
+        weights: Folder written by ``save_weights``.
+        techniques: Techniques whose prompts the rewriter was trained on.
+        recipe: Training recipe; see ``Rewriter``.
+        created: Date of creation, ISO 8601.
+        card: Data, settings, and results from training.
+        readme: Text for ``README.md``.
+        curve: Lines for ``curve.jsonl``. Default: none.
 
     Returns:
-        The rewriter, read again and verified.
+        The rewriter, read back and verified.
 
     Raises:
-        ArtifactError: The folder contains other files, or cannot be written; its contents are not changed.
-        InputError: llama.cpp does not support a weight of the adapter.
+        ArtifactError: The folder contains other files or cannot be written. Its contents are not changed.
+        InputError: llama.cpp does not support one of the adapter's weights.
     """
     target = Path(path).expanduser().absolute()
     texts = {
@@ -181,8 +181,8 @@ def read_rewriter(path: str | Path) -> Rewriter:
     """Read a rewriter and verify its files.
 
     Raises:
-        ArtifactError: The rewriter is missing, incomplete, too large, changed, or has a format that this version cannot
-            read.
+        ArtifactError: The rewriter is missing, is incomplete, is too large, was changed, or has a format that this
+            version cannot read.
     """
     target = Path(path).expanduser().absolute()
     folder, name = place_of(target), target.name
@@ -216,10 +216,10 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
 
     Args:
         rewriter: The rewriter.
-        settings: How the model runs. Default: the settings of its training.
+        settings: Settings for the model. Default: the settings used in training.
 
     Raises:
-        ModelError: The rewriter was trained from another version of the embedded model.
+        ModelError: The rewriter was trained from a different version of the embedded model.
     """
     installed = digest_of(packaged_file())
     if installed != rewriter.base.digest:
@@ -234,11 +234,11 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
 def save_weights(model: Any, folder: Path) -> None:
     """Save a LoRA adapter for ``write_rewriter``.
 
-    The tensors are in half precision, as llama.cpp's are, so both forms of an adapter are equal.
+    The tensors are in half precision, like llama.cpp's, so both formats of an adapter have the same weights.
 
     Args:
         model: A peft model with an adapter.
-        folder: Where the files are written; created if it is missing.
+        folder: Folder for the files; created if it does not exist.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
@@ -253,16 +253,16 @@ def save_weights(model: Any, folder: Path) -> None:
 
 
 def rewriter_of(lm: Any) -> Rewriter | None:
-    """Return the rewriter that an LM runs; None for any other LM."""
+    """Return the rewriter that an LM runs; None if it does not run one."""
     found = getattr(getattr(getattr(lm, "engine", None), "inner", None), "rewriter", None)
     return found if isinstance(found, Rewriter) else None
 
 
 def check_target(path: str | Path) -> None:
-    """Check that a rewriter may be written to a path: nothing, an empty folder, or an older rewriter is there.
+    """Check that a rewriter may be written to a path: it must not exist, or be an empty folder or an older rewriter.
 
     Raises:
-        ArtifactError: Something else is there.
+        ArtifactError: The path contains something else.
     """
     target = Path(path).expanduser().absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -277,5 +277,5 @@ def check_target(path: str | Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a set as a list, and an enumeration as its value, for JSON."""
+    """Return a set as a list, and an enum member as its value, for JSON."""
     return sorted(value) if isinstance(value, (set, frozenset)) else getattr(value, "value", str(value))

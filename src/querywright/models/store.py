@@ -1,8 +1,8 @@
-"""The cache: a database of answers, vectors, and rankings that threads, processes, and hosts share.
+"""The cache: a database of answers, vectors, and rankings, shared by threads, processes, and hosts.
 
-The database is a SQLite file by default, or PostgreSQL. Each key is written once, so every reader sees the same bytes.
-Each value has a checksum; a damaged value is deleted and computed again. A damaged file is moved away, and a new file
-replaces it. Values are bytes (UTF-8 JSON or raw float32); nothing is unpickled.
+The database is a SQLite file (the default) or PostgreSQL. Each key is written only once, so every reader sees the same
+bytes. Each value has a checksum; a damaged value is deleted and computed again. A damaged file is moved away and
+replaced with a new file. Values are bytes (UTF-8 JSON or raw float32); nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _NO_DAMAGE = {
     sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE,
 }  # fmt: skip
-"""SQLite errors about the place, the moment, or the caller. All other errors mean a damaged file."""
+"""SQLite errors caused by the file's location, temporary conditions, or the caller. All others mean a damaged file."""
 _MOVED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DBMOVED}
-"""SQLite also reports these errors if a file's header is damaged, or if another process moved the file away."""
+"""SQLite also reports these errors if a file's header is damaged, or if a different process moved the file away."""
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
@@ -48,26 +48,26 @@ _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _ALL = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind ORDER BY key"
 _COUNT = "SELECT COUNT(*) FROM querywright_entries WHERE kind = :kind"
 _SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
-"""A lock for PostgreSQL, in which one of two simultaneous ``CREATE TABLE IF NOT EXISTS`` fails."""
+"""A lock for PostgreSQL, where one of two simultaneous ``CREATE TABLE IF NOT EXISTS`` statements fails."""
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 class SingleFlight(Generic[_T]):
-    """Does equal work once for all threads that need it at the same time."""
+    """Does work only once if several threads need it at the same time."""
 
     def __init__(self) -> None:
         self._under_way: dict[Hashable, Future[_T]] = {}
 
     def run(self, key: Hashable, work: Callable[[], _T]) -> _T:
-        """Return the result of the work to every thread that asked for it, or raise its error in all of them.
+        """Run the work in one thread, and return its result or raise its error in every thread that requested it.
 
-        If the working thread is interrupted, a waiting thread does the work.
+        If the thread doing the work is interrupted, a waiting thread takes over.
 
         Args:
-            key: Equal for equal work.
-            work: The work.
+            key: Identifies the work; the same key means the same work.
+            work: Function that does the work.
         """
         mine: Future[_T] = Future()
         while (under_way := self._under_way.setdefault(key, mine)) is not mine:
@@ -88,23 +88,24 @@ class SingleFlight(Generic[_T]):
 
 
 class Store(Shared):
-    """Keeps bytes by kind and key; safe for many threads and processes.
+    """Stores bytes by kind and key; safe to use from many threads and processes.
 
     Args:
-        place: A SQLite file, which is created with its folder and is readable only by its owner; the URL of a database,
-            ``postgresql://user:password@host/database``, for several hosts (needs the extra ``postgres``); or None for
-            the memory of this process. Default None.
+        place: A SQLite file, which is created with its folder and is readable only by its owner; a database URL,
+            ``postgresql://user:password@host/database``, to share the store between hosts (requires the extra
+            ``postgres``); or None to store values in this process's memory. Default None.
 
     Raises:
         InputError: The URL cannot be used, or the driver is not installed.
-        QuerywrightError: The database cannot be created, read, or written (no space, no permission, no server).
+        QuerywrightError: The database cannot be created, read, or written (for example: no space, no permission, or no
+            server).
     """
 
     def __init__(self, place: str | Path | None = None) -> None:
         url = place if isinstance(place, str) and "://" in place else None
         self.path = Path(place) if place is not None and url is None else None
         self._server = None if url is None else server_options(url)
-        # SQLite has one writer. A lock in this process hands over faster than SQLite's lock.
+        # SQLite allows one writer at a time. A lock in this process is handed over faster than SQLite's lock.
         self._turn: AbstractContextManager[Any] = threading.RLock() if url is None else nullcontext()
         self._flights = SingleFlight[bytes]()
         self._lock = threading.RLock()
@@ -118,7 +119,7 @@ class Store(Shared):
         return f"<the store {self.path or ('in memory' if self._server is None else 'in PostgreSQL')}>"
 
     def get_many(self, kind: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return the values of the keys that exist.
+        """Return the values for the keys that exist.
 
         Args:
             kind: Kind of the values, such as ``lm`` or ``vector:<embedder id>``.
@@ -128,7 +129,7 @@ class Store(Shared):
         rows: list[Any] = []
         for start in range(0, len(wanted), KEYS_PER_SELECT):
             rows += self.execute(_SELECT, kind=kind, keys=wanted[start : start + KEYS_PER_SELECT])[0]
-        asked = set(wanted)  # a damaged index may return other rows
+        asked = set(wanted)  # a damaged index may return rows for other keys
         found = {key: value for key, sum_, value in rows if key in asked and _is_whole(kind, key, sum_, value)}
         if len(found) < len(rows):
             _logger.warning("%d damaged values of kind %r in %r are computed again", len(rows) - len(found), kind, self)
@@ -136,11 +137,11 @@ class Store(Shared):
         return found
 
     def put_many(self, kind: str, items: Mapping[str, bytes]) -> None:
-        """Write the values of new keys, all or none, and commit them.
+        """Write and commit the values for new keys, either all or none.
 
         Args:
             kind: Kind of the values.
-            items: Value by key. A key that exists keeps its value.
+            items: Values by key. A key that already exists keeps its value.
         """
         if items:
             rows: list[dict[str, Any]] = [
@@ -150,47 +151,47 @@ class Store(Shared):
             self.transact(lambda connection: connection.execute(_sql(_INSERT), rows))
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
-        """Delete the values of some keys, so that they can be written again."""
+        """Delete the values for some keys, so that they can be written again."""
         for start in range(0, len(keys), KEYS_PER_SELECT):
             self.execute(_DELETE, kind=kind, keys=list(keys[start : start + KEYS_PER_SELECT]))
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """Return the value of a key, or None if it does not exist."""
+        """Return the value for a key, or None if the key does not exist."""
         return self.get_many(kind, [key]).get(key)
 
     def put(self, kind: str, key: str, value: bytes) -> None:
-        """Write and commit the value of a new key."""
+        """Write and commit the value for a new key."""
         self.put_many(kind, {key: value})
 
     def values(self, kind: str) -> list[bytes]:
-        """Return all values of a kind in the order of their keys, without damaged values."""
+        """Return all values of a kind, sorted by key, without damaged values."""
         rows, _ = self.execute(_ALL, kind=kind)
         return [value for key, checksum, value in rows if _is_whole(kind, key, checksum, value)]
 
     def count(self, kind: str) -> int:
-        """Return the number of keys of a kind."""
+        """Return the number of keys that a kind has."""
         return int(self.execute(_COUNT, kind=kind)[0][0][0])
 
     def get_or_compute(
         self, kind: str, key: str, make: Callable[[], bytes], *, keep: Callable[[bytes], bool] | None = None
     ) -> bytes:
-        """Return the value of a key; compute and write it if it is missing.
+        """Return the value for a key; if it is missing, compute and write it.
 
-        If several threads need the same key, one of them computes it and the others wait; an error of ``make`` is
-        raised in all of them. Two processes may compute the same value. If the database cannot write a value, for
-        example because the disk is full, the value is returned with a warning.
+        If several threads need the same key, one of them computes the value and the others wait; if ``make`` raises an
+        error, it is raised in all of them. Two processes may compute the same value. If the value cannot be written,
+        for example because the disk is full, a warning is logged and the value is still returned.
 
         Args:
             kind: Kind of the value.
-            key: Its key.
+            key: The key.
             make: Computes the value.
-            keep: Decides whether a new value is written. Default: every value is.
+            keep: Decides whether to write a new value. Default: write every value.
         """
         value = self.get(kind, key)
         return self._flights.run((kind, key), lambda: self._made(kind, key, make, keep)) if value is None else value
 
     def _made(self, kind: str, key: str, make: Callable[[], bytes], keep: Callable[[bytes], bool] | None) -> bytes:
-        value = self.get(kind, key)  # another thread may have written it since
+        value = self.get(kind, key)  # another thread may have written it in the meantime
         if value is None:
             value = make()
             if keep is None or keep(value):
@@ -207,10 +208,10 @@ class Store(Shared):
             self._is_full = True
 
     def add_table(self, statement: str) -> None:
-        """Add a table of another module to the database. If a damaged file is replaced, the new file has the table too.
+        """Add a module's table to the database. If a damaged file is replaced, the new file gets the table too.
 
         Args:
-            statement: ``CREATE TABLE IF NOT EXISTS`` in SQL that SQLite and PostgreSQL support.
+            statement: ``CREATE TABLE IF NOT EXISTS`` in SQL that both SQLite and PostgreSQL support.
 
         Raises:
             QuerywrightError: The database cannot be used.
@@ -224,11 +225,11 @@ class Store(Shared):
             connection.execute(_sql(statement))
 
     def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
-        """Execute a SQL statement as one transaction, and return its rows and the number of changed rows.
+        """Execute a SQL statement as one transaction, and return its rows and the number of rows it changed.
 
         Args:
-            statement: SQL that SQLite and PostgreSQL support; ``:keys`` is a list.
-            values: Values of the statement's parameters.
+            statement: SQL that both SQLite and PostgreSQL support; ``:keys`` stands for a list.
+            values: Values for the statement's parameters.
 
         Raises:
             QuerywrightError: The database cannot be used.
@@ -241,12 +242,12 @@ class Store(Shared):
         return self.transact(run)
 
     def transact(self, operation: Callable[[Connection], _T]) -> _T:
-        """Run an operation as one transaction, and return its result.
+        """Run an operation in one transaction, and return its result.
 
-        If the file is damaged, a new file replaces it, and the operation runs once more.
+        If the file is damaged, it is replaced with a new file, and the operation runs again.
 
         Args:
-            operation: Takes a SQLAlchemy connection to the database.
+            operation: Function that takes a SQLAlchemy connection to the database.
 
         Raises:
             QuerywrightError: The database cannot be used.
@@ -263,10 +264,10 @@ class Store(Shared):
                     cause = getattr(error, "orig", None) or error
                 if is_last or not self._set_aside(cause):
                     break
-        raise self._unusable(cause)  # outside of the handler: the driver's error may show an address
+        raise self._unusable(cause)  # outside the handler, because the driver's error may contain an address
 
     def close(self) -> None:
-        """Close the database; the next call opens it again."""
+        """Close the database; the next call reopens it."""
         with self._turn, self._lock:
             if self._engine is not None and self._pid == os.getpid():
                 self._engine.dispose()
@@ -274,7 +275,7 @@ class Store(Shared):
 
     def _opened(self) -> Engine:
         with self._lock:
-            # A forked process must not use its parent's connections, but it has a copy of a database in memory.
+            # A forked process must not use its parent's connections, but can use its copy of an in-memory database.
             is_parents = self._pid != os.getpid() and (self.path is not None or self._server is not None)
             if self._engine is None or is_parents:
                 self._engine, self._pid = None, os.getpid()
@@ -318,7 +319,7 @@ class Store(Shared):
         return engine
 
     def _set_aside(self, error: BaseException) -> bool:
-        """Move a damaged file away, unless another process did; return whether to try again with a new file."""
+        """Move a damaged file away, unless a different process already has. Return whether to retry with a new file."""
         if self.path is None or not _is_damage(error, self.path):
             return False
         self.close()
@@ -336,7 +337,7 @@ class Store(Shared):
         return True
 
     def _exclusive(self) -> AbstractContextManager[None]:
-        """Return the lock under which processes create, open, and replace the file."""
+        """Return the lock that processes hold while they create, open, or replace the file."""
         if self.path is None:
             return nullcontext()
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -356,13 +357,13 @@ _stores_lock = threading.Lock()
 
 
 def open_store(home: Path | None = None, url: str | None = None) -> Store:
-    """Return the store of a workspace or of a database; a process has one instance per place.
+    """Return the store for a workspace or a database. A process has one instance per workspace or database.
 
-    If the workspace cannot be written, the store is in memory, and a warning is logged once.
+    If the workspace is not writable, the store is kept in memory, and a warning is logged once.
 
     Args:
         home: The workspace. Default: ``querywright.home.home()``.
-        url: URL of a database that replaces the workspace's file. Default None.
+        url: URL of a database to use instead of the workspace's file. Default None.
     """
     folder = named_home(home).absolute()
     place = url or folder.resolve() / FILE_NAME
@@ -388,17 +389,17 @@ def _checksum(kind: str, key: str, value: bytes) -> int:
 
 
 def _is_whole(kind: object, key: object, checksum: object, value: object) -> bool:
-    """Return whether a row has the checksum of its content; a damaged row may contain anything."""
+    """Return whether a row's checksum matches its content; a damaged row may contain anything."""
     return isinstance(value, bytes) and _checksum(str(kind), str(key), value) == checksum
 
 
 def _text(raw: bytes) -> str:
-    """Decode a text of the file, also if it is damaged."""
+    """Decode text from the file, even if it is damaged."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def _is_damage(error: BaseException, path: Path) -> bool:
-    """Return whether an error of SQLite means a damaged file, and not a problem of the place or the moment."""
+    """Return whether a SQLite error means a damaged file, not a problem with its location or a temporary condition."""
     code = getattr(error, "sqlite_errorcode", None)
     if code in _MOVED:
         return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)

@@ -1,4 +1,4 @@
-"""Transcripts: prompts and answers of LMs, kept word for word for readers."""
+"""Transcripts: LM prompts and answers, kept word for word for people to read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Exchange(NamedTuple):
     """A prompt and its answer.
 
     Args:
-        predictor: Name of the predictor in DSPy, such as ``reader.predict``; empty if no predictor made the call.
-        messages: Role and text of each message of the prompt, beginning with the instructions (``system``).
+        predictor: Name of the DSPy predictor, such as ``reader.predict``; empty if no predictor made the call.
+        messages: Role and text of each message in the prompt, starting with the instructions (``system``).
         answer: The LM's answer; None if the call failed.
     """
 
@@ -29,7 +29,7 @@ class Exchange(NamedTuple):
     answer: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the call as a JSON object: ``predictor``, ``messages`` (``role`` and ``content``), and ``answer``."""
+        """Return a JSON object with ``predictor``, ``messages`` (``role`` and ``content``), and ``answer``."""
         messages = [{"role": role, "content": text} for role, text in self.messages]
         return {"predictor": self.predictor, "messages": messages, "answer": self.answer}
 
@@ -40,9 +40,9 @@ _numbers = itertools.count()
 
 
 class Transcript:
-    """Keeps the LM calls inside its ``with`` block, in this thread and in copies of its context.
+    """Records the LM calls made inside its ``with`` block, in this thread and in copies of its context.
 
-    It contains the whole text of the prompts, but no key and no address.
+    It contains the full text of the prompts, but no API keys or URLs.
     """
 
     def __init__(self) -> None:
@@ -58,23 +58,23 @@ class Transcript:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """All calls so far; calls of parallel steps are in the order of the steps."""
+        """All calls so far; calls made by parallel steps are in the order of the steps."""
         return tuple(one for _, one in sorted(self._heard, key=lambda pair: pair[0]))
 
 
 def side_by_side() -> Callable[[int], AbstractContextManager[None]]:
-    """Return a function that makes the ``with`` block of a parallel step from the step's number."""
+    """Return a function that takes a parallel step's number and returns the context manager to run the step in."""
     begun = next_place()
     return lambda number: surrounded(place=(*begun, number))
 
 
 def next_place() -> Place:
-    """Return a position after all earlier positions; parallel calls are in the order of their steps."""
+    """Return a position after all earlier ones; positions of parallel calls are in the order of their steps."""
     return (*call_context().place, next(_numbers))
 
 
 class TranscriptLayer:
-    """Enters each request and its answer in the transcript, if there is one.
+    """Records each request and its answer in the transcript, if there is one.
 
     Args:
         inner: Next layer.
@@ -101,12 +101,12 @@ class TranscriptLayer:
 
 @lru_cache(maxsize=256)
 def _same(text: str) -> str:
-    """Return the text as an object that is shared between calls, because instructions repeat with each question."""
+    """Return the text as an object shared between calls, because every question repeats the same instructions."""
     return text
 
 
 def _asker() -> str:
-    """Return the name of the predictor that makes the call, in the program that was called."""
+    """Return the name, within the program being run, of the predictor that makes the call."""
     modules: list[Any] = list(dspy.settings.caller_modules or [])
     named = modules[0].named_predictors() if modules else ()
     return next((name for name, one in named if one is modules[-1]), "")

@@ -1,6 +1,6 @@
-"""Request parameters that a server does not support.
+"""Handle request parameters that a server does not support.
 
-If a server's error names a parameter, later requests omit it, and a warning reports it once.
+If a server's error names an unsupported parameter, later requests omit it, and a warning reports it once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dspy.utils.exceptions import LMError
 from querywright.models.usage import Layer, call_context, surrounded
 
 STATUSES = (400, 422)
-"""HTTP statuses of an error that may name a parameter."""
+"""HTTP statuses of errors that may name an unsupported parameter."""
 _LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-"""The two names of one limit. If a server does not support one name, requests use the other name."""
+"""The two names for the same limit. If a server does not support one, requests use the other."""
 _FIELDS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs", "reasoning_effort": "reasoning"}
-"""Parameters that have another name in a request's configuration."""
+"""Parameters that have a different name in a request's configuration."""
 _STREAM = ("stream", "stream_options")
-"""Parameters of a streaming request. Without them, the answer arrives as a whole."""
+"""Parameters that request streaming. Without them, the answer arrives all at once."""
 _OPTIONAL = {
     "seed", "temperature", "top_p", "top_k", "min_p", "stop", "response_format", "logprobs", "logit_bias",
     "frequency_penalty", "presence_penalty", "repetition_penalty", *_LENGTHS, *_FIELDS, *_STREAM,
@@ -33,7 +33,7 @@ _OPTIONAL = {
 """Parameters that a request can omit."""
 
 _TEXTS = ("code", "type", "param", "loc", "message", "msg", "detail", "details", "error", "errors")
-"""Keys of an error's JSON that describe the error. Other keys may repeat the request, which can contain any word."""
+"""Keys in an error's JSON that describe the error. Other keys may repeat the request, which can contain any word."""
 _SENTENCE_END = re.compile(r"[.;]\s|\n")
 _REFUSAL = re.compile(
     r"(?i)un(?:supported|recogni[sz]ed|known|expected)|deprecated|forbidden|extra[_ ](?:fields|inputs)|extraneous"
@@ -51,7 +51,7 @@ class UnsupportedParameter(NamedTuple):
 
     Args:
         name: Name of the parameter in requests.
-        value: The value that is not supported; None if no value is.
+        value: The unsupported value; None if no value is supported.
     """
 
     name: str
@@ -60,19 +60,19 @@ class UnsupportedParameter(NamedTuple):
 
 @cache
 def unsupported_by(identity: str) -> set[UnsupportedParameter]:
-    """Return the set of parameters that a model's server is known not to support; callers add to the set."""
+    """Return the parameters that a model's server is known not to support, as a set that callers add to."""
     return set()
 
 
 class ParameterLayer:
-    """Repeats a request without the parameter that a server's error names, and omits the parameter from then on.
+    """Repeats a request without the parameter named in a server's error, and omits the parameter from then on.
 
     A parameter counts as unsupported when a request without it succeeds.
 
     Args:
         inner: Next layer; sends one request.
-        identity: Names the model and its server.
-        always: Parameters to omit in any case.
+        identity: Name of the model and its server.
+        always: Parameters to omit from every request.
     """
 
     def __init__(self, inner: Layer, identity: str, always: Collection[UnsupportedParameter] = ()) -> None:
@@ -97,7 +97,7 @@ class ParameterLayer:
                 for one in left_out.difference(self._always):
                     if one in self._known:
                         continue
-                    self._known.add(one)  # before the warning, because another thread may get here
+                    self._known.add(one)  # before the warning, because another thread may get here at the same time
                     _logger.warning("%s does not support %s", self._identity, _report(one, left_out))
                 return response
 
@@ -112,8 +112,8 @@ def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | No
     """Return the parameter that an error reports as unsupported, and whether only its value is; None if there is none.
 
     Args:
-        text: Text of the error.
-        names: Parameters of the request.
+        text: Text of the error message.
+        names: Names of the request's parameters.
     """
     names = _OPTIONAL.intersection(names)
     for sentence in _SENTENCE_END.split(text):
@@ -121,7 +121,8 @@ def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | No
         if is_refused or _WRONG_VALUE.search(sentence):
             said = [(found.start(), name) for name in names if (found := re.search(rf"(?i)\b{name}\b", sentence))]
             name = min(said)[1] if said else ""
-            # Programs choose temperatures and seeds, so we may omit them. The user must lower a limit that is too high.
+            # Programs choose temperatures and seeds, so they may be omitted. A limit that is too high must be lowered
+            # by the user.
             if name in _LENGTHS and _TOO_LONG.search(sentence):
                 continue
             if name and (is_refused or name in ("temperature", "seed")):
@@ -130,7 +131,7 @@ def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | No
 
 
 def complaints(body: str) -> Iterator[str]:
-    """Yield the texts of a server's error: one for each object of its JSON, or the whole text if it is not JSON."""
+    """Yield the messages in a server's error: one per JSON object, or the whole text if it is not JSON."""
     try:
         data = json.loads(body)
     except ValueError:
@@ -149,7 +150,7 @@ def complaints(body: str) -> Iterator[str]:
 
 
 def _unsupported(error: LMError, config: Config) -> UnsupportedParameter | None:
-    """Return the parameter of the request that an error reports as unsupported."""
+    """Return the request parameter that an error reports as unsupported."""
     if error.status not in STATUSES:
         return None
     names = [name for name in _OPTIONAL if _value(config, name) not in (None, ())]
@@ -164,7 +165,7 @@ def _value(config: Config, name: str) -> Any:
 
 
 def _without(request: Request, left_out: Collection[UnsupportedParameter]) -> Request:
-    """Return the request without parameters. If one name of the length limit is omitted, use its other name."""
+    """Return the request without the parameters. If one name for the token limit is left out, use the other name."""
     config = request.config
     names = {name for name, value in left_out if value is None or value == _value(config, name)}
     fields = {_FIELDS.get(name, name) for name in names}

@@ -1,4 +1,4 @@
-"""What LM calls cost, and the context that they are made in."""
+"""The cost of LM calls, and the context in which they are made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Layer(Protocol):
-    """One layer of an LM's stack, which passes requests on to the next layer. See ``engine.LMEngine``."""
+    """One layer in an LM's stack, which passes requests on to the next layer. See ``engine.LMEngine``."""
 
     def complete(self, request: Request, /) -> Response:
         """Return the answer to a request."""
@@ -29,14 +29,14 @@ class Layer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """State that the LM calls of a thread share, also in copies of its context.
+    """State shared by a thread's LM calls, including calls in copies of its context.
 
     Args:
-        deadline: Time at which the current attempt ends, in seconds of a monotonic clock.
-        meters: Ledgers that count the calls, outermost first.
-        ear: Receives answers while they are written; None if nobody listens.
-        place: Position among steps that run in parallel.
-        transcript: Collects prompts and answers; None if nobody reads them.
+        deadline: Time at which the current attempt times out, in seconds on a monotonic clock.
+        meters: Ledgers that record the calls, outermost first.
+        ear: Receives answers as they are generated; None if there is no listener.
+        place: Position among parallel steps.
+        transcript: Collects prompts and answers; None to collect nothing.
     """
 
     deadline: float = math.inf
@@ -69,20 +69,20 @@ class Cost:
     """Totals of LM calls, which can be added and subtracted.
 
     Args:
-        calls: LM calls made: requests that the model answered.
-        saved: LM calls saved: answers from the cache, or from an equal call that was already running.
-        retries: Attempts after the first.
-        failures: Requests that failed after all attempts.
-        repairs: Answers that could not be read and were requested again.
-        unreadable: Answers that could not be read after the second request either.
-        input_tokens: Tokens that the model read in calls made.
-        output_tokens: Tokens that the model wrote in calls made.
-        saved_tokens: Input and output tokens of calls saved.
-        seconds: Seconds that calls made took, summed over threads.
-        dollars: Estimated US dollars of calls made whose price is known.
-        unpriced: Calls made whose price is not known.
-        saved_seconds: Seconds that calls saved took when they were made, if known.
-        saved_dollars: Estimated US dollars of the calls saved, if the price is known.
+        calls: Calls made: requests that the model answered.
+        saved: Calls saved: requests answered from the cache, or by an identical call that was already running.
+        retries: Number of attempts after a request's first one.
+        failures: Number of requests that failed all their attempts.
+        repairs: Answers that could not be parsed and were requested again.
+        unreadable: Answers that could not be parsed even after the second request.
+        input_tokens: Tokens that the model read in the calls made.
+        output_tokens: Tokens that the model wrote in the calls made.
+        saved_tokens: Input and output tokens of the calls saved.
+        seconds: Time that the calls made took, in seconds, summed over threads.
+        dollars: Estimated cost, in US dollars, of the calls made whose price is known.
+        unpriced: Number of calls made whose price is not known.
+        saved_seconds: Time, in seconds, that the calls saved took when they were originally made, if known.
+        saved_dollars: Estimated cost, in US dollars, of the calls saved, if the price is known.
     """
 
     calls: int = 0
@@ -108,22 +108,22 @@ class Cost:
 
     @property
     def asked(self) -> int:
-        """LM calls that the work needs without a cache: made and saved."""
+        """LM calls that the work would need without a cache: calls made plus calls saved."""
         return self.calls + self.saved
 
     @property
     def tokens(self) -> int:
-        """Input and output tokens of calls made."""
+        """Input and output tokens of the calls made."""
         return self.input_tokens + self.output_tokens
 
     @property
     def asked_tokens(self) -> int:
-        """Tokens that the work needs without a cache: of calls made and saved."""
+        """Tokens that the work would need without a cache: those of calls made and calls saved."""
         return self.tokens + self.saved_tokens
 
     @property
     def answers(self) -> int:
-        """Number of answers that the work needs: calls made and saved, without repeated requests."""
+        """Number of answers that the work needs: calls made and calls saved, without repeated requests."""
         return self.asked - self.repairs
 
     def to_json(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Cost:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cost:
-        """Return the totals that ``to_json`` wrote."""
+        """Return the totals from a JSON object that ``to_json`` returned."""
         return cls(**{name: data[name] for name in _NAMES if name in data})
 
 
@@ -143,11 +143,11 @@ _values = attrgetter(*_NAMES)
 
 
 class UnreadableAnswer(NamedTuple):
-    """An answer that could not be read, although it was requested twice.
+    """An answer that could not be parsed, although it was requested twice.
 
     Args:
-        said: Beginning of the answer, and the form that was requested.
-        allowed: Share of the LM's answers that may be unreadable in a run, from 0 to less than 1.
+        said: Beginning of the answer, and a description of the requested format.
+        allowed: Share of the LM's answers in a run that may be unreadable, from 0 to less than 1.
     """
 
     said: str
@@ -156,13 +156,13 @@ class UnreadableAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """Adds up costs from many threads; each request is entered exactly once.
+    """Adds up costs from many threads; each request is recorded exactly once.
 
     Attributes:
-        unread: Last answer that could not be read; None if there is none in this process.
-        loading: Name of the model that is being loaded; empty if no model is.
-        loaded: Seconds in which models were loaded, summed over the threads that waited.
-        began: When the ledger was made, in seconds of a monotonic clock.
+        unread: Last answer that could not be parsed; None if there has been none in this process.
+        loading: Name of the model being loaded; empty if none is.
+        loaded: Time spent loading models, in seconds, summed over the threads that waited.
+        began: Time at which the ledger was created, in seconds on a monotonic clock.
     """
 
     unread: UnreadableAnswer | None = None
@@ -173,7 +173,7 @@ class Ledger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, cost: Cost, unread: UnreadableAnswer | None = None) -> None:
-        """Enter a cost here and in every open meter of this context, and remember an unreadable answer."""
+        """Record a cost here and in every open meter in this context, and remember an unreadable answer."""
         for ledger in {id(one): one for one in (self, *call_context().meters)}.values():
             with ledger._lock:
                 ledger._total = ledger._total + cost
@@ -186,16 +186,16 @@ class Ledger:
 
 
 def age() -> tuple[float, ...]:
-    """Return when each meter of this context was made, outermost first.
+    """Return the time at which each meter in this context was created, outermost first.
 
-    Smaller values belong to work that began earlier.
+    Smaller values belong to work that started earlier.
     """
     return tuple(meter.began for meter in call_context().meters)
 
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Count the ``with`` block as the loading of a model, which does not count toward a question's latency."""
+    """Count time in the ``with`` block as model loading, which does not count toward a question's latency."""
     began, meters = time.monotonic(), call_context().meters
     for meter in meters:
         meter.loading = what
@@ -209,7 +209,7 @@ def loading(what: str) -> Iterator[None]:
 
 @contextmanager
 def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
-    """Yield a ledger of the LM calls inside the ``with`` block, in this thread and in copies of its context."""
+    """Yield a ledger for the LM calls inside the ``with`` block, in this thread and in copies of its context."""
     meter = ledger or Ledger()
     with surrounded(meters=(*call_context().meters, meter)):
         yield meter

@@ -1,1 +1,1 @@
-"""Serve an artifact over HTTP: ``server.serve`` runs a server, ``app.make_app`` returns its application."""
+"""Serve an artifact over HTTP: ``server.serve`` runs a server, and ``app.make_app`` returns its web application."""

@@ -1,4 +1,4 @@
-"""The web application over a loaded program: the API, and a page to ask on."""
+"""The web application for a loaded program: an API, and a page for asking questions."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ _SHOWN_PROBLEMS = 5
 
 
 class Service:
-    """A program, its limits and its counters, as the routes share them."""
+    """The program, limits, and counters that the routes share."""
 
     def __init__(self, program: "LoadedProgram", name: str, settings: ServeSettings, metrics: ServerMetrics) -> None:
         self.program, self.name, self.settings, self.metrics = program, name, settings, metrics
@@ -43,7 +43,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def turn(self, note: Note) -> AsyncIterator[None]:
-        """Wait for a turn, hold it inside the ``async with`` block, and count the LM calls made in it."""
+        """Wait for a turn, keep it until the ``async with`` block ends, and count the LM calls made in the block."""
         if self._turns.locked() and self.waiting >= self.settings.waiting:
             raise RequestError(503, "busy", "the server has too many questions under way; try again", retry_after=1)
         self.waiting += 1
@@ -62,7 +62,7 @@ class Service:
                 self.metrics.lm_calls.labels("saved").inc(cost.saved)
 
     async def events(self, asked: AskRequest, note: Note) -> AsyncGenerator[tuple[str, Any], None]:
-        """Answer a question; yield the name and the data of each event."""
+        """Answer a question, and yield each event's name and data."""
         async with self.turn(note):
             stream: Any = self.program.astream(asked.question, asked.options, history=asked.history)
             async with contextlib.aclosing(stream) as events:
@@ -76,7 +76,7 @@ class Service:
                         yield event.kind, {} if event.data is None else {name: event.data}
 
     def answer(self, asked: AskRequest, prediction: Any, note: Note) -> dict[str, Any]:
-        """Return the answer as JSON, and count its outcome. LMs are not named, because a name may hold an address."""
+        """Return the answer as JSON, and count its outcome. LM names are omitted because they may contain addresses."""
         answer = prediction.answer
         outcome: dict[str, Any] = {
             "fallbacks": list(prediction.fallbacks), "declined": has_declined(answer, asked.options or ()),
@@ -100,14 +100,14 @@ class Service:
 
 
 class EventStream(StreamingResponse):
-    """Sends events in the task that makes them; a failure before the first event still gets its own status."""
+    """Sends events from the task that produces them, so that a failure before the first event gets its own status."""
 
     def __init__(self, events: AsyncGenerator[tuple[str, Any], None]) -> None:
         super().__init__((), media_type=EVENT_STREAM, headers={"X-Accel-Buffering": "no"})
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the status with the first event."""
+        """Send the status code with the first event."""
         begun = False
         async with contextlib.aclosing(self._events) as events:
             async for name, data in events:
@@ -119,14 +119,14 @@ class EventStream(StreamingResponse):
 
 
 def make_app(program: "LoadedProgram", settings: ServeSettings | None = None, *, name: str = "program") -> FastAPI:
-    """Return the application that serves a program; any ASGI server can run it.
+    """Return the ASGI application that serves a program.
 
-    Each application has its own limits and counters, so run it in one process.
+    Any ASGI server can run it. Each process would have separate limits and counters, so run it in only one.
 
     Args:
         program: The program.
-        settings: Limits, token and the rest. Default ``ServeSettings()``.
-        name: The artifact's name in answers and logs. Default "program".
+        settings: Limits, token, and other settings. Default ``ServeSettings()``.
+        name: Name of the artifact in answers and logs. Default "program".
     """
     settings = settings or ServeSettings()
     metrics = ServerMetrics()
@@ -134,12 +134,12 @@ def make_app(program: "LoadedProgram", settings: ServeSettings | None = None, *,
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # A loop has few threads by default, and the searches of all questions under way run in them.
+        # An event loop has few threads by default, but the searches for all running questions must run in them.
         loop, many = asyncio.get_running_loop(), settings.concurrency + _EXTRA_THREADS
         loop.set_default_executor(ThreadPoolExecutor(many, thread_name_prefix="querywright-serve"))
         try:
             yield
-        finally:  # so that the loop does not wait for a thread that hangs in an abandoned search
+        finally:  # so that the loop does not wait for a thread stuck in an abandoned search
             loop.set_default_executor(ThreadPoolExecutor(1))
 
     problems: dict[int | str, Any] = {one: {"model": Problem} for one in STATUSES}
@@ -151,7 +151,7 @@ def make_app(program: "LoadedProgram", settings: ServeSettings | None = None, *,
     for path, file in PAGES.items():
         app.add_route(path, partial(_page, _STATIC / file))
     _add_routes(app, service)
-    app.add_exception_handler(HTTPException, _raise)  # the front answers all failures
+    app.add_exception_handler(HTTPException, _raise)  # ``Front`` answers all failures
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_middleware(Front, settings=settings, metrics=metrics)
     return app
@@ -159,7 +159,7 @@ def make_app(program: "LoadedProgram", settings: ServeSettings | None = None, *,
 
 def _add_routes(app: FastAPI, service: Service) -> None:
     program, settings = service.program, service.settings
-    bearer = HTTPBearer(scheme_name="token", auto_error=False)  # for the document: the front checks it
+    bearer = HTTPBearer(scheme_name="token", auto_error=False)  # only for the API docs: ``Front`` checks the token
     closed = [] if settings.token is None else [Depends(bearer)]
     streamed: dict[int | str, Any] = {200: {"content": {EVENT_STREAM: {}}}}
 
@@ -167,8 +167,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def ask(request: Request, asked: AskRequest) -> Response:
         """The answer as JSON, or as server-sent events if stream is true.
 
-        Events and their data: queries {queries}, passages {passages}, text {text}, restart {}, done (the whole
-        answer), error {error}.
+        The events and their data are: queries {queries}, passages {passages}, text {text}, restart {}, done (the whole
+        answer), and error {error}.
         """
         note: Note = request.state.note
         note.fields |= {"artifact": service.name, "version": program.id}
@@ -182,7 +182,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", summary="The state of the server", response_model=Health)
     async def health() -> Response:
-        """A server that stops, or is not ready yet, does not answer at all."""
+        """A server that is stopping or not ready yet does not respond at all."""
         facts = {"technique": program.manifest.technique, "reader": program.manifest.reader}
         token = settings.token is not None
         return _json({"artifact": service.name, "version": program.id, **facts, "token": token})

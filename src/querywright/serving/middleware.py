@@ -1,4 +1,4 @@
-"""Admission of a request, its deadline, the answer to its failures, and its line in the log."""
+"""Middleware that admits requests, enforces deadlines, answers failures, and writes the request log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RULES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str
     ((LMError, AdapterParseError), 502, "lm", "the LM failed ({name})"),
     (errors.QuerywrightError, 503, "unavailable", "the program cannot answer now"),
 )
-"""The answer to each error, the first rule that fits; without a text the error's message is sent."""
+"""How to answer each error: the first rule that matches applies. If its text is empty, the error's message is sent."""
 
 LOGGER = "querywright.serving"
 LARGEST_BODY = 65_536
@@ -48,7 +48,10 @@ PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
 OPEN = frozenset({*PAGES, "/health"})
 ROUTES = OPEN | {"/ask", "/metrics", "/openapi.json"}
 _DRAINED = 16
-"""A client that is cut off while it sends does not see the answer, so up to 16 times the limit is read and dropped."""
+"""Maximum size of a body, in multiples of the size limit, that is read and dropped.
+
+A client that is cut off while it is still sending does not see the answer.
+"""
 
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -61,7 +64,7 @@ _SAFE: list[tuple[bytes, bytes]] = [
 
 
 class RequestError(Exception):
-    """A request that is answered with an error: a word for programs, a sentence for people."""
+    """A request that is answered with an error: a word for programs and a sentence for people."""
 
     def __init__(
         self, status: int, kind: str, message: str, *, retry_after: float = 0, headers: Mapping[str, str] | None = None
@@ -71,14 +74,14 @@ class RequestError(Exception):
         self.status, self.kind, self.headers = status, kind, {**(headers or {}), **retry}
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON body of the answer."""
+        """Return the answer's JSON body."""
         return {"error": {"kind": self.kind, "message": str(self)}}
 
 
 def failure_of(error: BaseException) -> RequestError | None:
-    """Return the answer to an error; None if it is unexpected.
+    """Return the answer to send for an error; None if the error is unexpected.
 
-    Messages of LM errors and of broken collections name services and folders, so clients do not get them.
+    Messages from LM errors and broken collections name services and folders, so they are not sent to clients.
     """
     if isinstance(error, RequestError):
         return error
@@ -95,18 +98,18 @@ def failure_of(error: BaseException) -> RequestError | None:
 
 
 def as_json(data: Any) -> bytes:
-    """Return data as JSON; NaN becomes null, and a lone surrogate stays escaped."""
+    """Return data as JSON. NaN becomes null, and lone surrogates stay escaped."""
     return json.dumps(jsonable(data), allow_nan=False, separators=(",", ":")).encode()
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Write one line."""
+    """Write one line to the log."""
     logging.getLogger(LOGGER).log(level, event, extra={"fields": fields})
 
 
 @dataclass(slots=True)
 class Note:
-    """A request's id, the time of its arrival, and further fields of its line in the log."""
+    """A request's id, arrival time, and additional fields for its log line."""
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     began: float = field(default_factory=time.perf_counter)
@@ -114,7 +117,7 @@ class Note:
 
 
 class ServerMetrics:
-    """Counters of one server, in a registry that other servers of the process do not share."""
+    """One server's counters, in a registry that is not shared with other servers in the process."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -128,11 +131,11 @@ class ServerMetrics:
             "querywright_request_seconds", "Seconds to an answer.", ["route"], buckets=BUCKETS, registry=registry
         )
         for how in ("made", "saved"):
-            self.lm_calls.labels(how)  # starts at 0, so that the first call shows as an increase
+            self.lm_calls.labels(how)  # start at 0, so that the first call shows up as an increase
 
 
 class Front:
-    """ASGI middleware around all routes; the page and /health need no token."""
+    """ASGI middleware around all routes. The page and /health do not require a token."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: ServerMetrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
@@ -161,7 +164,7 @@ class Front:
             await self._within_deadline(scope, receive, marked)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure is answered
             failure = failure_of(error)
-            if failure is None:  # its message may hold the question
+            if failure is None:  # its message may contain the question
                 at = [f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(error.__traceback__)]
                 log_event("unexpected", logging.ERROR, id=note.id, error=type(error).__name__, at=at)
                 failure = RequestError(500, "internal", "an unexpected failure; the log has it under the request's id")
@@ -174,7 +177,7 @@ class Front:
             status = failure.status
         finally:
             seconds = time.perf_counter() - note.began
-            route = scope["path"] if scope["path"] in ROUTES else "other"  # callers cannot add labels
+            route = scope["path"] if scope["path"] in ROUTES else "other"  # so that callers cannot add labels
             self._metrics.in_flight.dec()
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(seconds)
@@ -184,8 +187,9 @@ class Front:
             )  # fmt: skip
 
     def _admit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Raise ``RequestError`` if a request must not come in."""
-        # A page of another site must not ask with the browser's access, whatever name it uses for this server.
+        """Raise ``RequestError`` if a request must not be admitted."""
+        # A page on a different site must not use the browser's access to send requests, whatever name it uses for this
+        # server.
         token, host, origin = self._settings.token, headers.get(b"host", b""), headers.get(b"origin")
         if token is None and is_loopback(self._settings.host) and not is_loopback(_parts(b"//" + host)[1]):
             raise RequestError(400, "host", "without a token the server answers only as localhost or 127.0.0.1")
@@ -198,14 +202,14 @@ class Front:
             raise RequestError(401, "token", text, headers={"WWW-Authenticate": "Bearer"})
 
     async def _within_deadline(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application until it has answered, the client is gone or the deadline has passed."""
+        """Run the application until it has answered, the client has disconnected, or the deadline has passed."""
         seconds = self._settings.deadline
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
                 body = await _read_body(receive)
                 working = asyncio.ensure_future(self._app(scope, _again(body), send))
-                gone = asyncio.ensure_future(receive())  # after the body, only a disconnect comes
+                gone = asyncio.ensure_future(receive())  # after the body, only a disconnect can follow
                 try:
                     await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
                     if not working.done():
@@ -237,7 +241,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _again(body: bytes) -> Receive:
-    """Return a ``receive`` that gives a body and then waits; ``Front`` watches for the disconnect."""
+    """Return a ``receive`` function that returns a body and then waits; ``Front`` watches for a disconnect."""
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
@@ -247,7 +251,7 @@ def _again(body: bytes) -> Receive:
 
 
 def _parts(address: bytes) -> tuple[str, str]:
-    """Return the site and the host of an address; empty strings if it is not valid."""
+    """Return a URL's site and host; empty strings if the URL is not valid."""
     try:
         found = urlsplit(address.decode("latin-1"))
         return found.netloc.lower(), found.hostname or ""

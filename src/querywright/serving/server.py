@@ -1,4 +1,4 @@
-"""Runs the application with uvicorn: listens, stops without dropping requests under way, and writes logs."""
+"""Run the application with uvicorn: listen, stop without dropping running requests, and write logs."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 _BACKLOG = 2048
 _PLAIN = ("querywright", "uvicorn")
-"""Loggers whose messages hold no question. Records of other loggers show only their place in the code."""
+"""Loggers whose messages never contain a question. Records from other loggers show only their place in the code."""
 
 
 def serve(program: LoadedProgram, settings: ServeSettings, *, name: str) -> None:
-    """Serve a program until SIGINT or SIGTERM, which only the main thread hears.
+    """Serve a program until SIGINT or SIGTERM, which only the main thread receives.
 
-    The log names the address once the server listens. After the first signal the server accepts nothing more and
-    finishes requests under way, for up to ``grace`` seconds.
+    The address is logged once the server is listening. After the first signal, the server accepts no more requests and
+    finishes running requests for up to ``grace`` seconds.
 
     Args:
         program: The program.
-        settings: Address, token and limits.
-        name: The artifact's name in answers and logs.
+        settings: Address, token, and limits.
+        name: Name of the artifact in answers and logs.
 
     Raises:
         InputError: The server cannot listen on the address.
         ModelError: The program's embedder cannot be used.
-        KeyboardInterrupt: A second signal ended it at once; threads may still be at work.
+        KeyboardInterrupt: A second signal stopped the server immediately; threads may still be running.
     """
     with listening(settings.host, settings.port) as heard:
-        if program.manifest.collection is not None:  # an uncached search, so that a missing model is an error now
+        if program.manifest.collection is not None:  # an uncached search, so that a missing model causes an error now
             program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
         server = Server(make_app(program, settings, name=name), settings)
         host, port = heard.getsockname()[:2]
@@ -62,7 +62,7 @@ def serve(program: LoadedProgram, settings: ServeSettings, *, name: str) -> None
 
 
 class Server(uvicorn.Server):
-    """uvicorn for an application of ``make_app``."""
+    """uvicorn server for an application from ``make_app``."""
 
     def __init__(self, app: FastAPI, settings: ServeSettings) -> None:
         super().__init__(
@@ -73,16 +73,16 @@ class Server(uvicorn.Server):
         )  # fmt: skip
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop at the first signal and end at the second; neither is raised again afterwards."""
+        """Shut down on the first signal, and exit on the second. Neither signal is raised again afterward."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; clients that connect while the artifact loads wait.
+    """Return a listening socket; clients that connect while the artifact is loading have to wait.
 
     Raises:
-        InputError: The address is not valid, or is taken.
+        InputError: The address is not valid or is already in use.
     """
     try:
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
@@ -92,10 +92,10 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 class JsonLines(logging.Formatter):
-    """Formats every record as one JSON object; messages of other libraries may hold a question and are left out."""
+    """Formats each record as a JSON object, without messages from other libraries, which may contain a question."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
+        """Return the record's line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {"at": at, "level": record.levelname.lower()}
         if record.name == LOGGER:
@@ -110,16 +110,16 @@ class JsonLines(logging.Formatter):
 
 
 def write_logs(stream: IO[str] | None = None) -> None:
-    """Send all logs of this process to a stream as JSON lines; for a process that only serves.
+    """Send all of this process's logs to a stream as JSON lines; for a process that does nothing but serve.
 
-    Call it again once all libraries are imported, because some install handlers.
+    Call it again after all libraries are imported, because some of them install handlers.
     """
-    logging.raiseExceptions = False  # if nobody reads the log any more, nobody reads tracebacks about it either
+    logging.raiseExceptions = False  # if nobody reads the log anymore, nobody reads tracebacks about it either
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     for other in logging.Logger.manager.loggerDict.values():
-        if isinstance(other, logging.Logger):  # some libraries write to standard error with their handlers
+        if isinstance(other, logging.Logger):  # some libraries' handlers write to standard error
             other.handlers.clear()
             other.propagate = True
     for name in (LOGGER, "uvicorn"):

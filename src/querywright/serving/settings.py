@@ -1,4 +1,4 @@
-"""Settings of a server: its address, its token and its limits."""
+"""Server settings: address, token, and limits."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _LEAST = {"port": 0, "concurrency": 1, "waiting": 0, "deadline": 0.001, "grace":
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Settings of a server.
+    """Settings for a server.
 
     Args:
         host: Address to listen on. Default 127.0.0.1.
-        port: Port to listen on; 0 for any free port. Default 8080.
-        token: Token that callers must send as ``Authorization: Bearer ...``; at least 16 characters. None for no
-            token, which only a loopback address allows.
-        concurrency: Questions under way at a time. Default 64.
-        waiting: Questions that may wait for their turn; further ones get 503. Default 128.
-        deadline: Seconds from a request to its answer, waiting included; then it gets 504. Default 60.
-        grace: Seconds that requests under way have when the server stops. Default 30.
+        port: Port to listen on; 0 to use any free port. Default 8080.
+        token: Token that callers must send as ``Authorization: Bearer ...``; at least 16 characters. None for no token,
+            which is allowed only with a loopback address.
+        concurrency: Maximum number of questions to answer in parallel. Default 64.
+        waiting: Maximum number of questions that wait for a turn; any more get HTTP 503. Default 128.
+        deadline: Maximum time per request, in seconds, including waiting; after that, it gets HTTP 504. Default 60.
+        grace: Time that running requests have to finish when the server stops, in seconds. Default 30.
 
     Raises:
-        InputError: A value is out of range, or anyone on the network could ask.
+        InputError: A value is out of range, or the server would be open to anyone on the network.
     """
 
     host: str = "127.0.0.1"
@@ -58,7 +58,7 @@ class ServeSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address; any name but localhost could be another machine."""
+    """Return whether only this machine can reach an address. Any name except localhost could be a different machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Requests and answers, as JSON."""
+"""JSON models for requests and answers."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class Health(BaseModel):
 
 
 class Problem(BaseModel):
-    """The body of every failure."""
+    """The body of every error response."""
 
     error: dict[str, str] = Field(description="kind, a word for programs, and message, a sentence for people.")
 
 
 def has_declined(answer: str | None, options: Sequence[str]) -> bool:
-    """Return whether an answer says that the passages do not answer the question. An option is never such an answer."""
+    """Return whether an answer says that the passages do not answer the question. An option never counts as that."""
     return bool(answer) and answer not in [option.strip() for option in options] and says_declined(str(answer))

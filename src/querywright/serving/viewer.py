@@ -1,4 +1,4 @@
-"""A local page with all runs under a folder, which are found by their contents and never changed."""
+"""A local web page that shows all runs in a folder. Runs are recognized by their contents and never changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from querywright.optimize.report import POLICY, render
 from querywright.serving.settings import is_loopback
 
 DEEPEST, MOST, HEAD, LARGEST = 6, 5000, 2**19, 2**26
-"""Deepest subfolder, most folders, and bytes that are read of the beginning of a page and of any other file."""
+"""Maximum subfolder depth, maximum number of folders, and maximum bytes to read from a page and from any other file."""
 
 _SUMMARY = re.compile(r'<script type="application/json" id="report-summary">(.*?)</script>', re.DOTALL)
 _PLAIN: dict[str, Any] = {"metric": "", "verdict": "", "baseline": "", "arms": []}
@@ -26,10 +26,10 @@ _SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", 
 
 
 def runs_under(folder: Path) -> list[dict[str, Any]]:
-    """Return the reports and artifacts under a folder, the newest first. Links are not followed.
+    """Return the reports and artifacts in a folder and its subfolders, newest first. Links are not followed.
 
-    Each has ``id`` (its path in the folder), ``kind``, ``title``, ``date`` (seconds since 1970), ``metric``,
-    ``verdict``, ``baseline``, and ``arms`` (``name`` and ``metrics``).
+    Each one has ``id`` (its path in the folder), ``kind``, ``title``, ``date`` (seconds since 1970), ``metric``,
+    ``verdict``, ``baseline``, and ``arms`` (each with ``name`` and ``metrics``).
     """
     found: list[dict[str, Any]] = []
     readers = {"manifest.json": _of_artifact}
@@ -41,7 +41,7 @@ def runs_under(folder: Path) -> list[dict[str, Any]]:
             read = _of_report if file.suffix == ".html" else readers.get(file.name)
             with contextlib.suppress(
                 OSError, ValueError, LookupError, TypeError, AttributeError
-            ):  # another tool's file
+            ):  # a different tool's file
                 known = file.lstat()
                 if read and (told := _kept(read, file, known.st_mtime_ns, known.st_size)):
                     opened = here / "README.md" if read is _of_artifact else file
@@ -62,7 +62,7 @@ def _kept(read: Any, file: Path, changed: int, size: int) -> Any:
 
 
 def _text(file: Path, most: int = LARGEST) -> str:
-    """Return a file's text, or its beginning. A link is an ``OSError``."""
+    """Return a file's text, or only its beginning. Raises ``OSError`` for a link."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         return opened.read(most).decode("utf-8", "replace")
 
@@ -81,7 +81,7 @@ def _of_artifact(file: Path) -> Any:
 
 
 class Viewer(ThreadingHTTPServer):
-    """Serves the page of a folder on a port of 127.0.0.1; 0 for any free port. A port in use is an ``InputError``."""
+    """Serves a folder's page on a 127.0.0.1 port (0: any free port). Raises ``InputError`` if the port is in use."""
 
     daemon_threads = True
 
@@ -94,7 +94,7 @@ class Viewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page."""
+        """The page's URL."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         if at.path == "/runs":
             return self._send(200, json.dumps(runs), "application/json")
         if at.path == "/open" and any(one["id"] == id for one in runs):
-            # In a sandbox, because anybody may have made the file: it cannot call this server.
+            # In a sandbox, because anyone may have created the file. In the sandbox, it cannot call this server.
             kind = "text/html" if id.endswith(".html") else "text/plain"
             with contextlib.suppress(FileNotFoundError):
                 return self._send(200, _text(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def _let_in(self) -> bool:
-        """Return whether this server's own page makes the request, by a local name; refuse other requests."""
+        """Return whether the request comes from this server's own page and uses a local name; reject all others."""
         host, origin = self.headers.get("host", ""), self.headers.get("origin")
         known = is_loopback(urlsplit(f"//{host}").hostname or "") and origin in (None, f"http://{host}")
         if not known:
