@@ -274,7 +274,7 @@ def decisions(
         metric: Metric that is 1.0 for a right answer. Default accuracy.
 
     Source: HCQR, arXiv:2603.19008: 94.4 per cent right given ENTAILED and 57.6 given NOT_USEFUL, and 86.2 and 63.4
-    closed book on the same questions.
+    closed book on the same questions (computed from the differences that the paper reports).
     """
     labelled = {question.id: question for question in questions if question.evidence}
     found = []

@@ -1,8 +1,7 @@
 """Step-Back prompting: search the question and a more general question about its principle or background.
 
-Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both. The passages of
-the question come first, and each of the two gets half of the budget, in LangChain's arrangement; if one needs less, the
-other gets the rest. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one
+Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both. The question's
+passages come first, as in LangChain. The equal shares of the budget are ours: if one needs less, the other gets the rest. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one
 demonstration, and LangChain two.
 """
 
