@@ -28,8 +28,7 @@ def open_collection(address: str) -> Any:
     """Open a Chroma collection by its address, for reading.
 
     A folder is first copied to a temporary folder, because Chroma writes to the folders that it opens. The copy is
-    removed when the collection is garbage collected. For large folders, run a server instead: ``chroma run --path
-    FOLDER``.
+    removed with the collection object. For large folders, run a server instead: ``chroma run --path FOLDER``.
 
     Args:
         address: ``FOLDER#NAME`` or ``http://HOST:PORT#NAME``; ``#NAME`` is optional if there is only one collection.

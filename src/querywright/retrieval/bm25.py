@@ -129,14 +129,14 @@ class BM25Retriever(CollectionPassages):
         """Return the passages that share words with each query.
 
         Args:
-            queries: Any number of texts. A word that is repeated in a query counts once per occurrence.
+            queries: Any number of strings. A word that is repeated in a query counts once per occurrence.
             k: Maximum number of hits per query, 1 or more.
 
         Returns:
             One list per query, best first. Scores are above 0, without an upper bound; ties are ordered by id.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         return [self._hits(query, k) for query in queries]

@@ -77,7 +77,7 @@ class CallableRetriever(Shared):
         """Return up to ``k`` hits for each query, with one call per query.
 
         Args:
-            queries: Any number of texts.
+            queries: Any number of strings.
             k: Maximum number of hits per query, 1 or more.
 
         Raises:

@@ -75,14 +75,14 @@ class _Dense:
         """Return the passages nearest to each query, with one embedder batch and one Chroma call.
 
         Args:
-            queries: Any number of texts.
+            queries: Any number of strings.
             k: Maximum number of hits per query, 1 or more.
 
         Returns:
             One list per query, best first. Scores are cosine similarities in [-1, 1]; ties are ordered by id.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         return self.search_vectors(self.embed(queries), k) if queries else []
@@ -91,13 +91,13 @@ class _Dense:
         """Return query vectors for texts, embedded in one batch.
 
         Args:
-            texts: Any number of texts.
+            texts: Any number of strings.
 
         Returns:
             A float32 array of shape (n, dimension), one row per text.
 
         Raises:
-            InputError: ``texts`` is a single text.
+            InputError: ``texts`` is a single string.
         """
         if isinstance(texts, str):
             raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
@@ -115,7 +115,7 @@ class _Dense:
             k: Maximum number of hits per vector, 1 or more.
 
         Raises:
-            InputError: The vectors have another shape, or ``k`` is below 1.
+            InputError: The vectors have the wrong shape, or ``k`` is below 1.
         """
         check_queries((), k)
         rows = np.asarray(vectors, dtype=np.float32)
@@ -152,7 +152,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
             passage.
 
     Raises:
-        CollectionError: The collection is missing or damaged, or was built with another embedder.
+        CollectionError: The collection is missing or damaged, or was built with a different embedder.
     """
 
     def __new__(cls, name: Any, **options: Any) -> Any:

@@ -131,8 +131,7 @@ def write_index(
 
 
 def calls_and_sync(count: int, most: int) -> tuple[int, int]:
-    """Return the number of calls to make when adding vectors to Chroma, and the number of vectors between writes to
-    disk.
+    """Return the number of calls for adding the vectors to Chroma, and the number of vectors between writes to disk.
 
     Each write stores all vectors so far. Chroma keeps newer vectors in memory, so the last call must be followed by a
     write.

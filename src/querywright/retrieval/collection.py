@@ -75,8 +75,7 @@ class Generation(Checksummed):
 
 
 class CollectionPassages(Shared):
-    """Base class for open collections; it provides the passages. A copy is the same object; unpickling reopens the
-    collection.
+    """Base class for open collections, with their passages. A copy is the same object; unpickling reopens it.
 
     A subclass sets ``name`` and ``_passages``, a mapping of ids to passages, sorted by id.
     """
@@ -178,7 +177,7 @@ def read_manifest(folder: Path) -> Generation | None:
 
 
 def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
-    """Raise ``CollectionError`` if a collection was built with another embedder."""
+    """Raise ``CollectionError`` if a collection was built with a different embedder."""
     if manifest.embedder != embedder.id:
         raise CollectionError(
             f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but got "

@@ -1,5 +1,4 @@
-"""Follow document edits: move labels from former passages to current ones, and measure how much of a collection
-changed.
+"""Follow document edits: move labels from former to current passages, and measure how much of a collection changed.
 
 If documents are removed or replaced, the collection keeps their former passages in ``former.jsonl``. A label that names
 a former passage is moved to the passage that contains most of its text.

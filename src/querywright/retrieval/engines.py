@@ -64,7 +64,8 @@ def open_retriever(
 
     Raises:
         InputError: There is no such engine.
-        CollectionError: The collection or its questions are missing or damaged, or were built with another embedder.
+        CollectionError: The collection or its questions are missing or damaged, or were built with a different
+            embedder.
     """
     if not isinstance(name, str) or is_address(name):
         if check_engine(engine) != "dense":

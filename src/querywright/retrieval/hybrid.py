@@ -78,14 +78,14 @@ class HybridRetriever(Shared):
         """Return the passages with the highest fused scores for each query.
 
         Args:
-            queries: Any number of texts.
+            queries: Any number of strings.
             k: Maximum number of hits per query, 1 or more.
 
         Returns:
             One list per query, best first. A score is the sum of weight / (rrf_k + rank) over the retrievers.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         if not queries:

@@ -63,7 +63,8 @@ class QuestionIndex(CollectionPassages):
         where: A filter on the metadata of the passages, as in ``ChromaRetriever``. Default: every passage.
 
     Raises:
-        CollectionError: The collection or its questions are missing or damaged, or were built with another embedder.
+        CollectionError: The collection or its questions are missing or damaged, or were built with a different
+            embedder.
 
     Source: QB-RAG, arXiv 2407.18044, algorithm 1. The paper does not say how to find k passages if several of the
     nearest questions belong to the same passage; this search continues until it has k passages.
@@ -119,7 +120,7 @@ class QuestionIndex(CollectionPassages):
         """Return the passages of the questions nearest to each query.
 
         Args:
-            queries: Any number of texts; all are embedded in one batch.
+            queries: Any number of strings; all are embedded in one batch.
             k: Maximum number of passages per query, 1 or more.
 
         Returns:
@@ -128,7 +129,7 @@ class QuestionIndex(CollectionPassages):
             metadata, then to the passage that answers more questions, then to the smaller id.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         return self.match(queries, k)
 
@@ -152,7 +153,7 @@ class QuestionIndex(CollectionPassages):
             k: Maximum number of passages per vector, 1 or more.
 
         Raises:
-            InputError: The vectors have another shape, or ``k`` is below 1.
+            InputError: The vectors have the wrong shape, or ``k`` is below 1.
         """
         return self._match(vectors, k, Matching())
 
@@ -160,7 +161,7 @@ class QuestionIndex(CollectionPassages):
         """Search with the given matching settings.
 
         Args:
-            queries: Any number of texts; all are embedded in one batch.
+            queries: Any number of strings; all are embedded in one batch.
             k: Maximum number of passages per query, 1 or more.
             matching: The settings. Default: the same results as ``search``.
 
@@ -323,8 +324,7 @@ def time_of(date: object) -> float:
 
 
 def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
-    """Return a random sample with ``coverage`` questions per passage on average; if ``coverage`` is 0, return all
-    questions.
+    """Return a random sample with ``coverage`` questions per passage on average; return all if ``coverage`` is 0.
 
     The sample is uniform over all questions. A smaller sample is a subset of a larger one, and adding a question to the
     collection replaces at most one question in a sample.

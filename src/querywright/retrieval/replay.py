@@ -53,7 +53,7 @@ class ReplayRetriever(Shared):
         """Return up to ``k`` hits for each query, best first. All new queries are searched together.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         limit = {"foreign": 0, "hybrid": getattr(self.inner, "depth", None)}.get(self.kind)

@@ -130,7 +130,7 @@ def check_queries(queries: Sequence[str], k: int) -> None:
     """Check the arguments of a search.
 
     Raises:
-        InputError: ``queries`` is a single text, or ``k`` is below 1.
+        InputError: ``queries`` is a single string, or ``k`` is below 1.
     """
     if isinstance(queries, str):
         raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")
