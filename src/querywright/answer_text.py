@@ -3,8 +3,8 @@ r"""The rules for comparing two answers, shared by metrics, judges' labels, opti
 Answers are compared as a careful reader would compare them. Numbers are compared as numbers: ``1.50`` is ``1.5`` and
 ``1,000`` is ``1000``, but ``-40`` is not ``40``, ``<5`` is not ``>5``, ``[0, 1)`` is not ``[0, 1]``, and ``5`` does not
 occur in ``2.5``. A sign that carries meaning counts (``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode form,
-quotes, brackets, final punctuation, articles, and marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do
-not.
+quotes, brackets, final punctuation, articles, and marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do not
+count.
 
 Marks inside a word (``U.S.``, ``Curie's``, ``follow-up``) can be dropped or read as a space; two strings are equal if
 they agree in either reading.
@@ -276,8 +276,8 @@ def occurs_in(answer: str, text: str) -> bool:
 def find_choice(value: object, choices: Sequence[object]) -> int | None:
     """Return the index of the choice that equals a value, or None if no choice or several choices do.
 
-    Different spellings count as equal if only one choice matches: ``not-useful``, ``**NOT_USEFUL**``, and ``["NOT
-    USEFUL"]`` are ``NOT_USEFUL``; ``true`` and ``Y`` are ``yes``.
+    Different spellings count as equal if only one choice matches: ``["NOT USEFUL"]``, ``not-useful``, and
+    ``**NOT_USEFUL**`` are ``NOT_USEFUL``; ``true`` and ``Y`` are ``yes``.
 
     Args:
         value: A string, a Boolean, or a list with one string or Boolean.
@@ -306,7 +306,7 @@ def bare_label(text: str) -> str:
     return re.sub(rf"^(?:{ANSWER_WORDS})\s+(?=\w$)", "", bare, flags=re.IGNORECASE)
 
 
-_READINGS = ((False, False), (True, False), (False, True), (True, True))  # the arguments inside and articles
+_READINGS = ((False, False), (True, False), (False, True), (True, True))  # values of inside and articles
 
 
 class _Scanned(NamedTuple):

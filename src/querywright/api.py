@@ -208,7 +208,7 @@ def label(
     Args:
         arms: The arms, in any form that ``compare`` accepts. Their top passages are pooled.
         questions: The questions, in any form that ``read_questions`` accepts.
-        retriever: The retriever of named techniques, as in ``compare``.
+        retriever: The retriever for named techniques, as in ``compare``.
         where: A filter, as in ``compare``.
         judge: A usefulness judge, or the path of a saved judge. If None, people assign all labels.
         judge_lm: The judge's LM, or its name. Default: ``lm``.

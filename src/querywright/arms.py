@@ -272,7 +272,7 @@ def spelled(name: str) -> str:
 
 
 def check_arm(name: str) -> None:
-    """Raise an error if an arm's technique, engine, or knob is unknown. Folders and programs are checked later."""
+    """Raise an error if an arm's technique, engine, or knob is unknown. Folders and programs are opened later."""
     if not names_code(name) and not is_folder(name):
         Arm.parse(name, ArmDefaults())
 

@@ -1,12 +1,15 @@
 """Every error that querywright raises on purpose.
 
-QuerywrightError ├── InputError a mistake of the user; the message names the value and the remedy │ ├── DataError a
-question, passage, or file; the message lists all invalid rows │ ├── ModelError an LM or embedder that is unknown,
-missing, or cannot be used │ ├── PromptTooLongError a prompt that does not fit the model's context; the message has both
-sizes │ ├── CollectionError a collection that is missing, empty, damaged, locked, or built with a different embedder │
-├── TechniqueError an unknown technique or knob, or a knob value out of range │ └── ArtifactError an artifact that is
-missing, damaged, edited, or cannot be written ├── OutageError the LM failed too often in a row, and the run stopped
-without a result └── BudgetError the run reached its limit
+QuerywrightError
+├── InputError            a user's mistake; the message names the value and the remedy
+│   ├── DataError         a question, passage, or file; the message lists all invalid rows
+│   ├── ModelError        an LM or embedder that is unknown, missing, or cannot be used
+│   ├── PromptTooLongError   a prompt that does not fit the model's context; the message has both sizes
+│   ├── CollectionError   a collection that is missing, empty, damaged, locked, or built with a different embedder
+│   ├── TechniqueError    an unknown technique or knob, or a knob value out of range
+│   └── ArtifactError     an artifact that is missing, damaged, edited, or cannot be written
+├── OutageError           the LM failed too often in a row, and the run stopped without a result
+└── BudgetError           the run reached its limit
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ class QuerywrightError(Exception):
 
 
 class InputError(QuerywrightError):
-    """A mistake of the user. The message names the value and the remedy."""
+    """A user's mistake. The message names the value and the remedy."""
 
 
 class DataError(InputError):
