@@ -191,7 +191,7 @@ def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
 
 
 def side_of(name: str) -> Side:
-    """Return the side that a collection is embedded as: ``query`` for questions, as queries are compared with them."""
+    """Return a collection's embedding side: ``query`` for questions, because queries are compared with them."""
     return "query" if name.endswith(QUESTIONS_SUFFIX) else "document"
 
 

@@ -57,7 +57,9 @@ class CrossEncoderReranker(Shared):
 
     Raises:
         ModelError: ``name`` is neither a folder with a model nor a valid hub name. A hub model is downloaded when it is
-            loaded. Source: Nogueira and Cho, arXiv 1901.04085.
+            loaded.
+
+    Source: Nogueira and Cho, arXiv 1901.04085.
     """
 
     def __init__(self, name: str) -> None:
