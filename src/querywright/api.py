@@ -124,8 +124,8 @@ def compare(
             first.
         labels: Passage labels, which become evidence: a file, or its rows as returned by ``label``.
         reading: ``columns``, ``limit``, and ``split``: passed to ``read_questions``.
-        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or
-            None, for techniques without one.
+        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or None,
+            for techniques without a reader.
         max_passages: Maximum number of passages that named techniques show to the reader, 1 to 50. Default 5. If an arm
             has a different number (``hcqr:max_passages=15``), the results say so.
         knobs: Values for every named technique that has the knob.
@@ -145,7 +145,7 @@ def compare(
             an error if the folder's settings or questions are different. Default: none.
         progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
             the total.
-        tell: Called with each warning about questions and names. Default: ``warnings.warn``.
+        tell: A function that is called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
         The comparison, with ``to_pandas()``, ``save(folder)``, ``report(path)``, ``comparisons``, and ``notes``.
@@ -227,7 +227,7 @@ def label(
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
             the total.
-        tell: Called with each warning about questions and names. Default: ``warnings.warn``.
+        tell: A function that is called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
         The labels, with ``to_pandas()`` (one row per passage, with the columns of
@@ -235,7 +235,7 @@ def label(
 
     Raises:
         InputError: A value cannot be used; the message names the value, the rule, and the remedy.
-        OutageError: An LM does not answer; the judge's answers are cached.
+        OutageError: An LM does not answer. The judge's answers so far are cached.
         TooManyFailuresError: More questions failed for an arm or for the judge than allowed.
     """
     saved = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
@@ -389,7 +389,7 @@ def compile(
             before any LM call. Default: none.
         progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
             the total.
-        tell: Called with each warning and note. Default: ``warnings.warn``.
+        tell: A function that is called with each warning and note. Default: ``warnings.warn``.
         changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The default objective
             is the judge's metric if a judge or its LM is given; otherwise ``decision_useful`` if dev has labels, or
             else ``accuracy``, with a warning.

@@ -37,7 +37,7 @@ class Checksummed(BaseModel):
         """Return the object from the bytes that ``to_bytes`` returned.
 
         Raises:
-            ValueError: The file was truncated or edited, or is another kind of file.
+            ValueError: The file was truncated or edited, or is a different kind of file.
         """
         if len(data) > cls.LARGEST:
             raise ValueError(f"it is larger than {cls.LARGEST} bytes")
@@ -59,7 +59,7 @@ class Checksummed(BaseModel):
         """Return the object from a file written by ``write``, or None if there is no file.
 
         Raises:
-            ValueError: The file was truncated or edited, or is another kind of file.
+            ValueError: The file was truncated or edited, or is a different kind of file.
         """
         try:
             with path.open("rb") as file:

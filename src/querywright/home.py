@@ -39,7 +39,7 @@ def is_read_only(path: str | Path | None = None) -> bool:
     """Return whether the workspace (or its parent, if it does not exist) is not writable.
 
     Raises:
-        InputError: The folder cannot be created for another reason, or the path is not a folder.
+        InputError: The folder cannot be created for any other reason, or the path is not a folder.
     """
     try:
         return not os.access(home(path), os.W_OK)

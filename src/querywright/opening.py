@@ -293,7 +293,7 @@ def open_experiment(
         scoring: The metrics and judges. If None, the programs are not scored.
         reading: ``columns``, ``limit``, ``split``, and ``labels`` for the questions.
         earlier: The texts of the arms that come first, by name.
-        tell: Called with each warning about the questions or the names.
+        tell: A function that is called with each warning about the questions or the names.
 
     Raises:
         InputError: A value cannot be used; the message names the value, the rule, and the remedy.

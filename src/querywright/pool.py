@@ -53,7 +53,7 @@ def bounded_each(
     process by a few seconds at most. Each thread runs in a copy of the caller's context.
 
     Args:
-        work: Called once per item.
+        work: A function that is called once per item.
         items: The items, in the order in which they start.
         threads: Maximum number of threads, 1 or more. One thread starts first, and another whenever no item has
             finished for a moment. If all answers are cached, a few threads do all the work and do not contend for the

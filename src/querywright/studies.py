@@ -132,7 +132,8 @@ def read_data(
         spec: The study.
         objects: The objects to use instead of names. Default none.
         home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        tell: Called with the number of labels that were moved, and with each label that could not be. Default: the log.
+        tell: A function that is called with the number of labels that were moved, and with each label that could not be
+            moved. Default: the log.
 
     Raises:
         DataError: A question is invalid, or lacks the options that a technique or reader needs.
@@ -170,7 +171,7 @@ def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None
     Args:
         source: The study file, or a mapping.
         home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        tell: Called with each label whose passage the search cannot find.
+        tell: A function that is called with each label whose passage the search cannot find.
 
     Raises:
         InputError: The study, its questions, or its collection is invalid.
@@ -197,7 +198,7 @@ def open_search(
     Args:
         data: The study and its questions.
         home: The workspace.
-        tell: Called with each warning.
+        tell: A function that is called with each warning.
         url: The address of the PostgreSQL database that stores answers and the budget for several hosts. Default None:
             the workspace.
         budget: The name of the budget that all of the study's workers and runs share. Default None: no limit.
@@ -490,7 +491,7 @@ def study(
             artifacts. Default: the study's folder and the workspace.
         progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
             the total.
-        tell: Called with each warning. Default: ``warnings.warn``.
+        tell: A function that is called with each warning. Default: ``warnings.warn``.
         changes: Other keys of a study file, such as ``sampler``, ``pruner``, and ``threads``.
 
     Returns:

@@ -44,8 +44,8 @@ def check_passes(
 
     Args:
         where: The filter.
-        passing: Returns the ids of the passages that match a filter.
-        passages: Returns all passages, for the error message.
+        passing: A function that returns the ids of the passages that match a filter.
+        passages: A function that returns all passages, for the error message.
 
     Raises:
         InputError: No passage matches the filter. For each condition, the message shows values of its key and the
@@ -115,7 +115,7 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
 
     Raises:
         InputError: No passage matches the retriever's filter.
-        DataError: The labels were made for another collection.
+        DataError: The labels were made for a different collection.
     """
     passed = check_filter(retriever)
     labeled = [question for question in questions if question.evidence]
@@ -142,10 +142,10 @@ def tell_passages(
         passages: All passages of the collection.
         where: The filter of the search.
         passed: The ids of the passages that match the filter; None for all.
-        tell: Called with each warning.
+        tell: A function that is called with each warning.
 
     Raises:
-        DataError: The labels were made for another collection.
+        DataError: The labels were made for a different collection.
     """
     held, texts, keys = dict[str, bool](), dict[str, bytes](), set[str]()
     for passage in passages:

@@ -74,9 +74,11 @@ def follow_labels(
 
     Args:
         questions: The questions, labeled or not.
-        passages: Returns the passages of the collection. Called only if a label names a former passage.
+        passages: A function that returns the collection's passages. It is called only if a label names a former
+            passage.
         former: The former passages by id.
-        tell: Called with the number of labels that were moved, and with each label that could not be moved.
+        tell: A function that is called with the number of labels that were moved, and with each label that could not be
+            moved.
     """
     named = {id for question in questions for id in question.evidence if id in former}
     if not named:

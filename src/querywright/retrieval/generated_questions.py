@@ -242,7 +242,8 @@ def stored_answers(
 ) -> dict[str, tuple[str, ...]] | None:
     """Return, for each question, the additional passages that answer it, best first; None if no pairs are stored.
 
-    Pairs are ignored if their question or passage is not among those given, or if the passage has changed.
+    Pairs are ignored if their question or passage is not in ``questions`` or ``passages``, or if the passage has
+    changed.
 
     Raises:
         CollectionError: The stored pairs are damaged.

@@ -23,7 +23,7 @@ from memory."""
 
 
 class ReplayRetriever(Shared):
-    """Return the results of another retriever, and search each query only once.
+    """Return another retriever's results, searching each query only once.
 
     A query is searched at the greatest depth, and a smaller ``k`` returns the beginning of the ranking. With a store,
     processes share the rankings. For a retriever of kind ``foreign``, and for a hybrid retriever beyond its depth, a

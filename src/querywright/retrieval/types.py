@@ -36,8 +36,8 @@ class Matching:
         coverage: Average number of questions per passage to use, 0 or more; 0 means all. Default 0.
         keep_partial: Whether to use questions that their passage answers only in part. Default False.
         weight: Weight of the query-passage similarity in a hybrid score, 0 to 1. Default 0.5.
-        depth: Number of passages that hybrid matching takes from each of its two lists, 1 or more. A search for more
-            passages takes as many as it asks for. Default 100.
+        depth: Number of passages that hybrid matching takes from each of its two lists, 1 or more. If a search requests
+            more passages, it takes that many. Default 100.
 
     Raises:
         InputError: A value is not allowed.
