@@ -1,6 +1,6 @@
 """Retrieval programs in DSPy, compiled for decision-useful retrieval over Chroma.
 
-The names below are imported when they are first used, so that ``import querywright`` costs nothing.
+The names below are imported on first use, so that ``import querywright`` costs nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-warnings.filterwarnings("ignore", "IProgress not found|Using `tqdm.autonotebook")  # of bars that libraries never draw
+warnings.filterwarnings("ignore", "IProgress not found|Using `tqdm.autonotebook")  # bars that are never drawn
 
 if TYPE_CHECKING:
     from querywright.api import Compilation, compare, compile, evaluate, label

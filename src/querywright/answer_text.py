@@ -1,12 +1,13 @@
-r"""The rule by which two answer texts are compared, for metrics, judges' labels, options and gold answers alike.
+r"""The rules for comparing two answers, shared by metrics, judges' labels, options, and gold answers.
 
-It compares as a careful reader would. Numbers are compared as numbers: ``1.50`` is ``1.5`` and ``1,000`` is ``1000``,
-but ``-40`` is not ``40``, ``<5`` is not ``>5``, ``[0, 1)`` is not ``[0, 1]``, and ``5`` does not occur in ``2.5``. A
-sign that carries meaning counts (``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode form, quotes, brackets,
-final punctuation, articles, and marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do not.
+Answers are compared as a careful reader would compare them. Numbers are compared as numbers: ``1.50`` is ``1.5`` and
+``1,000`` is ``1000``, but ``-40`` is not ``40``, ``<5`` is not ``>5``, ``[0, 1)`` is not ``[0, 1]``, and ``5`` does not
+occur in ``2.5``. A sign that carries meaning counts (``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode form,
+quotes, brackets, final punctuation, articles, and marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do not
+count.
 
-The marks inside a word (``U.S.``, ``Curie's``, ``follow-up``) can be read as nothing or as a space; two texts are equal
-if they agree in either reading.
+Marks inside a word (``U.S.``, ``Curie's``, ``follow-up``) can be dropped or read as a space; two strings are equal if
+they agree in either reading.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CJK = (
     "\u1100-\u11ff\u2e80-\u2fff\u3005-\u3007\u3021-\u302f\u3031-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
-"""Characters that are one token each, for use inside the brackets of a regular expression."""
+"""Characters that are each a separate token, for use inside the brackets of a regular expression."""
 
 ANSWER_WORDS = unicodedata.normalize(
     "NFKC",
@@ -57,7 +58,7 @@ _SIGNS = str.maketrans(
         **dict(zip("\u066b\u066c\u2044\u2215\u02da\u266f\u2a7d\u2a7e", ".,//°#≤≥", strict=True)),
     }
 )
-"""Characters that are removed, and variants of a character with the one form that replaces them."""
+"""Characters that are removed, and variants of characters with the form that replaces them."""
 
 _IN_NUMBERS = [
     (re.compile("(?<=[0-9])[\u00a0\u2007\u2009\u202f](?=[0-9]{3}(?![0-9]))"), ","),
@@ -103,7 +104,7 @@ _ROWS: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
     ("`", "`+", ""),
 ]
 _MARKUP = [(sign, re.compile(pattern), by) for sign, pattern, by in _ROWS]
-"""Markup of HTML, LaTeX, and Markdown: a sign that occurs in every match, the pattern, and the replacement."""
+"""Markup of HTML, LaTeX, and Markdown: a character that occurs in every match, the pattern, and the replacement."""
 
 _LEAD_IN = re.compile(
     rf"^[\W_]*(?:the\s+)?(?:(?:final|correct|right|best|short)\s+)?(?:{ANSWER_WORDS}|label|verdict|rating|score|judge?ment)"
@@ -112,7 +113,7 @@ _LEAD_IN = re.compile(
 )
 
 _SPELLED = {"<=": "≤ ", ">=": "≥ ", "!=": "≠ ", "-->": "→  ", "->": "→ ", "=>": "→ "}
-"""Signs written with several characters, each with a replacement of the same length."""
+"""Signs that are written with several characters, each with a replacement of the same length."""
 
 _NUMBER = r"""
     (?=[<>≤≥±+.0-9-])
@@ -148,12 +149,12 @@ _VERDICTS = {"yes": "yes", "y": "yes", "true": "yes", "no": "no", "n": "no", "fa
 
 
 class Token(NamedTuple):
-    """A token of a text.
+    """A token in a string.
 
     Args:
-        text: The text that is compared.
-        start: Offset of its first character in the plain text.
-        end: Offset after its last character.
+        text: The form that is compared.
+        start: Offset of the token's first character in the plain text.
+        end: Offset just past the token's last character.
     """
 
     text: str
@@ -163,7 +164,7 @@ class Token(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def plain(text: str) -> str:
-    """Return a text in one Unicode form, without Markdown, LaTeX, and HTML tags. Letters keep their case.
+    """Return a string in one Unicode form, without Markdown, LaTeX, or HTML tags. Letters keep their case.
 
     Args:
         text: Any text.
@@ -172,10 +173,10 @@ def plain(text: str) -> str:
 
 
 def unicode_form(text: str) -> str:
-    """Return a text in one Unicode form. Letters keep their case.
+    """Return a string in one Unicode form. Letters keep their case.
 
-    The form is NFKC: composed, without full-width characters. Digits of all scripts become ASCII, and so do quotation
-    marks, dashes, the minus sign, and the stops and commas of other scripts. Invisible characters are removed.
+    The form is NFKC: composed, without full-width characters. Digits in all scripts become ASCII, and so do quotation
+    marks, dashes, the minus sign, and other scripts' periods and commas. Invisible characters are removed.
 
     Args:
         text: Any text.
@@ -189,10 +190,10 @@ def unicode_form(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Return a text in lower case: ``ß`` becomes ``ss``, and the Turkish dotted and dotless i both become ``i``.
+    """Return a string in lower case: ``ß`` becomes ``ss``, and the Turkish dotted and dotless i both become ``i``.
 
     Args:
-        text: A text in one Unicode form.
+        text: A string from ``unicode_form``.
     """
     if text.isascii():
         return text.lower()
@@ -201,13 +202,13 @@ def fold(text: str) -> str:
 
 
 def tokens(text: str, *, inside: bool = False, articles: bool = False, case: bool = False) -> list[Token]:
-    """Return the tokens of a text in its plain form.
+    """Return the tokens in a plain string.
 
     Each number, each word, and each Chinese, Japanese, or Korean character is a token.
 
     Args:
-        text: A text in its `plain` form.
-        inside: Whether marks inside a word split it (``Curie's``). Default False: they are removed (``U.S.``).
+        text: A string from ``plain``.
+        inside: Whether marks inside a word split it (``Curie's``). Default False: the marks are removed (``U.S.``).
         articles: Whether articles before a word are kept. Default False.
         case: Whether case matters. Default False.
     """
@@ -219,16 +220,16 @@ def tokens(text: str, *, inside: bool = False, articles: bool = False, case: boo
 
 
 def words(text: str) -> list[str]:
-    """Return the tokens of an answer as texts. Answers with equal lists are equal.
+    """Return an answer's tokens as strings. Answers with equal lists are equal.
 
     Args:
-        text: An answer, or another short text.
+        text: An answer, or any other short string.
     """
     return [token.text for token in tokens(_answer(text))]
 
 
 def closest_tokens(one: str, other: str) -> tuple[list[str], list[str]]:
-    """Return the tokens of two answers in the reading in which they share most. Answers with equal lists are equal.
+    """Return two answers' tokens in the reading in which they share the most. Answers with equal lists are equal.
 
     Args:
         one: An answer.
@@ -254,15 +255,15 @@ def same_answer(one: str, other: str) -> bool:
 
 
 def occurs_in(answer: str, text: str) -> bool:
-    """Return whether the tokens of an answer occur in a text, in order and without a gap.
+    """Return whether an answer's tokens occur in a text, in order and without gaps.
 
     Args:
-        answer: The answer. An answer without tokens occurs nowhere.
+        answer: The answer. An answer without tokens never occurs.
         text: A sentence or a passage.
     """
     form, said = _answer(answer), words(answer)
     longest = max((word for word in said if word.isalpha() and word != "and"), key=len, default="")
-    if longest not in _letters(text):  # saves the tokens of most passages
+    if longest not in _letters(text):  # saves tokenizing most passages
         return False
     letter = len(said) == 1 and said[0] in _ARTICLES  # only a capital "A" is a letter
     for inside, articles in _READINGS[:2] if letter else _READINGS:
@@ -275,11 +276,11 @@ def occurs_in(answer: str, text: str) -> bool:
 def find_choice(value: object, choices: Sequence[object]) -> int | None:
     """Return the index of the choice that equals a value, or None if no choice or several choices do.
 
-    Different spellings are equal if only one choice matches: ``not-useful``, ``**NOT_USEFUL**``, and
-    ``["NOT USEFUL"]`` are ``NOT_USEFUL``; ``true`` and ``Y`` are ``yes``.
+    Different spellings count as equal if only one choice matches: ``["NOT USEFUL"]``, ``not-useful``, and
+    ``**NOT_USEFUL**`` are ``NOT_USEFUL``; ``true`` and ``Y`` are ``yes``.
 
     Args:
-        value: A text, a truth value, or a list with one text or truth value.
+        value: A string, a Boolean, or a list with one string or Boolean.
         choices: The possible values.
     """
     if isinstance(value, list) and len(value) == 1:
@@ -296,16 +297,16 @@ def find_choice(value: object, choices: Sequence[object]) -> int | None:
 
 
 def bare_label(text: str) -> str:
-    """Return the letter or number of an option without marks and words around it: ``(B)``, ``**B.**``, ``option B``.
+    """Return an option's letter or number without the marks and words around it: ``(B)``, ``**B.**``, ``option B``.
 
     Args:
-        text: A text that names an option.
+        text: A string that names an option.
     """
     bare = _answer(text).strip(" ().:[]\"'")
     return re.sub(rf"^(?:{ANSWER_WORDS})\s+(?=\w$)", "", bare, flags=re.IGNORECASE)
 
 
-_READINGS = ((False, False), (True, False), (False, True), (True, True))  # marks inside split words, articles are kept
+_READINGS = ((False, False), (True, False), (False, True), (True, True))  # values of inside and articles
 
 
 class _Scanned(NamedTuple):
@@ -321,7 +322,7 @@ def _letters(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _answer(text: str) -> str:
-    """Return the plain form of an answer, without "Answer:" at the beginning."""
+    """Return an answer's plain form, without a leading "Answer:"."""
     return _LEAD_IN.sub("", plain(text).strip())
 
 
@@ -353,7 +354,7 @@ def _unmarked(text: str) -> str:
     for sign, pattern, by in _MARKUP:
         if sign in bare:
             bare = pattern.sub(by, bare)
-    return bare if bare.strip() else text  # an answer may be a tag
+    return bare if bare.strip() else text  # an answer may itself be a tag
 
 
 @cache
@@ -412,7 +413,7 @@ def _scan(text: str, case: bool) -> tuple[_Scanned, ...]:
             add("and", start, end)
         elif match["cjk"] or match[0][0] in "%‰°♭" or _is_kept(match[0]):
             add("".join(match[0].split()), start, end)
-    if not found and (rest := text.strip()):  # the text has only signs, so compare these
+    if not found and (rest := text.strip()):  # the text has only signs, so compare them
         token = Token(rest, text.index(rest), text.index(rest) + len(rest))
         return (_Scanned(token, (token,)),)
     return tuple(
@@ -432,7 +433,7 @@ def _is_sign(word: str, rest: str, after: str) -> bool:
 
 
 def _parts(word: str, after: str) -> list[tuple[str, int]]:
-    """Return the parts of a word between its marks, with their offsets. A leading dot and a trailing sign are kept."""
+    """Return the parts of a word between its marks, with offsets. A leading dot and a trailing sign are kept."""
     parts = [(part[0], part.start()) for part in _PART.finditer(word)]
     if word[0] == ".":
         parts[0] = (f".{parts[0][0]}", 0)
@@ -458,7 +459,7 @@ def _opens(before: str) -> bool:
 
 
 def _numbers(match: re.Match[str]) -> list[str]:
-    """Return the tokens of a number. The ends of a range of years and the year of a date are separate tokens."""
+    """Return the tokens in a number. The ends of a range of years are separate tokens, and so is the year in a date."""
     raw, ahead = match["number"], (match["compared"] or "").strip().replace("+/-", "±")
     sign = "-" if match["sign"] == "-" else ""
     suffix = (match["suffix"] or "").strip().lower()
@@ -495,7 +496,7 @@ def _pieces(raw: str) -> list[str]:
 
 
 def _canonical(raw: str) -> str | None:
-    """Return the same text for all spellings of a number, or None if the text is not one number."""
+    """Return the same string for all spellings of a number, or None if the string is not a single number."""
     mantissa, mark, exponent = raw.partition("e")
     if len(raw) > 100 or (mark and not re.fullmatch(r"[+-]?\d{1,4}", exponent)):
         return None

@@ -2,8 +2,7 @@
 
 Questions and passages are paths, DataFrames, ``datasets.Dataset`` and ``DatasetDict``, or lists of dicts, ``Question``,
 ``Passage``, or ``dspy.Example``. An LM is any ``dspy.LM`` or a name. A retriever is a collection's name, a
-``ChromaRetriever``, or any other retriever. LM answers are cached in the workspace: the same call
-again costs nothing.
+``ChromaRetriever``, or any other retriever. LM answers are cached in the workspace, so repeating a call costs nothing.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ LM: TypeAlias = str | dspy.LM
 
 
 def evaluate(program: Any, questions: Any, *, name: str | None = None, **options: Any) -> Evaluation:
-    """Run one program on questions and score it. A failed question is counted, and is never a zero.
+    """Run one program on questions and score it. Failed questions are counted, but never scored as 0.
 
     Args:
-        program: An arm, as ``compare`` takes it.
-        questions: The questions, as ``read_questions`` takes them.
+        program: An arm, in any form that ``compare`` accepts.
+        questions: The questions, in any form that ``read_questions`` accepts.
         name: The name of the arm. Default: the program's name.
-        options: Arguments of ``compare``, such as ``lm=``, ``retriever=``, ``metrics=`` and ``judge=``.
+        options: Arguments for ``compare``, such as ``lm=``, ``retriever=``, ``metrics=`` and ``judge=``.
 
     Raises:
         InputError: A value cannot be used; the message names the value, the rule, and the remedy.
@@ -101,59 +100,61 @@ def compare(
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
 ) -> Comparison:
-    """Compare arms with a baseline on the same questions, by paired tests.
+    """Compare arms with a baseline on the same questions, using paired tests.
 
     Args:
-        arms: Names of techniques (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE,...``), folders of artifacts, what
-            ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``, and custom programs:
-            any ``dspy.Module`` or function that takes ``question`` and returns passages, an answer, or a prediction
-            with both; ``module:NAME`` and ``file.py:NAME`` name techniques and programs in your code. Or these by name.
-            If empty: closed book, plain and, if the questions have options, hcqr.
-        questions: The questions, as ``read_questions`` takes them.
-        lm: The LM, or its name; or an open ``Workspace``, with its LM and its limit of calls. Default ``embedded``.
-        retriever: The retriever of named techniques: a collection's name, a collection of ``chromadb``, or a retriever.
-        where: Chroma's filter over the metadata of the collection. Default: every passage.
+        arms: Names of techniques (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE,...``), artifact folders, programs from
+            ``load``, techniques such as ``HCQR(retriever)``, programs from ``make_program``, and custom programs: any
+            ``dspy.Module`` or function that takes ``question`` and returns passages, an answer, or a prediction with
+            both. ``module:NAME`` and ``file.py:NAME`` refer to techniques and programs in your code. Or a mapping of
+            names to any of these. If empty: closed book, plain, and (if the questions have options) hcqr.
+        questions: The questions, in any form that ``read_questions`` accepts.
+        lm: The LM or its name, or an open ``Workspace`` with its LM and call limit. Default ``embedded``.
+        retriever: The retriever for named techniques: a collection's name, a ``chromadb`` collection, or a retriever.
+        where: A Chroma filter on the collection's metadata. Default: every passage.
         baseline: The arm that the others are compared with. Default ``plain``, or the first arm.
         metrics: Names, such as ``recall@5``, ``judged_useful``, or ``module:function``, and functions ``(example,
-            prediction, trace=None)``; or these by name. Default: accuracy if a reader runs, and decision_useful and
-            recall if evidence is labeled.
-        judge: Judges that score as well, by name or by the path of a saved judge, which replaces the built-in judge of
-            the same name. If no evidence is labeled, the labels of a judge of usefulness are the evidence of diagnosis
-            and decisions, and the results say so.
-        judge_lm: The LM of the judges, or its name. Default: ``lm``. If no judge is named, it judges usefulness.
-        guidelines: A file of points that the judge ``coverage`` looks for in answers; missing points are written first.
-        labels: Labels of passages, which become evidence: a file or its rows, as ``label`` returns them.
-        reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
-        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or
-            None, for techniques without one.
-        max_passages: Largest number of passages that named techniques show to the reader, 1 to 50. Default 5. If an
-            arm has another number (``hcqr:max_passages=15``), the results say so.
+            prediction, trace=None)``; or a mapping of names to these. Default: accuracy if a reader runs, and
+            decision_useful and recall if evidence is labeled.
+        judge: Additional judges that score the programs, given by name or by the path of a saved judge, which replaces
+            the built-in judge of the same name. If no evidence is labeled, a usefulness judge's labels serve as
+            evidence for diagnosis and decisions, and the results say so.
+        judge_lm: The judges' LM, or its name. Default: ``lm``. If an LM is given but no judge, it judges usefulness.
+        guidelines: A file with the points that the ``coverage`` judge looks for in answers. Missing points are written
+            first.
+        labels: Passage labels, which become evidence: a file, or its rows as returned by ``label``.
+        reading: ``columns``, ``limit``, and ``split``: passed to ``read_questions``.
+        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or None,
+            for techniques without a reader.
+        max_passages: Maximum number of passages that named techniques show to the reader, 1 to 50. Default 5. If an arm
+            has a different number (``hcqr:max_passages=15``), the results say so.
         knobs: Values for every named technique that has the knob.
-        engine: The engine of techniques whose arm names no engine. Default ``dense``.
-        embedder: The embedder of a named collection. Default ``embedded``.
+        engine: The engine for arms that do not name one. Default ``dense``.
+        embedder: The embedder for a named collection. Default ``embedded``.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
-        writer_lm: The LM that named techniques and artifacts call before they read: any LM, its name, or a rewriter's
+        writer_lm: The LM that named techniques and artifacts call before the reader: any LM, its name, or a rewriter's
             folder. Default: ``lm``, or an artifact's own LM.
-        references: Whether closed book and oracle evidence are evaluated too. Default True.
-        threads: Parallel questions, 1 or more, and parallel calls of a named LM. Default: 4, or up to the limit of
-            a remote LM's server.
+        references: Whether to evaluate closed book and oracle evidence too. Default True.
+        threads: Number of questions to run in parallel, 1 or more, and of parallel calls to an LM given by name.
+            Default: 4, or up to the limit of a remote LM's server.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
-        slices: Columns of the questions to show results by, such as ``topic``, and ``known``: whether the reader
-            answers a question rightly without passages. Default none.
+        slices: Question columns to break the results down by, such as ``topic``, and ``known``: whether the reader
+            answers a question correctly without passages. Default none.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The folder of a comparison for ``save``: arms that are saved there come first. A folder with other settings
-            or other questions is an error. Default: none.
-        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount that is
-            done, and the total.
-        tell: Called with each warning about questions and names. Default: ``warnings.warn``.
+        out: The folder to which you will ``save`` the comparison. Arms that are already saved there come first. It is
+            an error if the folder's settings or questions are different. Default: none.
+        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
+            the total.
+        tell: A function that is called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
-        Drawn as a table in a notebook; ``to_pandas()``, ``save(folder)``, ``report(path)``, ``comparisons``, ``notes``.
+        The comparison, with ``to_pandas()``, ``save(folder)``, ``report(path)``, ``comparisons``, and ``notes``.
+        Notebooks show it as a table.
 
     Raises:
         InputError: A value cannot be used; the message names the value, the rule, and the remedy.
         OutageError: The LM does not answer.
-        TooManyFailuresError: More questions of an arm failed than allowed.
+        TooManyFailuresError: More questions failed for an arm than allowed.
     """
     judges = (judge,) if isinstance(judge, str | Path) else judge
     earlier = {} if out is None else read_settings(out)
@@ -202,39 +203,40 @@ def label(
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
 ) -> PoolLabels:
-    """Label the passages that arms find, and return a table that people correct and ``labels=`` reads.
+    """Label the passages that arms find, and return a table for people to correct and for ``labels=`` to read.
 
     Args:
-        arms: The arms, as ``compare`` takes them. Their first passages are pooled.
-        questions: The questions, as ``read_questions`` takes them.
-        retriever: The retriever of named techniques, as ``compare`` takes it.
-        where: A filter, as ``compare`` takes it.
-        judge: A judge of usefulness, or the path of a saved judge; None leaves all labels to people.
-        judge_lm: The LM of the judge, or its name. Default: ``lm``.
-        lm: The LM of the arms, as ``compare`` takes it. Default ``embedded``.
-        depth: Passages of each arm for each question, 1 to 50. Default 5.
-        labels: Earlier labels. They stay, and only passages without a label are added and judged.
-        reading: As ``compare`` takes it.
+        arms: The arms, in any form that ``compare`` accepts. Their top passages are pooled.
+        questions: The questions, in any form that ``read_questions`` accepts.
+        retriever: The retriever for named techniques, as in ``compare``.
+        where: A filter, as in ``compare``.
+        judge: A usefulness judge, or the path of a saved judge. If None, people assign all labels.
+        judge_lm: The judge's LM, or its name. Default: ``lm``.
+        lm: The arms' LM, as in ``compare``. Default ``embedded``.
+        depth: Number of passages to take from each arm for each question, 1 to 50. Default 5.
+        labels: Earlier labels. They are kept; only passages without a label are added and judged.
+        reading: As in ``compare``.
         knobs: Values for every named technique that has the knob.
-        engine: The engine of techniques whose arm names no engine. Default ``dense``.
-        embedder: The embedder of a named collection. Default ``embedded``.
-        reranker: A cross-encoder, as ``compare`` takes it.
-        writer_lm: The LM that techniques call before they read, as ``compare`` takes it.
-        threads: Parallel questions and judgments. Default: 4, or up to the limit of a remote LM's server.
+        engine: The engine for arms that do not name one. Default ``dense``.
+        embedder: The embedder for a named collection. Default ``embedded``.
+        reranker: A cross-encoder, as in ``compare``.
+        writer_lm: The LM that techniques call before the reader, as in ``compare``.
+        threads: Number of questions and judgments to run in parallel. Default: 4, or up to the limit of a remote LM's
+            server.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount that is
-            done, and the total.
-        tell: Called with each warning about questions and names. Default: ``warnings.warn``.
+        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
+            the total.
+        tell: A function that is called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
-        ``to_pandas()`` with a row for each passage and the columns of ``querywright.data.labels.PassageLabel``,
-        ``counts``, and ``notes``.
+        The labels, with ``to_pandas()`` (one row per passage, with the columns of
+        ``querywright.data.labels.PassageLabel``), ``counts``, and ``notes``.
 
     Raises:
         InputError: A value cannot be used; the message names the value, the rule, and the remedy.
-        OutageError: An LM does not answer; the judge's answers are cached.
-        TooManyFailuresError: More questions of an arm, or of the judge, failed than allowed.
+        OutageError: An LM does not answer. The judge's answers so far are cached.
+        TooManyFailuresError: More questions failed for an arm or for the judge than allowed.
     """
     saved = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
     judging = None if saved is None else saved.judge
@@ -267,13 +269,13 @@ def label(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Compilation(CompileResult):
-    """The result of ``compile``, which answers questions with the recommended program, and can be saved.
+    """The result of ``compile``. It answers questions with the recommended program, and it can be saved.
 
     Args:
-        splits: The questions of the compilation.
+        splits: The questions, split into train, dev, and test.
         workspace: The workspace and its LM.
         writer_lm: The LM that the technique calls; None if it is the LM of the workspace.
-        given: The inputs of the compilation, as plain data.
+        given: The inputs to the compilation, as plain data.
     """
 
     splits: Splits
@@ -283,7 +285,7 @@ class Compilation(CompileResult):
 
     @property
     def notes(self) -> list[str]:
-        """Remarks for the reader of the results on test."""
+        """Remarks on the test results."""
         lm, test, reader = self.workspace.lm.model, self.splits.test, self.program.reader
         by = by_judges(self.judges).replace(",", " or", 1)
         budget = self.program.technique.knobs["max_passages"]
@@ -313,10 +315,10 @@ class Compilation(CompileResult):
 
         Args:
             path: The artifact's folder.
-            replace: Whether to replace a program there that was compiled from other inputs. Default False.
+            replace: Whether to replace an existing program that was compiled from different inputs. Default False.
 
         Raises:
-            ArtifactError: The folder cannot be written, or has another program.
+            ArtifactError: The folder cannot be written, or contains a different program.
         """
         if not replace:
             check_same(path, self.given)
@@ -354,49 +356,51 @@ def compile(
     tell: Tell | None = None,
     **changes: Any,
 ) -> Compilation:
-    """Tune a technique's prompts and knobs on dev, and compare the winner with the baseline on test once.
+    """Tune a technique's prompts and knobs on dev, then compare the winner once with the baseline on test.
 
     Args:
-        technique: A name in ``TECHNIQUES``; or a technique's class, or a custom program as ``compare`` takes it.
-        questions: As ``read_questions`` takes them; they are split by a hash of seed and id. Or ``Splits``, or a
-            mapping of ``train``, ``dev`` (or ``validation``), and ``test``, such as a ``DatasetDict``.
-        retriever: A collection's name, a collection of ``chromadb``, or a retriever.
-        where: As ``compare`` takes it; the artifact keeps it.
-        lm: The LM, or its name, or an open ``Workspace``, as ``compare`` takes it. Default ``embedded``.
-        reader: As ``compare`` takes it.
-        max_passages: Largest number of passages that each arm shows to the reader, 1 to 50. Default 5.
-        knobs: Values by name, ``max_passages`` among them: one value is fixed, a list of values or a range
-            ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline shows the largest number.
-        settings: The size of the search.
-        sizes: Questions in train, dev, and test. Default 30 %, 30 %, and 40 % of all.
-        embedder: The embedder of a named collection. Default ``embedded``.
-        engine: The engine. Default: the technique's own engine, else dense.
+        technique: A name in ``TECHNIQUES``, a technique class, or a custom program as in ``compare``.
+        questions: The questions, in any form that ``read_questions`` accepts; they are split by a hash of seed and id.
+            Or ``Splits``, or a mapping with ``train``, ``dev`` (or ``validation``), and ``test``, such as a
+            ``DatasetDict``.
+        retriever: A collection's name, a ``chromadb`` collection, or a retriever.
+        where: As in ``compare``; it is saved in the artifact.
+        lm: The LM, its name, or an open ``Workspace``, as in ``compare``. Default ``embedded``.
+        reader: As in ``compare``.
+        max_passages: Maximum number of passages that each arm shows to the reader, 1 to 50. Default 5.
+        knobs: Values by knob name, which may include ``max_passages``. A single value is fixed; a list of values or a
+            range ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline uses the largest value.
+        settings: The settings of the search, such as its size.
+        sizes: Number of questions in train, dev, and test. Default: 30 %, 30 %, and 40 % of all questions.
+        embedder: The embedder for a named collection. Default ``embedded``.
+        engine: The search engine. Default: the technique's own engine, or else dense.
         reranker: A cross-encoder, or its name or path, for a technique that reranks.
-        writer_lm: The LM that the technique calls, and the reader does not: any LM, its name, or a rewriter's folder.
+        writer_lm: The LM that the technique (but not the reader) calls: any LM, its name, or a rewriter's folder.
             Default: ``lm``.
-        judge: Judges, by name, by path, or as objects, which give the ``judged_`` objectives of their names.
-        judge_lm: The LM of the judges, or its name. Default: ``lm``.
-        reader_check: Number of further questions, which the splits leave over, or these questions. Only closed book and
-            oracle evidence are evaluated on them.
-        labels: Labels of passages, as ``compare`` takes them.
-        reading: ``columns``, ``limit``, and ``split`` of the questions, as ``read_questions`` takes them.
-        slices: Columns of the questions, and ``known``, to show the results on test by, as ``compare`` takes them.
+        judge: Judges, by name, by path, or as objects. Each makes the ``judged_`` objective of its name available.
+        judge_lm: The judges' LM, or its name. Default: ``lm``.
+        reader_check: Additional questions on which only closed book and oracle evidence are evaluated: a list, or a
+            number of questions to take from those left over after the split.
+        labels: Passage labels, as in ``compare``.
+        reading: ``columns``, ``limit``, and ``split``: passed to ``read_questions``.
+        slices: Question columns, and ``known``, to break the test results down by, as in ``compare``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The folder for ``save``. A folder with another program is an error before any LM call. Default: none.
-        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount that is
-            done, and the total.
-        tell: Called with each warning and note. Default: ``warnings.warn``.
+        out: The folder to which you will ``save`` the program. If it contains a different program, an error is raised
+            before any LM call. Default: none.
+        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
+            the total.
+        tell: A function that is called with each warning and note. Default: ``warnings.warn``.
         changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The default objective
-            is the judge's metric if a judge or its LM is named, else ``decision_useful`` if dev has labels, else
-            ``accuracy``, with a warning.
+            is the judge's metric if a judge or its LM is given; otherwise ``decision_useful`` if dev has labels, or
+            else ``accuracy``, with a warning.
 
     Returns:
-        ``verdict``, ``sentence``, ``program``, ``save(path)``, ``report(path)``, and ``to_pandas()``. Call it to ask
-        the recommended program.
+        The compilation, with ``verdict``, ``sentence``, ``program``, ``save(path)``, ``report(path)``, and
+        ``to_pandas()``. Call it with a question to run the recommended program.
 
     Raises:
         InputError: A value cannot be used; the message names the value, the rule, and the remedy.
-        OutageError: The LM does not answer; answers so far are cached, and nothing is chosen.
+        OutageError: The LM does not answer. Answers so far are cached, but no program is chosen.
     """
     settings, tell = settings or CompileSettings(objective="auto"), tell or warn_caller
     try:
@@ -450,7 +454,7 @@ def compile(
 
 
 def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question]] | None:
-    """Return train, dev, and test if the questions are given in parts, else None."""
+    """Return train, dev, and test if the questions are already split, else None."""
     if isinstance(questions, Splits):
         questions = questions._asdict()
     if not isinstance(questions, Mapping):
@@ -468,7 +472,7 @@ def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question
 def split_parts(
     asked: Sequence[Question], parts: Sequence[Sequence[Question]] | None, seed: int, sizes: tuple[int, int, int] | None
 ) -> Splits:
-    """Return the questions as train, dev, and test: in the given parts, else split by their ids."""
+    """Return the questions as train, dev, and test, using the given parts or else splitting them by id."""
     if parts is None:
         return split_questions(asked, seed=seed, sizes=sizes)
     left = iter(asked)
@@ -476,14 +480,14 @@ def split_parts(
 
 
 def keep_writer(writer: dspy.LM | None, place: Workspace, tell: Tell) -> None:
-    """Copy a rewriter to the workspace, for the artifact. The run itself uses the rewriter's own folder."""
+    """Copy a rewriter to the workspace for the artifact. The run itself uses the rewriter's original folder."""
     rewriter = rewriter_of(writer)
     if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
         tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= when you load the artifact")
 
 
 def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:
-    """Return the default objective: the judge's metric if there is a judge, else the metric of the labels."""
+    """Return the default objective: the judge's metric if there is a judge, else the metric that the labels allow."""
     if judges or asks:
         return judges[0].judge.METRIC if judges else "judged_useful"
     if any(question.evidence for question in splits.dev):
@@ -496,15 +500,15 @@ def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) 
 
 
 def open_workspace(lm: LM | Workspace, home: str | Path | None, threads: int | None) -> Workspace:
-    """Return the workspace of an LM, or an open workspace unchanged. The LM needs no key yet."""
+    """Return a workspace for an LM, or an open workspace unchanged. The LM does not need an API key yet."""
     if isinstance(lm, Workspace):
         return lm
-    limits = Limits(at_once=threads) if isinstance(lm, str) else None  # an open LM has its own limits
+    limits = Limits(at_once=threads) if isinstance(lm, str) else None  # an LM object has its own limits
     return Workspace.open(home, lm, limits=limits, asks=False)
 
 
 def warn_caller(text: str) -> None:
-    """Warn at the line outside this package that called the API."""
+    """Warn, with the warning attributed to the line outside this package that called the API."""
     frame: FrameType | None = sys._getframe()
     depth = 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("querywright.", "contextlib")):

@@ -1,10 +1,10 @@
-"""The grammar of arms, the programs that a comparison runs, and the checks of each name in it.
+"""The syntax of arms (the programs that a comparison runs), and the checks for each name in it.
 
 An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (a knob may be ``writer=LM``, or ``writer=none``
-for the LM that reads), the folder of an artifact, a loaded program, a technique, a technique with its reader, or a
-custom program: a ``dspy.Module`` or a function that returns passages or an answer. NAME may also be the place of a
-technique's class or of a custom program in the user's code, ``module:NAME`` or ``path/file.py:NAME``. Only the places
-that the user names in a call or on the command line are imported, never a place that a file names.
+for the reader's LM), an artifact folder, a loaded program, a technique, a technique with its reader, or a custom
+program: a ``dspy.Module`` or a function that returns passages or an answer. NAME may also be the location of a
+technique class or a custom program in the user's code, ``module:NAME`` or ``path/file.py:NAME``. Code is imported only
+from locations that the user names in a call or on the command line, never from a location that a file names.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from querywright.retrieval.rerank import Reranker
 from querywright.technique_names import code_at, name_at, names_code, split_code, technique_named
 
 Arms: TypeAlias = "Iterable[Any] | Mapping[str, Any]"
-"""Arms as a user gives them: a sequence, or a mapping by name."""
+"""Arms as the user passes them: a sequence, or a mapping by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmDefaults:
-    """The defaults of arms.
+    """Defaults for arms.
 
     Args:
-        retriever: The retriever of named techniques: a collection's name, a collection of Chroma or its address, or any
+        retriever: The retriever for named techniques: a collection's name, a Chroma collection or its address, or any
             retriever.
-        where: Chroma's filter over the metadata of a collection. Default: every passage.
-        embedder: The embedder of a named collection, or its name. Default ``embedded``.
-        engine: The engine of named techniques. Default ``dense``.
-        max_passages: Passages shown to the reader at most. Default None: each technique's own number.
-        knobs: Values of knobs, for the techniques that have them.
+        where: A Chroma filter on a collection's metadata. Default: every passage.
+        embedder: The embedder for a named collection, or its name. Default ``embedded``.
+        engine: The engine for named techniques. Default ``dense``.
+        max_passages: Maximum number of passages shown to the reader. Default None: each technique's own number.
+        knobs: Knob values, for the techniques that have these knobs.
         reader: The reader, by name. Default ``auto``.
-        writer_lm: The LM that techniques and artifacts call before they read. Default None: the LM.
+        writer_lm: The LM that techniques and artifacts call before the reader. Default None: the reader's LM.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
     """
 
@@ -70,7 +70,7 @@ class ArmDefaults:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of all knobs, with the number of passages."""
+        """The values of all knobs, including the number of passages."""
         budget = {} if self.max_passages is None else {MAX_PASSAGES.name: self.max_passages}
         return {**budget, **self.knobs}
 
@@ -80,14 +80,16 @@ class Arm:
     """A program that can be opened: a technique by name, an artifact, or a program in memory.
 
     Args:
-        technique: The class of its technique.
-        text: The text that named it; the folder of an artifact as a normalized path. None for a program in memory.
+        technique: The class of the arm's technique.
+        text: The string that named the arm; for an artifact, its folder as a normalized path. None for a program in
+            memory.
         engine: The engine of a named technique.
         knobs: The knobs of a named technique.
-        writer: The LM that a named technique or an artifact calls instead of the LM.
-        reader: The name of the program's reader; None if it uses the reader of all arms, or has no reader.
+        writer: The LM that a named technique or an artifact calls before the reader, if it differs from the reader's
+            LM.
+        reader: The name of the program's reader; None if it uses the reader shared by all arms, or has no reader.
         artifact: The content of the artifact.
-        program: The program in memory: a technique, or one with its reader.
+        program: The program in memory: a technique, or a technique with its reader.
     """
 
     technique: type[Technique]
@@ -101,14 +103,14 @@ class Arm:
 
     @classmethod
     def of(cls, given: Any, defaults: ArmDefaults) -> Arm:
-        """Return the arm of a name, a folder, or a program.
+        """Return the arm for a name, a folder, or a program.
 
         Raises:
-            InputError: It is something else, or a name in it is unknown.
+            InputError: The value is none of these, or contains an unknown name.
             ArtifactError: The artifact is missing, damaged, or edited.
         """
         if not isinstance(given, (str, os.PathLike, dspy.Module)):
-            given = getattr(given, "program", given)  # of a loaded artifact or a compilation
+            given = getattr(given, "program", given)  # a loaded artifact or a compilation
         if isinstance(given, Technique):
             return cls(technique=type(given), program=given)
         if isinstance(given, RAG):
@@ -138,7 +140,7 @@ class Arm:
 
     @classmethod
     def _of_code(cls, text: str, defaults: ArmDefaults) -> Arm:
-        """Return the arm of a technique's class or of a program in the user's code."""
+        """Return the arm for a technique class or a program in the user's code."""
         code, rest = split_code(text)
         found = code_at(code)
         if isinstance(found, type) and issubclass(found, Technique):
@@ -152,10 +154,10 @@ class Arm:
 
     @classmethod
     def parse(cls, text: str, defaults: ArmDefaults) -> Arm:
-        """Return the arm of ``NAME[@ENGINE][:KNOB=VALUE,...]``, whose own values take precedence over the defaults.
+        """Return the arm for ``NAME[@ENGINE][:KNOB=VALUE,...]``; the values in it take precedence over the defaults.
 
         Raises:
-            InputError: A name in it is unknown, or does not fit the technique.
+            InputError: A name in it is unknown, or does not apply to the technique.
         """
         head, _, own = text.partition(":")
         name, at, engine = head.partition("@")
@@ -177,7 +179,7 @@ class Arm:
 
     @property
     def is_named(self) -> bool:
-        """Whether the arm is a technique by name."""
+        """Whether the arm is a technique given by name."""
         return self.artifact is None and self.program is None
 
     @property
@@ -192,17 +194,17 @@ class Arm:
 
 
 def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] | None = None) -> dict[str, Arm]:
-    """Return arms by name: the text of a technique or program, the folder of an artifact, or the class of a program.
+    """Return arms by name; a name is a technique's or program's text, an artifact's folder, or a program's class.
 
-    Programs of one class are told apart by the knobs that differ from their defaults, else by a number.
+    Programs of the same class are distinguished by the knobs that differ from their defaults, or else by a number.
 
     Args:
-        arms: The arms as the user gave them.
+        arms: The arms as the user passed them.
         defaults: The defaults of arms.
-        earlier: Texts by name of arms that come first. If one is named again, it is the same arm.
+        earlier: The texts of the arms that come first, by name. If one of them is named again, it is the same arm.
 
     Raises:
-        InputError: An arm cannot be used, or two have one name.
+        InputError: An arm cannot be used, or two arms have the same name.
     """
     earlier = earlier or {}
     arms = arms if isinstance(arms, Mapping) else _listed(arms)
@@ -232,19 +234,19 @@ def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] 
 
 
 def _listed(arms: Any) -> list[Any]:
-    """Return several arms, or one, as a list."""
+    """Return one or more arms as a list."""
     single = isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program")
     return [arms] if single or (callable(arms) and not isinstance(arms, Iterable)) else list(arms)
 
 
 def _class_name(technique: type[Technique]) -> str:
-    """Return the name of a technique; the name of the class for a subclass with an inherited ``NAME``."""
+    """Return a technique's name; for a subclass that inherits ``NAME``, return the name of the class."""
     is_own = "NAME" in vars(technique) or TECHNIQUES.get(technique.NAME) is technique
     return technique.NAME if is_own else technique.__name__
 
 
 def _with_knobs(arm: Arm, name: str) -> str:
-    """Return the name of a program in memory, with the knobs that differ from their defaults."""
+    """Return the name for a program in memory, including the knobs that differ from their defaults."""
     technique = arm.program.technique if isinstance(arm.program, RAG) else arm.program
     values = {} if technique is None else dict(technique.knobs)
     own = [f"{knob.name}={values[knob.name]}" for knob in arm.technique.KNOBS
@@ -253,24 +255,24 @@ def _with_knobs(arm: Arm, name: str) -> str:
 
 
 def _budget(defaults: ArmDefaults) -> dict[str, Any]:
-    """Return the number of passages that a program may show the reader, if it is given."""
+    """Return the maximum number of passages shown to the reader as a keyword argument; empty if it is not set."""
     return {name: value for name, value in defaults.values.items() if name == MAX_PASSAGES.name}
 
 
 def is_folder(name: str) -> bool:
-    """Return whether an arm is the folder of an artifact, not a technique."""
+    """Return whether an arm is an artifact folder and not a technique."""
     if names_code(name):
         return False
     return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
 
 
 def spelled(name: str) -> str:
-    """Return an arm unchanged, or the folder of an artifact as a normalized path."""
+    """Return an arm unchanged or, if it is an artifact folder, as a normalized path."""
     return os.path.normpath(name) if is_folder(name) else name
 
 
 def check_arm(name: str) -> None:
-    """Raise an error if a technique, an engine, or a knob in an arm is unknown. Folders and programs open later."""
+    """Raise an error if an arm's technique, engine, or knob is unknown. Folders and programs are opened later."""
     if not names_code(name) and not is_folder(name):
         Arm.parse(name, ArmDefaults())
 
@@ -296,7 +298,7 @@ def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
 
 
 def engine_for(technique: str, named: str | None) -> str | None:
-    """Return the engine of a technique: its own engine, else the named engine, else None."""
+    """Return the engine for a technique: the technique's own engine, else the named engine, else None."""
     own = technique_named(technique).ENGINE
     named = None if named is None else check_engine(named)
     if own is not None and named not in (None, own):
@@ -305,7 +307,7 @@ def engine_for(technique: str, named: str | None) -> str | None:
 
 
 def pairs(values: Iterable[str], option: str) -> dict[str, str]:
-    """Return ``NAME=VALUE`` texts as a mapping. ``option`` names the option for messages."""
+    """Return ``NAME=VALUE`` strings as a mapping. ``option`` is the option's name for error messages."""
     found: dict[str, str] = {}
     for value in values:
         name, separator, rest = value.partition("=")
@@ -319,7 +321,7 @@ def pairs(values: Iterable[str], option: str) -> dict[str, str]:
 
 
 def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """Return the values of knobs with the types of a technique. Unless strict, leave out unknown knobs."""
+    """Return knob values converted to the technique's types. Unless strict, leave out unknown knobs."""
     knobs = Knobs(technique_named(technique).KNOBS)
     return {
         name: knobs.knob(name).parse(value) if isinstance(value, str) else value
@@ -329,12 +331,12 @@ def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True
 
 
 def split_knobs(technique: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the knobs that are fixed, and the knobs that are searched with their values as in a study's file.
+    """Return the fixed knobs, and the searched knobs with their values in the form of a study file.
 
     Args:
         technique: The technique that has the knobs.
-        given: A value, a list of values, or a range ``(low, high)`` for each knob; or a text such as ``5``, ``3,5,10``
-            or ``1..10``.
+        given: A value, a list of values, or a range ``(low, high)`` for each knob; or a string such as ``5``,
+            ``3,5,10`` or ``1..10``.
     """
     knobs = Knobs(technique_class(technique).KNOBS)
     fixed: dict[str, Any] = {}
@@ -351,14 +353,14 @@ def split_knobs(technique: str, given: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def knob_space(value: Any) -> Any:
-    """Return the values of a knob as in a study's file, where a range is a mapping."""
+    """Return a knob's values in the form of a study file, where a range is a mapping."""
     if isinstance(value, tuple) and len(value) == 2:
         return {"low": value[0], "high": value[1]}
     return [*value] if isinstance(value, tuple | range) else value
 
 
 def check_knob(text: str) -> None:
-    """Raise an error if no technique has the knob of ``NAME=VALUE``."""
+    """Raise an error if no technique has the knob named in ``NAME=VALUE``."""
     known = dict.fromkeys(knob.name for one in TECHNIQUES.values() for knob in one.KNOBS)
     for name in pairs([text], "--knob"):
         if name not in known:
@@ -366,7 +368,7 @@ def check_knob(text: str) -> None:
 
 
 def check_reader(reader: str | None) -> None:
-    """Raise an error if there is no reader of this name."""
+    """Raise an error if there is no reader with this name."""
     known = [*READERS, "none"]
     if reader is not None and reader not in known:
         raise InputError(unknown("reader", reader, known))

@@ -1,4 +1,4 @@
-"""JSON files that carry their checksum, read through pydantic."""
+"""JSON files that include a checksum, parsed with pydantic."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from querywright.files import json_digest, write_file
 class Checksummed(BaseModel):
     """A JSON file with the SHA-256 of its content under ``sha256``.
 
-    A subclass declares the fields. Unknown fields and values of other types are errors. Each error is a ``ValueError``
-    with one line; the caller adds the file's name and the remedy.
+    A subclass declares the fields. Unknown fields and values of the wrong type are errors. Each error is a
+    ``ValueError`` with a one-line message; the caller adds the file's name and the remedy.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     LARGEST: ClassVar[int] = 2**20
-    """Largest size of such a file, in bytes."""
+    """Maximum size of such a file, in bytes."""
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
@@ -34,10 +34,10 @@ class Checksummed(BaseModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return the object that ``to_bytes`` wrote.
+        """Return the object from the bytes that ``to_bytes`` returned.
 
         Raises:
-            ValueError: The file was truncated or edited, or is another kind of file.
+            ValueError: The file was truncated or edited, or is a different kind of file.
         """
         if len(data) > cls.LARGEST:
             raise ValueError(f"it is larger than {cls.LARGEST} bytes")
@@ -56,10 +56,10 @@ class Checksummed(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the object that ``write`` wrote, or None if there is no file.
+        """Return the object from a file written by ``write``, or None if there is no file.
 
         Raises:
-            ValueError: The file was truncated or edited, or is another kind of file.
+            ValueError: The file was truncated or edited, or is a different kind of file.
         """
         try:
             with path.open("rb") as file:
@@ -69,7 +69,7 @@ class Checksummed(BaseModel):
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first of pydantic's errors on one line: the field and the message."""
+    """Return pydantic's first error as one line: the field and the message."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"field {where}: {first['msg']}" if where else str(first["msg"])

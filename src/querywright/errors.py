@@ -1,11 +1,11 @@
 """Every error that querywright raises on purpose.
 
 QuerywrightError
-├── InputError            a mistake of the user; the message names the value and the remedy
+├── InputError            a user's mistake; the message names the value and the remedy
 │   ├── DataError         a question, passage, or file; the message lists all invalid rows
 │   ├── ModelError        an LM or embedder that is unknown, missing, or cannot be used
 │   ├── PromptTooLongError   a prompt that does not fit the model's context; the message has both sizes
-│   ├── CollectionError   a collection that is missing, empty, damaged, locked, or built with another embedder
+│   ├── CollectionError   a collection that is missing, empty, damaged, locked, or built with a different embedder
 │   ├── TechniqueError    an unknown technique or knob, or a knob value out of range
 │   └── ArtifactError     an artifact that is missing, damaged, edited, or cannot be written
 ├── OutageError           the LM failed too often in a row, and the run stopped without a result
@@ -19,18 +19,18 @@ from collections.abc import Collection, Sequence
 
 
 class QuerywrightError(Exception):
-    """Base of the errors that querywright raises on purpose."""
+    """Base class of the errors that querywright raises on purpose."""
 
 
 class InputError(QuerywrightError):
-    """A mistake of the user. The message names the value and the remedy."""
+    """A user's mistake. The message names the value and the remedy."""
 
 
 class DataError(InputError):
     """One or more invalid rows, files, or columns.
 
     Args:
-        problems: One line for each problem. The message shows the first 20.
+        problems: One line per problem. The message shows the first 20.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:
@@ -49,9 +49,9 @@ class PromptTooLongError(InputError):
     """A prompt does not fit the model's context.
 
     Args:
-        n_tokens: Tokens of the prompt.
-        n_context: Tokens of the model's context.
-        n_answer: Tokens reserved for the answer.
+        n_tokens: Number of tokens in the prompt.
+        n_context: Size of the model's context, in tokens.
+        n_answer: Number of tokens reserved for the answer.
     """
 
     def __init__(self, n_tokens: int, n_context: int, n_answer: int) -> None:
@@ -63,7 +63,7 @@ class PromptTooLongError(InputError):
 
 
 class CollectionError(InputError):
-    """A collection that is missing, empty, damaged, locked, or built with another embedder."""
+    """A collection that is missing, empty, damaged, locked, or built with a different embedder."""
 
 
 class TechniqueError(InputError):

@@ -1,6 +1,6 @@
-"""Write files and folders completely or not at all, and lock between threads and processes.
+"""Write files and folders atomically, and lock between threads and processes.
 
-All other packages use this module: everything that must survive a kill is written by it.
+All other packages use this module to write everything that must survive a killed process.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ POLL_SECONDS = 0.005
 
 
 SHARED = 0o666
-"""The mode of a file that is made to be shared. Other files are private to their owner."""
+"""The mode of files that are meant to be shared. Other files are private to their owner."""
 
 
 def private(name: str, flags: int) -> int:
-    """Open a file that only its owner may read; an ``opener`` for ``open``."""
+    """Open a file that only its owner may read; for use as the ``opener`` in ``open``."""
     return os.open(name, flags, 0o600)
 
 
 def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0o600) -> str:
-    """Write a file: whenever the process ends, the old file or the whole new file is there.
+    """Write a file atomically: even if the process is killed, either the old file or the whole new file exists.
 
     Args:
         path: The file. Its folder must exist.
-        data: The content: bytes, a text (UTF-8; half of a surrogate pair becomes ``?``), or an iterable of bytes. If
-            the iterable raises an error, the old file stays.
-        mode: The file's mode, less the umask. An existing file keeps its mode. Default 0o600, only the owner, because
-            most of these files contain questions.
+        data: The content: bytes, a string (written as UTF-8; a lone surrogate becomes ``?``), or an iterable of bytes.
+            If the iterable raises an error, the old file stays.
+        mode: The file's mode, before the umask is applied. An existing file keeps its mode. Default 0o600 (owner only),
+            because most of these files contain questions.
 
     Returns:
         The SHA-256 of the file.
@@ -70,7 +70,7 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0
 
 
 def _begin(path: Path, mode: int) -> tuple[Path, int]:
-    """Open a temporary file next to a path, locked while its writer lives. Remove those of killed writers."""
+    """Open a temporary file next to a path, locked while its writer lives. Remove files left by killed writers."""
     for left in path.parent.glob(f".{escape(path.name)}.*.tmp"):
         with suppress(OSError):
             descriptor = os.open(left, os.O_RDONLY)
@@ -88,14 +88,14 @@ def _begin(path: Path, mode: int) -> tuple[Path, int]:
 
 
 def append_line(path: Path, line: bytes, *, durable: bool = True) -> None:
-    """Append a line to a file. Half a line at the end, which a killed process left, is removed first.
+    """Append a line to a file. If a killed process left an incomplete last line, remove that line first.
 
     Only one writer may append at a time: see ``locked``.
 
     Args:
         path: The file. A new file is private to its owner.
         line: The line, without a line break.
-        durable: Whether the line is on disk when the function returns. Default True.
+        durable: Whether to force the line to disk before the function returns. Default True.
 
     Raises:
         OSError: The line cannot be written. The file is restored.
@@ -128,9 +128,10 @@ def replace_folder(target: Path, fill: Callable[[Path], None], *, check: Callabl
 
     Args:
         target: The folder. A missing parent is created.
-        fill: Writes the files into an empty folder. If it raises an error, the target stays. No other writer can
-            replace the target meanwhile.
-        check: Called with the target; raises an error if the target must not be replaced. Default: no check.
+        fill: A function that writes the files into an empty folder. If it raises an error, the target stays. No other
+            writer can replace the target in the meantime.
+        check: A function that is called with the target and raises an error if the target must not be replaced.
+            Default: no check.
 
     Raises:
         OSError: The folder cannot be written.
@@ -162,12 +163,12 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def writing(what: str, state: str = "nothing was written", place: str = "--out") -> Iterator[None]:
-    """Turn each ``OSError`` of the ``with`` block into an ``ArtifactError``.
+    """Turn any ``OSError`` in the ``with`` block into an ``ArtifactError``.
 
     Args:
-        what: The name of the thing that is written, for the message.
+        what: What is being written, for the message.
         state: The state after an error, for the message.
-        place: The option that names another place, for the message.
+        place: The option with which the user can choose a different place, for the message.
     """
     try:
         yield
@@ -179,7 +180,7 @@ def writing(what: str, state: str = "nothing was written", place: str = "--out")
 
 
 def place_of(target: Path) -> Path:
-    """Return the path of a folder: the target, or the place where a killed writer left the old folder."""
+    """Return a folder's path: the target, or the place where a killed writer left the old folder."""
     return target if os.path.exists(target) or not os.path.isdir(aside(target)) else aside(target)
 
 
@@ -189,7 +190,7 @@ def aside(target: Path) -> Path:
 
 
 def sync(path: Path) -> None:
-    """Make a file, or the names in a folder, survive a loss of power."""
+    """Force a file, or a folder's entries, to disk, so that they survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -199,12 +200,12 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: Exception | None = None, *, seconds: float | None = None) -> Iterator[None]:
-    """Hold a lock between threads and processes inside the ``with`` block. The lock ends with its process.
+    """Hold a lock between threads and processes inside the ``with`` block. It is released if its process ends.
 
     Args:
-        path: The lock: a file, which is created for its owner only, or an existing folder.
+        path: The lock: a file, which is created with access for its owner only, or an existing folder.
         busy: The error to raise if others hold the lock for too long. Default: ``TimeoutError``.
-        seconds: Seconds to wait for the lock. Default: 0 if ``busy`` is given, else no limit.
+        seconds: Maximum time to wait for the lock, in seconds. Default: 0 if ``busy`` is given, else no limit.
 
     Raises:
         OSError: The file cannot be created.
@@ -223,7 +224,7 @@ def locked(path: Path, busy: Exception | None = None, *, seconds: float | None =
 
 
 def open_lock(path: Path, *, make: bool = True) -> int:
-    """Return a descriptor for ``take_lock``. The lock ends when the descriptor is closed or the process ends.
+    """Return a descriptor for ``take_lock``. The lock is released when the descriptor is closed or the process ends.
 
     Raises:
         OSError: The file does not exist, or cannot be created.
@@ -234,7 +235,7 @@ def open_lock(path: Path, *, make: bool = True) -> int:
 
 
 def take_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Take the lock of an open descriptor without waiting, and return whether it was free."""
+    """Take an open descriptor's lock without waiting, and return whether the lock was free."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -249,7 +250,7 @@ def file_digest(path: Path) -> str:
 
 
 def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each named file of a folder, without missing files."""
+    """Return the SHA-256 of each named file in a folder, leaving out missing files."""
     return {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
 
 
@@ -259,7 +260,7 @@ def json_digest(content: Any) -> str:
 
 
 def jsonable(data: Any) -> Any:
-    """Return data that JSON can hold: NaN and infinity become None, and other unknown values become texts."""
+    """Return data as JSON types: NaN and infinity become None, and values of unknown types become strings."""
     from pydantic_core import to_jsonable_python
 
     def other(one: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The workspace: the folder with collections, vectors, and LM answers.
+"""The workspace: the folder that contains collections, vectors, and LM answers.
 
-It is ``.querywright`` in the current folder, or the folder that ``QUERYWRIGHT_HOME`` names. You can delete all of it:
-its content is computed again when needed.
+It is ``.querywright`` in the current folder, or the folder that ``QUERYWRIGHT_HOME`` names. You can delete it at any
+time; its content is recomputed when needed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def named_home(path: str | Path | None = None) -> Path:
-    """Return the path of the workspace, whether the folder exists or not; see ``home``.
+    """Return the workspace's path, whether or not the folder exists; see ``home``.
 
     Raises:
-        InputError: The path begins with an unknown user.
+        InputError: The path begins with ``~`` and an unknown user.
     """
     given = Path(path or os.environ.get(ENVIRONMENT_VARIABLE) or ".querywright")
     try:
@@ -36,10 +36,10 @@ def named_home(path: str | Path | None = None) -> Path:
 
 
 def is_read_only(path: str | Path | None = None) -> bool:
-    """Return whether the workspace is read-only: it, or its parent if it is missing, gives no permission to write.
+    """Return whether the workspace (or its parent, if it does not exist) is not writable.
 
     Raises:
-        InputError: The folder cannot be created for another reason, or the path is not a folder.
+        InputError: The folder cannot be created for any other reason, or the path is not a folder.
     """
     try:
         return not os.access(home(path), os.W_OK)
@@ -51,7 +51,7 @@ def is_read_only(path: str | Path | None = None) -> bool:
 
 @functools.cache
 def scratch() -> Path:
-    """Return a temporary folder of this process, for files that a read-only workspace cannot hold."""
+    """Return this process's temporary folder, for files that cannot be written to a read-only workspace."""
     folder, owner = tempfile.mkdtemp(prefix="querywright-"), os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     return Path(folder)

@@ -1,4 +1,4 @@
-"""Import what the user names: ``module:name``, or ``path/file.py:name``."""
+"""Import objects that the user names as ``module:name`` or ``path/file.py:name``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from querywright.errors import InputError
 
 
 def imported(name: str, what: str) -> Any:
-    """Return the object that ``module:name`` or ``path/file.py:name`` names.
+    """Return the object named by ``module:name`` or ``path/file.py:name``.
 
-    Modules of the current folder are found too, and modules next to the file.
+    Modules in the current folder and next to the file are found too.
 
     Args:
-        name: The name of the object, which may have dots on both sides.
+        name: The object's name, which may have dots on both sides of the colon.
         what: What the object is, for the message.
 
     Raises:
-        InputError: It cannot be imported.
+        InputError: The object cannot be imported.
     """
     module, _, function = name.rpartition(":")
     file = Path(module) if module.endswith(".py") else None

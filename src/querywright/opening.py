@@ -42,7 +42,7 @@ from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
 
 Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
-"""Names of metrics, as ``judged_metrics`` takes them, and functions; or these by name."""
+"""Names of metrics, in the form that ``judged_metrics`` accepts, and functions; or a mapping of names to these."""
 
 DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
@@ -50,7 +50,7 @@ LACKING = {
     "support": "a reader that names its support such as grounded (reader=)",
     "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
 }
-"""The requirements of metrics in words, if their names are not clear enough."""
+"""Descriptions of metric requirements whose names are not clear enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,11 @@ class Scoring:
 
     Args:
         metrics: Names and functions. Default: metrics that fit the questions.
-        judges: Judges that score as well, by name or by the path of a saved one.
-        judge_lm: The LM of the judges, or its name; if no judge is named, it judges usefulness. Default: the LM.
-        guidelines: A file of points that the judge of coverage looks for in answers; missing points are written first.
-        threads: Parallel judgments of a judge. Default 8, or up to the limit of the LM.
+        judges: Additional judges that score the programs, given by name or by the path of a saved judge.
+        judge_lm: The judges' LM, or its name. If an LM is given but no judge, it judges usefulness. Default: the LM.
+        guidelines: A file with the points that the coverage judge looks for in answers. Missing points are written
+            first.
+        threads: Number of judgments that a judge makes in parallel. Default 8, or up to the LM's limit.
     """
 
     metrics: Metrics = ()
@@ -74,20 +75,20 @@ class Scoring:
 
 @dataclass(slots=True, kw_only=True)
 class Experiment:
-    """Programs, questions and metrics, checked and open.
+    """An experiment whose programs, questions, and metrics have been checked and opened.
 
     Args:
         workspace: The workspace with the LM.
         questions: The questions.
-        defaults: The defaults of arms.
-        reader: The reader of arms without their own reader.
-        reranker: The reranker of techniques that rerank.
+        defaults: The defaults for arms.
+        reader: The reader for arms without their own reader.
+        reranker: The reranker for techniques that rerank.
         scoring: The metrics and judges.
-        source: The name of the questions' file; empty if they are not from a file.
+        source: The name of the question file; empty if the questions do not come from a file.
         metrics: Metrics by name.
-        lacking: The requirements that questions and readers do not meet, by metric that cannot be scored.
-        notes: Remarks for the reader of the results.
-        hints: Warnings about the questions and names, which are also reported when the experiment opens.
+        lacking: For each metric that cannot be scored, the requirements that the questions and readers do not meet.
+        notes: Remarks to show with the results.
+        hints: Warnings about the questions and names; they are also reported when the experiment is opened.
         arms: The arms by name.
         programs: The programs of the arms, by name.
         retrievers: Open retrievers by engine.
@@ -111,7 +112,7 @@ class Experiment:
 
     @property
     def writers(self) -> dict[str, list[str]]:
-        """The arms of each LM that writes and does not read."""
+        """The arms that use each writer LM, by the LM's name."""
         found: dict[str, list[str]] = {}
         for name, program in self.programs.items():
             if program.technique.writer_lm is not None:
@@ -134,7 +135,7 @@ class Experiment:
         slices: Sequence[str] = (),
         progress: Any = None,
     ) -> Comparison:
-        """Evaluate the programs and compare them with the baseline; arguments and errors as in ``querywright.compare``.
+        """Evaluate the programs and compare them with the baseline. For arguments and errors, see ``compare``.
 
         Missing guidelines are written first.
         """
@@ -151,7 +152,7 @@ class Experiment:
         )  # fmt: skip
 
     def baseline(self, given: str | None) -> str:
-        """Return the name of the baseline, which may be given as its text. Default: ``plain``, or the first arm."""
+        """Return the baseline's name; the argument may also be the arm's text. Default: ``plain``, or the first arm."""
         if given is None:
             return PLAIN if PLAIN in self.arms else next(iter(self.arms), PLAIN)
         return next((name for name, arm in self.arms.items() if arm.text == given), given)
@@ -173,7 +174,7 @@ class Experiment:
         return settings
 
     def open_retriever(self, engine: str) -> Any:
-        """Return the retriever of named techniques, which is opened once for each engine."""
+        """Return the retriever for named techniques; it is opened only once per engine."""
         if engine not in self.retrievers:
             given = self.defaults
             found = self.workspace.retriever(given.retriever, given.embedder, engine, given.where)
@@ -181,7 +182,7 @@ class Experiment:
         return self.retrievers[engine]
 
     def open_writer(self, given: Any) -> Any:
-        """Return the LM that writes, the same object for all its arms; None if it is the LM that reads."""
+        """Return the writer LM, as the same object for all its arms; None if it is the reader's LM."""
         if given not in self._writers:
             self._writers[given] = self.workspace.writer(given)
         return self._writers[given]
@@ -201,7 +202,7 @@ class Experiment:
         )  # fmt: skip
 
     def _load(self, name: str, arm: Arm, reranker: Reranker | None) -> RAG:
-        """Return the program of an artifact. Note if its collection, LM, or writer differs from its compilation."""
+        """Return an artifact's program. Note if its collection, LM, or writer differs from the one at compile time."""
         assert arm.artifact is not None
         own, home, lm = arm.artifact.manifest, self.workspace.home, self.workspace.lm
         retriever = next((one for one in self.retrievers.values() if one.fingerprint == own.fingerprint), None)
@@ -219,7 +220,7 @@ class Experiment:
         return load(arm.artifact, home=home, lm=lm, retriever=retriever, reranker=reranker, writer_lm=writer).program
 
     def _write_guidelines(self, run: Mapping[str, Any]) -> None:
-        """Give the judge of coverage its guidelines. Write those that the file does not have."""
+        """Give the coverage judge its guidelines, and write guidelines that are missing from the file."""
         judges = [one for one in self.metrics.values() if isinstance(one, GuidelineMetric)]
         file = None if self.scoring is None else self.scoring.guidelines
         if file is None:
@@ -242,7 +243,7 @@ class Experiment:
         judges[0].guidelines.update(kept)
 
     def _remarks(self, found: Comparison, references: bool) -> list[str]:
-        """Return the lines below a table of the results."""
+        """Return the lines to show below the results table."""
         lm, arms = self.workspace.lm.model, found.arms
         asked = f"LM {lm}; " if found.asks else ""
         lines = [f"{asked}mean in per cent with its 95 % interval"]
@@ -257,7 +258,7 @@ class Experiment:
         return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in self.lacking)]
 
     def _facts(self, found: Comparison) -> dict[str, str]:
-        """Return the facts of the comparison for a report."""
+        """Return the facts about the comparison for a report."""
         facts = {
             "Questions": " of ".join(filter(None, [str(len(self.questions)), self.source])),
             **({"LM": str(self.workspace.lm.model)} if found.asks else {}),
@@ -285,14 +286,14 @@ def open_experiment(
     """Check and open arms, questions, retrievers, and models.
 
     Args:
-        arms: The arms, as ``querywright.compare`` takes them. If empty: techniques that fit the questions.
-        questions: The questions, as ``read_questions`` takes them.
-        workspace: The open workspace; its LM needs a key only if it is called.
-        defaults: The defaults of arms.
+        arms: The arms, in any form that ``querywright.compare`` accepts. If empty: techniques that fit the questions.
+        questions: The questions, in any form that ``read_questions`` accepts.
+        workspace: The open workspace; its LM needs an API key only if it is called.
+        defaults: The defaults for arms.
         scoring: The metrics and judges. If None, the programs are not scored.
-        reading: ``columns``, ``limit``, ``split`` and ``labels`` of the questions.
-        earlier: Texts by name of arms that come first.
-        tell: Called with each warning about the questions or the names.
+        reading: ``columns``, ``limit``, ``split``, and ``labels`` for the questions.
+        earlier: The texts of the arms that come first, by name.
+        tell: A function that is called with each warning about the questions or the names.
 
     Raises:
         InputError: A value cannot be used; the message names the value, the rule, and the remedy.
@@ -343,7 +344,7 @@ def open_experiment(
     lm = workspace.lm if judge_lm is None else workspace.another_lm(judge_lm)
     for name in judging:
         metric: Any = metrics[name]
-        metrics[name] = metric = metric.of(name)  # the one that was given may be asked of another LM next
+        metrics[name] = metric = metric.of(name)  # a copy: the given one may be used with another LM next
         metric.lm = lm
     experiment.reranker = open_reranker(defaults.reranker)
     for name, arm in named.items():
@@ -377,7 +378,7 @@ def _hints(experiment: Experiment) -> list[str]:
 
 
 def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
-    """Load a reranker that is given by name, so that a missing model is reported before any LM call."""
+    """Load a reranker given by name, so that a missing model is reported before any LM call."""
     if not isinstance(reranker, str):
         return reranker
     found: CrossEncoderReranker = rerank.resolve_reranker(reranker)
@@ -386,7 +387,7 @@ def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
 
 
 def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:
-    """Report the techniques whose prompts their rewriter has not learned."""
+    """Report the techniques whose prompts the rewriter has not learned."""
     strange = () if rewriter is None else sorted({*techniques} - {*rewriter.techniques})
     if rewriter is not None and strange:
         tell(
@@ -396,7 +397,7 @@ def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Ca
 
 
 def of_grounded(reader: str | None) -> list[str]:
-    """Return a line about closed book if the reader names its support."""
+    """Return a note about closed book if the reader cites supporting passages."""
     if reader is None or not READERS[reader].GROUNDED:
         return []
     return [f"the reader {reader} declines without passages, so closed book says nothing about the LM"]
@@ -411,7 +412,7 @@ def _name(given: Any) -> str | None:
 
 
 def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
-    """Return the given metrics, and the metrics of the judges that are named with them."""
+    """Return the given metrics, and the metrics of the given judges."""
     if isinstance(scoring.metrics, Mapping):
         given = {str(name): one for name, one in scoring.metrics.items()}
     else:
@@ -438,7 +439,7 @@ def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
 
 
 def _reads_nothing(metrics: Mapping[str, Metric]) -> bool:
-    """Return whether no metric needs an answer. A user's metric may need one."""
+    """Return whether no metric needs an answer. User-defined metrics are assumed to need one."""
     known = all(name in METRICS or name.partition("@")[0] in RANKED or name in JUDGED for name in metrics)
     return bool(metrics) and known and not any({"reader", "support"} & needs(name) for name in metrics)
 
@@ -446,7 +447,7 @@ def _reads_nothing(metrics: Mapping[str, Metric]) -> bool:
 def _scorable(
     metrics: dict[str, Metric], judged: Mapping[str, Metric], asked: Sequence[Question], readers: Sequence[str]
 ) -> tuple[dict[str, Metric], dict[str, str]]:
-    """Return all metrics, and by metric that cannot be scored the requirements that are not met."""
+    """Return all metrics, and the unmet requirements of each metric that cannot be scored."""
     labelled = any(question.evidence for question in asked)
     if not metrics:
         names = ["accuracy"] if readers else []
@@ -473,7 +474,7 @@ def _scorable(
 
 
 def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
-    """Return a line for each metric that looks at more passages than some programs return."""
+    """Return a note for each metric that looks at more passages than some programs return."""
     notes = []
     for metric in metrics:
         depth = metric.partition("@")[2]

@@ -1,4 +1,4 @@
-"""A bounded pool of daemon threads, which stops at once when the caller does."""
+"""A bounded pool of daemon threads that stops immediately when the caller does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SOON = 0.002
-"""Seconds without a result after which one more thread starts, so that questions begin in order."""
+"""Time without a result after which one more thread starts, in seconds. It makes questions start in order."""
 
 _NAME = "querywright-pool"
 
@@ -29,9 +29,10 @@ def bounded_map(
     threads: int,
     on_done: Callable[[int, R | Exception], None] | None = None,
 ) -> list[R | Exception]:
-    """Apply ``work`` to every item as ``bounded_each`` does, and return one result or exception per item, in order.
+    """Apply ``work`` to every item with ``bounded_each``, and return one result or exception per item, in order.
 
-    ``on_done`` is called with position and result when an item ends. If it raises an error, no further item starts.
+    ``on_done`` is called with an item's position and result when the item finishes. If it raises an error, no further
+    items start.
     """
     results: dict[int, R | Exception] = {}
     with closing(bounded_each(work, items, threads=threads)) as done:
@@ -45,17 +46,18 @@ def bounded_map(
 def bounded_each(
     work: Callable[[T], R], items: Sequence[T], *, threads: int
 ) -> Generator[tuple[int, R | Exception], None, None]:
-    """Apply ``work`` to every item in up to ``threads`` threads, and yield position and result of each as it ends.
+    """Apply ``work`` to every item in up to ``threads`` threads, and yield each position and result when it is done.
 
-    An exception is a result; an interrupt is raised. Close the generator (``contextlib.closing``), so that no further
-    item starts after an error of the caller. The threads are daemons, so hanging work delays the end of the process by
-    a few seconds at most. Each thread runs in a copy of the caller's context.
+    An exception counts as a result; an interrupt is raised. Close the generator (``contextlib.closing``), so that no
+    further items start after an error in the caller. The threads are daemons, so hanging work delays the end of the
+    process by a few seconds at most. Each thread runs in a copy of the caller's context.
 
     Args:
-        work: Called once per item.
-        items: The items, in the order in which they begin.
-        threads: Largest number of threads, 1 or more. One thread starts first, and another whenever no item has ended
-            for a moment: if all answers are cached, few threads do the work, and they do not wait for Python's lock.
+        work: A function that is called once per item.
+        items: The items, in the order in which they start.
+        threads: Maximum number of threads, 1 or more. One thread starts first, and another whenever no item has
+            finished for a moment. If all answers are cached, a few threads do all the work and do not contend for the
+            GIL.
 
     Raises:
         InputError: ``threads`` is less than 1.
@@ -105,12 +107,12 @@ def bounded_each(
 
 
 def let_work_end(seconds: float) -> None:
-    """Wait up to this many seconds for running work of all pools, because its LM answers are paid for and cached."""
+    """Wait up to this many seconds for running work in all pools, because its LM answers are paid for and cached."""
     deadline = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread.name == _NAME:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-# A thread inside a library's native code when Python ends would crash the process.
+# A thread that is still in a library's native code when Python exits would crash the process.
 atexit.register(let_work_end, 5)

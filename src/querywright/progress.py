@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar in a terminal or a notebook, otherwise a plain line now and then."""
+"""Progress on standard error: a bar in a terminal or notebook, otherwise an occasional plain line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Progress = Callable[[str, int, int], None]
-"""Called with the current step, the amount that is done, and the total."""
+"""A function that is called with the current step, the amount done, and the total."""
 
 TICK_SECONDS = 0.25
 FIRST_SECONDS, EVERY_SECONDS = 2.0, 15.0
-"""Without a terminal: seconds until the first line, and the least seconds between two lines."""
+"""Without a terminal: seconds until the first line, and the minimum number of seconds between lines."""
 
 PACE_SECONDS = 60.0
 """The time left is estimated from the pace of the last 60 seconds, because cached answers are faster."""
@@ -32,19 +32,19 @@ PAGE = '<pre style="font-family: monospace">{code}</pre>'
 """The HTML of a notebook's output."""
 
 LEADING = ("running", "done")
-"""States of an arm that may be the best so far. Arms that ended early were scored on few questions."""
+"""States in which an arm may count as the best so far. Arms that ended early were scored on few questions."""
 
 LONGEST_LINE, LONGEST_WHAT, LONGEST_NAME = 120, 40, 24
-"""Largest length of a line, of its current step, and of the best arm's name. Facts that do not fit are left out."""
+"""Maximum lengths of a line, of its current step, and of the best arm's name. Facts that do not fit are left out."""
 
 MOST_DRAWN = 12
-"""Largest number of arms in the table: if there are more, the running arms and the best arms."""
+"""Maximum number of arms in the table. If there are more, it shows the running arms and the best arms."""
 
 
 class LiveArm(TypedDict):
     """A running arm: its answered and total questions, and its score so far (0 to 1) with its interval, or None.
 
-    Its state is ``waiting``, ``running`` or ``done``; a trial's also ``pruned`` or ``failed``.
+    Its state is ``waiting``, ``running``, or ``done``; a trial may also be ``pruned`` or ``failed``.
     """
 
     name: str
@@ -57,13 +57,13 @@ class LiveArm(TypedDict):
 
 
 def part(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Return the progress of a part of larger work, of which ``before`` is done; None if no progress is reported."""
+    """Return the progress for part of a larger task, of which ``before`` is done; None if no progress is reported."""
     return None if progress is None else lambda what, done, _: progress(what, before + done, total)
 
 
 @contextlib.contextmanager
 def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
-    """Report progress inside the ``with`` block: True draws a bar, a callable is called, None reports nothing."""
+    """Report progress inside the ``with`` block: True draws a bar, a callable is called, and None reports nothing."""
     if progress is True:
         with Bar(what) as bar:
             yield bar
@@ -74,7 +74,7 @@ def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | No
 class Bar:
     """A ``Progress`` that draws the current step, the time left, the score of every arm, LM calls, and cost.
 
-    If an error or Ctrl-C ends the work, the scores of the arms so far are printed.
+    If an error or Ctrl-C ends the work, the arms' scores so far are printed.
 
     Args:
         what: The first step.
@@ -96,7 +96,7 @@ class Bar:
         self._draw: Callable[[], object] = self._line_now_and_then
 
     def __enter__(self) -> Bar:
-        """Begin to draw."""
+        """Start drawing."""
         self._opened.enter_context(metered(self.spent))
         if self.console.is_jupyter:
             import IPython.display
@@ -117,7 +117,7 @@ class Bar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Remove the bar. If an error ended the work, print the scores of its arms."""
+        """Remove the bar. If an error ended the work, print the arms' scores."""
         self._opened.close()
         self._look(running=False)
         if self.console.is_jupyter:
@@ -126,7 +126,7 @@ class Bar:
             self.console.print(f"so far, {self.metric} in per cent:", self.table(), markup=False)
 
     def __call__(self, what: str, done: int, total: int, said: str | None = None) -> None:
-        """Update the step, the amount that is done, and the total; ``said`` is shown instead of the cost."""
+        """Update the step, the amount done, and the total; ``said`` is shown instead of the cost."""
         if total != self.total or done < self.done:
             self._pace.clear()
         ends = done == total and (done, total) != (self.done, self.total)
@@ -140,7 +140,7 @@ class Bar:
             self._line()
 
     def stand(self, told: Callable[[], tuple[str, list[LiveArm]]], spent: Callable[[], str] | None = None) -> None:
-        """Show the scores of arms, and the cost of all processes. Both functions are called once a second."""
+        """Show the arms' scores and the cost over all processes. Both functions are called once a second."""
         self._standing, self._spending = told, spent
 
     def _tick(self) -> None:
@@ -169,7 +169,7 @@ class Bar:
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _now(self) -> str:
-        """Return the current step, or the model that is loading, because everything else waits for it."""
+        """Return the current step or, if a model is loading, that model, because everything else waits for it."""
         what = f"loading {self.spent.loading}" if self.spent.loading else self.what
         return " ".join("".join(one if one.isprintable() else " " for one in what).split())
 
@@ -186,7 +186,7 @@ class Bar:
         )  # fmt: skip
 
     def _facts(self) -> list[str]:
-        """Return the score of the best arm, and the cost."""
+        """Return the best arm's score, and the cost."""
         scored = [(arm["mean"], arm) for arm in self.arms if arm["mean"] is not None and arm["state"] in LEADING]
         best = max(scored, key=lambda one: one[0])[1] if scored else None
         leader = "" if best is None else f"{self.metric} {_score(best)}"

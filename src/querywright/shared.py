@@ -1,4 +1,4 @@
-"""An object that copies of a program share."""
+"""An object that is shared between copies of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies: opened from a file with names, or from Python with objects; and what a finished study returns."""
+"""Open studies from a file with names or from Python with objects, and return the results of finished studies."""
 
 from __future__ import annotations
 
@@ -55,13 +55,14 @@ from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.workspace import Tell, Workspace
 
 Techniques: TypeAlias = "str | type[Technique] | Any | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
-"""Techniques as ``compare`` takes arms, and classes; or a mapping of these to the knobs that are searched."""
+"""Techniques in any form that ``compare`` accepts for arms, and classes; or a mapping of these to the knobs to
+search."""
 
 OBJECTS = "given in Python"
-"""The name in a specification for questions and retrievers that are objects."""
+"""The name used in a specification for questions and retrievers that are passed as objects."""
 
 _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
-"""Keys of a technique in a study's file; no knob has these names."""
+"""Keys for a technique in a study file; no knob has these names."""
 
 _logger = logging.getLogger(__name__)
 
@@ -70,18 +71,18 @@ _CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyObjects:
-    """Objects that a study uses in place of the names in its file. None, or empty: the name in the file.
+    """Objects that a study uses instead of the names in its file. If None or empty, the name in the file is used.
 
     Args:
-        questions: Questions, or train, dev and test.
-        labels: Labels of passages.
-        retrievers: Retrievers by name; the first is the retriever of the baseline.
+        questions: Questions, or train, dev, and test.
+        labels: Passage labels.
+        retrievers: Retrievers by name; the baseline uses the first.
         lm: The LM, or an open workspace.
-        writer_lm: The LM that writes for techniques.
-        embedder: The embedder of collections that are named.
+        writer_lm: The LM that techniques call before the reader.
+        embedder: The embedder for collections given by name.
         reranker: A cross-encoder.
         judges: Saved judges.
-        judge_lm: The LM of the judges.
+        judge_lm: The judges' LM.
     """
 
     questions: Any = None
@@ -96,14 +97,14 @@ class StudyObjects:
 
 
 class StudyData(NamedTuple):
-    """A checked study with its questions; nothing is asked yet.
+    """A checked study with its questions, before any LM call.
 
     Args:
         spec: The study.
-        splits: The questions of train, dev, and test.
+        splits: The questions in train, dev, and test.
         reader: The name of the reader; None if no reader runs.
-        further: Questions that only closed book and oracle evidence answer.
-        objects: The objects in place of names.
+        further: Questions on which only closed book and oracle evidence are evaluated.
+        objects: The objects used instead of names.
     """
 
     spec: StudySpec
@@ -125,17 +126,18 @@ def read_data(
     *,
     tell: Tell = _logger.debug,
 ) -> StudyData:
-    """Read and check the questions of a study. Labels follow passages that moved or changed a little.
+    """Read and check a study's questions. If a labeled passage moved or changed a little, its label moves with it.
 
     Args:
         spec: The study.
-        objects: The objects in place of names. Default none.
+        objects: The objects to use instead of names. Default none.
         home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        tell: Called with the labels that follow passages, and with those that cannot. Default: the log.
+        tell: A function that is called with the number of labels that were moved, and with each label that could not be
+            moved. Default: the log.
 
     Raises:
-        DataError: A question is invalid, or lacks the options that a technique or a reader compares.
-        InputError: The questions or the reader do not suit an objective, or there are too few questions.
+        DataError: A question is invalid, or lacks the options that a technique or reader needs.
+        InputError: The questions or the reader do not fit an objective, or there are too few questions.
     """
     needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
     needing += ["the reader multiple_choice"] if spec.reader == "multiple_choice" else []
@@ -164,15 +166,15 @@ def read_data(
 
 
 def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None, *, tell: Tell) -> StudyData:
-    """Read and check a study and its questions and labels, and open no model.
+    """Read and check a study, its questions, and its labels without loading any models.
 
     Args:
-        source: The study's file, or a mapping.
+        source: The study file, or a mapping.
         home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        tell: Called with each label that the search cannot find.
+        tell: A function that is called with each label whose passage the search cannot find.
 
     Raises:
-        InputError: Something is wrong with the study, its questions, or its collection.
+        InputError: The study, its questions, or its collection is invalid.
     """
     data = read_data(read_spec(source), home=home, tell=tell)
     spec = data.spec
@@ -184,25 +186,25 @@ def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None
 
 
 def run_named(data: StudyData, folder: Path, *, home: Path | None = None, tell: Tell, **options: Any) -> Snapshot:
-    """Run or resume a study that names everything; further arguments and errors as in ``run_study``."""
+    """Run or resume a study in which everything is given by name; for other arguments and errors, see ``run_study``."""
     return run_study(data.spec, folder, partial(open_search, data, home, tell), home=home, tell=tell, **options)
 
 
 def open_search(
     data: StudyData, home: str | Path | None, tell: Tell, url: str | None = None, budget: str | None = None
 ) -> Search:
-    """Open everything that the trials of a study need.
+    """Open everything that a study's trials need.
 
     Args:
         data: The study and its questions.
         home: The workspace.
-        tell: Called with each warning.
+        tell: A function that is called with each warning.
         url: The address of the PostgreSQL database that stores answers and the budget for several hosts. Default None:
             the workspace.
-        budget: The name of the budget that all workers and runs of the study share. Default None: no limit.
+        budget: The name of the budget that all of the study's workers and runs share. Default None: no limit.
 
     Raises:
-        InputError: The variable of a key is empty, or something cannot be opened.
+        InputError: The environment variable for an API key is empty, or something cannot be opened.
     """
     spec, objects = data.spec, data.objects
     place = _workspace(spec, objects.lm, home, url, budget)
@@ -258,7 +260,7 @@ def open_search(
 def _workspace(
     spec: StudySpec, lm: LM | Workspace | None, home: str | Path | None, url: str | None, budget: str | None
 ) -> Workspace:
-    """Return the workspace of a study, with its store, LM, and budget."""
+    """Return a study's workspace, with its store, LM, and budget."""
     limits = spec.budget.model_dump(include={"calls", "tokens", "dollars"})
     if isinstance(lm, Workspace):
         if url is not None or any(one is not None for one in limits.values()):
@@ -282,7 +284,7 @@ def _workspace(
 
 
 def _key(variable: str | None) -> str | None:
-    """Return the key in an environment variable; None if no variable is named."""
+    """Return the API key from an environment variable; None if no variable is named."""
     key = None if variable is None else os.environ.get(variable)
     if variable is not None and not key:
         raise InputError(f"the variable {variable!r} holds no key; set it, or name another one in the study's file")
@@ -294,10 +296,11 @@ class Study:
     """A finished study: its trials on dev, its results on test, and the program that it recommends.
 
     Args:
-        snapshot: All that the study's storage holds.
-        folder: The study's folder, which commands such as ``querywright study report`` read too.
-        search: The search, open.
-        storage: The address of the PostgreSQL database that stores the trials. None: the journal in the folder.
+        snapshot: Everything in the study's storage.
+        folder: The study's folder, which is also read by commands such as ``querywright study report``.
+        search: The open search.
+        storage: The address of the PostgreSQL database that stores the trials. If None, they are in the journal in the
+            folder.
     """
 
     snapshot: Snapshot
@@ -307,7 +310,7 @@ class Study:
 
     @cached_property
     def trials(self) -> pandas.DataFrame:
-        """A row for each trial, with the columns of ``querywright study export``."""
+        """One row per trial, with the columns of ``querywright study export``."""
         return pandas.DataFrame(trial_rows(self.snapshot))
 
     @property
@@ -322,11 +325,11 @@ class Study:
         return best(self.snapshot.trials, self.snapshot.spec.aims[0])
 
     def cheapest(self, within: float = 0.01, cost: str | None = None) -> TrialRecord | None:
-        """Return the trial with the lowest cost among the trials that are almost as good as the best on dev.
+        """Return the cheapest of the trials that are almost as good as the best on dev.
 
         Args:
-            within: How much lower than the best value the first objective may be. Default 0.01, a point.
-            cost: ``lm_calls``, ``tokens``, ``seconds`` or ``dollars``. Default: the first cost among the objectives,
+            within: How far the first objective may be below the best value. Default 0.01, one point.
+            cost: ``lm_calls``, ``tokens``, ``seconds`` or ``dollars``. Default: the first cost among the objectives, or
                 else ``tokens``.
 
         Returns:
@@ -336,12 +339,12 @@ class Study:
         return cheapest(self.snapshot.trials, aims, within, None if cost is None else objective_named(cost))
 
     def program(self, trial: TrialRecord) -> RAG:
-        """Return the program of a trial, a ``dspy.Module``, with its prompts and knobs."""
+        """Return a trial's program, a ``dspy.Module`` with the trial's prompts and knobs."""
         return self.search.program(trial.arm, reads=True)
 
     @cached_property
     def recommended(self) -> LoadedProgram:
-        """The recommended program, which answers a question when called; ``.program`` is the DSPy module."""
+        """The recommended program. Call it with a question to get an answer; ``.program`` is the DSPy module."""
         outcome, search = self._outcome, self.search
         arm = ArmConfig.from_json(outcome["arms"][outcome["recommended"]])
         return load(
@@ -354,24 +357,24 @@ class Study:
 
     @property
     def compared(self) -> Comparison:
-        """The results on test, compared with the baseline."""
+        """The test results, compared with the baseline."""
         found = self.snapshot.compared
         assert found is not None
         return found
 
     @property
     def verdict(self) -> str:
-        """The result on test in a word, such as ``gain``."""
+        """The test result in a word, such as ``gain``."""
         return str(self._outcome["verdict"])
 
     @property
     def sentence(self) -> str:
-        """The result on test as a sentence with figures."""
+        """The test result as a sentence with figures."""
         return str(self._outcome["sentence"])
 
     @cached_property
     def optuna(self) -> Any:
-        """A copy of the study in memory as an ``optuna.Study``, for Optuna's plots and its dashboard."""
+        """An in-memory copy of the study as an ``optuna.Study``, for Optuna's plots and dashboard."""
         import optuna
 
         memory, name = optuna.storages.InMemoryStorage(), self.snapshot.spec.name
@@ -388,14 +391,14 @@ class Study:
         return path
 
     def save(self, path: str | Path, *, replace: bool = False) -> ArtifactManifest:
-        """Copy the artifact of the recommended program to a folder.
+        """Copy the recommended program's artifact to a folder.
 
         Args:
             path: The folder.
-            replace: Whether to replace another artifact there. Default False.
+            replace: Whether to replace a different artifact in the folder. Default False.
 
         Raises:
-            ArtifactError: The folder holds something else.
+            ArtifactError: The folder contains something else.
         """
         return copy_artifact(self._artifact, path, replace=replace)
 
@@ -446,57 +449,58 @@ def study(
     tell: Tell | None = None,
     **changes: Any,
 ) -> Study:
-    """Search techniques, knobs and prompts on dev, and compare the best program with the baseline on test.
+    """Search techniques, knobs, and prompts on dev, then compare the best program with the baseline on test.
 
-    This is ``querywright study run`` with objects in place of names. The baseline, ``plain``, is always among the
+    This is ``querywright study run`` with objects instead of names. The baseline, ``plain``, is always among the
     techniques.
 
     Args:
-        techniques: Techniques as ``compare`` takes arms (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE``, instances), or
-            classes, also your own; or a mapping of these to the knobs to search: a list of values, a range
-            ``(low, high)`` or one value. Other knobs are searched over their full range. A mapping may also hold
-            ``engines``, ``knobs``, ``search`` and ``prompts``, as in a study's file. Knobs that an instance sets are
-            fixed.
-        questions: Questions, or train, dev and test, as ``compile`` takes them.
-        retriever: What is searched, as ``compile`` takes it; or retrievers by name, such as ``{"small": index,
-            "large": other}``, which techniques choose from. The baseline searches the first. Default: the retriever of
-            the first instance.
-        where: A filter, as ``compare`` takes it.
-        lm: The LM, its name or an open ``Workspace``. Default ``embedded``.
-        reader: As ``compare`` takes it.
-        objectives: Names of metrics and costs, such as ``decision_useful``, ``judged_useful``, ``lm_calls``. The first
-            one decides. Default ``decision_useful``.
-        prompts: Names of DSPy optimizers with their arguments; or prompts by name, as in a study's file.
+        techniques: Techniques in the forms that ``compare`` accepts for arms (``NAME``, ``NAME@ENGINE``,
+            ``NAME:KNOB=VALUE``, instances), or classes, including custom ones; or a mapping of these to the knobs to
+            search: a list of values, a range ``(low, high)``, or a single value. Other knobs are searched over their
+            full range. A mapping may also contain ``engines``, ``knobs``, ``search``, and ``prompts``, as in a study
+            file. Knobs that are set in an instance are fixed.
+        questions: Questions, or train, dev, and test, as in ``compile``.
+        retriever: The retriever, as in ``compile``; or retrievers by name, such as ``{"small": index, "large":
+            other}``, from which the study chooses. The baseline uses the first. Default: the retriever of the first
+            instance.
+        where: A filter, as in ``compare``.
+        lm: The LM, its name, or an open ``Workspace``. Default ``embedded``.
+        reader: As in ``compare``.
+        objectives: Names of metrics and costs, such as ``decision_useful``, ``judged_useful``, and ``lm_calls``. The
+            first objective decides. Default ``decision_useful``.
+        prompts: Names of DSPy optimizers with their arguments; or prompts by name, as in a study file.
         trials: Number of trials, 1 or more. Default 50.
-        seed: Seed of the split, the prompts and the search. Default 0.
-        max_passages: Passages shown to the reader at most, 1 to 50. Default 5.
+        seed: Seed for the split, the prompts, and the search. Default 0.
+        max_passages: Maximum number of passages shown to the reader, 1 to 50. Default 5.
         knobs: Fixed values, for every technique that has the knob.
-        sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
-        embedder: The embedder of a collection that is named. Default ``embedded``.
-        reranker: A cross-encoder, as ``compare`` takes it.
-        writer_lm: The LM that techniques use instead of ``lm``, but the reader does not, as ``compare`` takes it.
-        judge: Judges, or their names or paths, that give ``judged_`` objectives.
-        judge_lm: The LM of the judges, or its name. Default: ``lm``.
-        labels: Labels of passages, as ``compare`` takes them.
-        reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
+        sizes: Number of questions in train, dev, and test. Default: 30 %, 30 %, and 40 % of all questions.
+        embedder: The embedder for a collection given by name. Default ``embedded``.
+        reranker: A cross-encoder, as in ``compare``.
+        writer_lm: The LM that techniques (but not the reader) use instead of ``lm``, as in ``compare``.
+        judge: Judges, or their names or paths, for ``judged_`` objectives.
+        judge_lm: The judges' LM, or its name. Default: ``lm``.
+        labels: Passage labels, as in ``compare``.
+        reading: ``columns``, ``limit``, and ``split``: passed to ``read_questions``.
         name: Name of the study. Default ``study``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The study's folder: the same call resumes it, or returns its results. The same call in another process is
-            one more worker. Default: a temporary folder.
+        out: The study's folder. Repeating the call resumes the study or returns its results; the same call in a
+            different process adds a worker. Default: a temporary folder.
         storage: The address of a PostgreSQL database, ``postgresql://user:password@host/database``, which stores
             trials, answers, and the budget for several hosts. The folder of the worker that finishes the study has its
             artifacts. Default: the study's folder and the workspace.
-        progress: True for a bar (in a notebook too), or called with what, done and total as work proceeds.
-        tell: Called with each warning. Default: ``warnings.warn``.
-        changes: Further keys of a study's file, such as ``sampler``, ``pruner`` and ``threads``.
+        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
+            the total.
+        tell: A function that is called with each warning. Default: ``warnings.warn``.
+        changes: Other keys of a study file, such as ``sampler``, ``pruner``, and ``threads``.
 
     Returns:
-        ``trials``, ``best``, ``front``, ``cheapest()``, ``program(trial)``, ``recommended``, ``verdict``, ``sentence``,
-        ``report(path)``, ``save(path)`` and ``optuna``.
+        The study, with ``trials``, ``best``, ``front``, ``cheapest()``, ``program(trial)``, ``recommended``,
+        ``verdict``, ``sentence``, ``report(path)``, ``save(path)``, and ``optuna``.
 
     Raises:
-        InputError: An argument is invalid; all problems of the search are reported at once.
-        OutageError: The LM is out of reach; answers so far are kept.
+        InputError: An argument is invalid; all problems with the search are reported at once.
+        OutageError: The LM cannot be reached; answers so far are cached.
         QuerywrightError: Most trials failed.
     """
     tell = tell or warn_caller
@@ -559,7 +563,7 @@ def study(
 
 
 def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, Any]], Any]:
-    """Return the techniques as in a study's file, and the retriever, which may come from an instance."""
+    """Return the techniques in the form of a study file, and the retriever, which may come from an instance."""
     several: Any = [given] if isinstance(given, str | type | dspy.Module) else given
     items = several.items() if isinstance(several, Mapping) else [(one, {}) for one in several]
     found: dict[str, dict[str, Any]] = {}
@@ -591,7 +595,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
 
 
 def _own_knobs(technique: Technique) -> dict[str, Any]:
-    """Return the knobs that an instance sets, if its class makes the same instance from them."""
+    """Return the knobs set in an instance, if passing them to its class creates the same instance."""
     own = {knob.name: technique.knobs[knob.name] for knob in technique.KNOBS}
     own = {knob.name: own[knob.name] for knob in technique.KNOBS if own[knob.name] != knob.default}
     if technique.writer_lm is not None or technique.reranker is not None:
@@ -609,7 +613,7 @@ def _own_knobs(technique: Technique) -> dict[str, Any]:
 
 
 def _prompts(given: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str, Any]:
-    """Return prompts as in a study's file; a mapping may hold an optimizer's arguments alone."""
+    """Return prompts in the form of a study file; a mapping may contain only an optimizer's arguments."""
     if isinstance(given, str):
         given = [given]
     items = given.items() if isinstance(given, Mapping) else [(one, {}) for one in given]

@@ -1,6 +1,7 @@
-"""Techniques by name, or by their place in the user's code: ``module:NAME`` or ``path/file.py:NAME``.
+"""Techniques by name, or by their location in the user's code: ``module:NAME`` or ``path/file.py:NAME``.
 
-Only a place that the user names in a call or on the command line is imported, never a place that a file names.
+Code is imported only from locations that the user names in a call or on the command line, never from a location that a
+file names.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from querywright.imports import imported
 from querywright.programs import RAG, TECHNIQUES, Technique, register_technique, technique_class, technique_from
 
 _CODE = re.compile(r"((?:[^:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)((?:@[^:]*)?(?::.*)?)")
-"""A place in the user's code, and the rest of an arm."""
+"""A location in the user's code, and the rest of an arm."""
 
 
 def names_code(text: str) -> bool:
-    """Return whether an arm or a technique names a place in the user's code."""
+    """Return whether an arm or a technique names a location in the user's code."""
     return _CODE.fullmatch(text) is not None and text.partition(":")[0] not in TECHNIQUES
 
 
 def split_code(text: str) -> tuple[str, str]:
-    """Return the place in the user's code that an arm names, and the rest: engine and knobs."""
+    """Return the location in the user's code that an arm names, and the rest: engine and knobs."""
     found = _CODE.fullmatch(text)
     assert found is not None
     return found[1], found[2]
@@ -33,29 +34,29 @@ def split_code(text: str) -> tuple[str, str]:
 
 @functools.cache
 def code_at(place: str) -> Any:
-    """Return the object at a place in the user's code; a function without arguments is called for it."""
+    """Return the object at a location in the user's code. A function without arguments is called to get the object."""
     found = imported(place, "program")
     is_maker = inspect.isroutine(found) and not inspect.signature(found).parameters
     return found() if is_maker else found
 
 
 def name_at(place: str) -> str:
-    """Return the name of a program in the user's code, which holds no folder."""
+    """Return the name of a program in the user's code, without its folder."""
     module, _, name = place.rpartition(":")
     return f"{os.path.basename(module).removesuffix('.py')}.{name}"
 
 
 def check_technique(name: str) -> None:
-    """Raise if a technique is unknown; a place in the user's code is imported later."""
+    """Raise an error if a technique is unknown; code at a location named by the user is imported later."""
     if not names_code(name):
         technique_class(name)
 
 
 def technique_named(given: Any) -> type[Technique]:
-    """Return the technique of a name, of a place in the user's code, of a class or of a program, and make it known.
+    """Return the technique for a name, a location in the user's code, a class, or a program, and register it.
 
     Raises:
-        InputError: There is no such technique, or a technique cannot be made from it.
+        InputError: There is no such technique, or the object cannot be made into a technique.
     """
     if isinstance(given, str) and not names_code(given):
         return technique_class(given)

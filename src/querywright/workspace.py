@@ -1,4 +1,4 @@
-"""The workspace of a command or script: its folder, its store, and the LM with its ledger and budget."""
+"""The workspace for a command or script: its folder, its store, and the LM with its ledger and budget."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Workspace:
 
     Args:
         home: The folder.
-        store: The store of answers, vectors, and judgments.
+        store: The cache of answers, vectors, and judgments.
         ledger: The cost of all LMs.
         lm: The LM.
-        budget: The limit of LM calls.
+        budget: The limit on LM calls.
     """
 
     home: Path
@@ -41,7 +41,7 @@ class Workspace:
 
     @property
     def threads(self) -> int:
-        """The number of parallel questions that keeps the LM busy."""
+        """The number of questions to run in parallel to keep the LM busy."""
         from querywright.models.lm import engine_of
 
         return engine_of(self.lm).threads
@@ -66,17 +66,18 @@ class Workspace:
         Args:
             home: The folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
             lm: The LM's name, or any ``dspy.LM``.
-            api_base: Address of the LM's server.
-            api_key: Key of the LM's service.
-            max_calls: Largest number of LM calls. Default: no limit.
-            store: The store of answers. Default: the store of the folder.
-            budget: The limit of LM calls, instead of ``max_calls``.
-            limits: Time-outs and retries of the LM and of every other LM of the workspace. Default: see ``resolve_lm``.
+            api_base: URL of the LM's server.
+            api_key: API key for the LM's service.
+            max_calls: Maximum number of LM calls. Default: no limit.
+            store: The cache of answers. Default: the store in the folder.
+            budget: The limit on LM calls, instead of ``max_calls``.
+            limits: Timeouts and retries for the LM and for every other LM in the workspace. Default: see
+                ``resolve_lm``.
             keeps: Whether the folder must be writable. Default True.
-            asks: Whether the LM is called, so that its key must be set. Default True.
+            asks: Whether the LM will be called, so that its API key must be set. Default True.
 
         Raises:
-            InputError: The folder cannot be created, or must be writable and is not.
+            InputError: The folder cannot be created, or must be writable but is not.
             ModelError: The LM is unknown, or its file or package is missing.
         """
         from querywright.home import home as working_folder
@@ -92,7 +93,7 @@ class Workspace:
                 f"the workspace {str(folder)!r} cannot be written, and answers are cached there; name another folder: "
                 "home= or $QUERYWRIGHT_HOME"
             )
-        # Other modules write to the same folder, such as the re-encoded model.
+        # Other modules write to the same folder too, for example the re-encoded model.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = store or open_store(folder), Ledger()
         if max_calls is not None:
@@ -101,7 +102,7 @@ class Workspace:
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget)
 
     def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
-        """Return another LM with the same store, ledger, and limit of calls, or the first LM if it is the same."""
+        """Return a different LM with the same store, ledger, and call limit, or the first LM if it is the same."""
         from querywright.models.lm import engine_of, writer_beside
 
         limits = engine_of(self.lm).limits
@@ -109,7 +110,7 @@ class Workspace:
         return writer_beside(self.lm, found, store=self.store) or self.lm
 
     def writer(self, given: dspy.LM | str | Path | None) -> dspy.LM | None:
-        """Return the LM that writes, with the same store, ledger, and limit of calls, or None if it is the first LM.
+        """Return the writer LM with the same store, ledger, and call limit, or None if it is the first LM.
 
         Args:
             given: Any LM, its name, or the folder of a trained rewriter; None for the first LM.
@@ -119,7 +120,7 @@ class Workspace:
         return writer_beside(self.lm, given)
 
     def check_key(self) -> None:
-        """Raise an error if the LM needs a key that is missing."""
+        """Raise an error if the LM needs an API key that is missing."""
         from querywright.models.lm import with_key
 
         with_key(self.lm)
@@ -131,16 +132,16 @@ class Workspace:
         engine: str = "dense",
         where: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Open a collection or another retriever with an engine.
+        """Open a collection with an engine, or any other retriever.
 
         Args:
-            searched: A collection's name, a collection of Chroma, its address, or any retriever.
-            embedder: The embedder of a collection, or its name.
+            searched: A collection's name, a Chroma collection, its address, or any retriever.
+            embedder: The embedder for a collection, or its name.
             engine: The engine that searches a collection. Default ``dense``.
-            where: A filter over the metadata of a collection. Default: every passage.
+            where: A filter on a collection's metadata. Default: every passage.
 
         Raises:
-            InputError: It cannot be opened, or is not a collection and a filter is given.
+            InputError: The retriever cannot be opened, or a filter is given but it is not a collection.
         """
         from querywright.models.embedder import resolve_embedder
         from querywright.retrieval.callable import as_retriever, is_collection

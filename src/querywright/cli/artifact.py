@@ -1,6 +1,7 @@
 """``querywright artifact``: show and check compiled programs.
 
-Anybody may have made an artifact, so its printed texts cannot control the terminal or look like a line of the command.
+Artifacts may come from anyone, so the text printed from them must not control the terminal or look like the command's
+own output.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from querywright.cli.show import emit, one_line, progress, say, show_facts, show
 ArtifactFolder = Annotated[Path, Parameter(help="The folder that querywright compile wrote.")]
 
 DIFFERS = 2
-"""Exit status of a failed check."""
+"""Exit status if a check fails."""
 
 FACTS = {
     "technique": "technique", "reader": "reader", "lm": "LM", "collection": "collection", "engine": "engine",
@@ -34,7 +35,7 @@ artifact_app = opt.make_app("artifact", "Show and check compiled programs.")
 
 @artifact_app.command(name="show")
 def show_command(artifact: ArtifactFolder, /, *, as_json: opt.Json = False) -> None:
-    """Show what a compiled program is: scores, prompts, knobs, how it was made.
+    """Show a compiled program's scores, prompts, knobs, and provenance.
 
     Example: querywright artifact show artifacts/hcqr
     """
@@ -54,14 +55,14 @@ def verify_command(
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
 ) -> int:
-    """Check a compiled program: its files, its requirements, and its golden answers.
+    """Check a compiled program's files, requirements, and golden answers.
 
-    The exit status is 0 only if all checks pass. A library with another version is a warning, unless answers differ.
+    The exit status is 0 only if all checks pass. A different library version is only a warning, unless answers differ.
 
     Example: querywright artifact verify artifacts/hcqr --digest sha256:...
 
     Args:
-        digest: The digest that the artifact must have, as artifact show prints it.
+        digest: The digest that the artifact must have; artifact show prints it.
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
@@ -102,7 +103,7 @@ def _show_card(card: Mapping[str, Any]) -> None:
 
 
 def _spent(cost: Any) -> Any:
-    """Return counters by stage, without counters that are zero, and without empty stages."""
+    """Return counters by stage, leaving out zero counters and empty stages."""
     if not isinstance(cost, Mapping):
         return cost
     told = {name: _spent(value) for name, value in cost.items()}
@@ -117,12 +118,12 @@ def _show_checks(checks: Sequence[Any]) -> None:
 
 
 def _value(value: Any) -> str:
-    """Return a value of a manifest as text: texts unchanged, other values as JSON."""
+    """Return a manifest value as a string: strings unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _show_scores(rows: Iterable[tuple[str, Mapping[str, str], Mapping[str, Any]]]) -> None:
-    """Print a table of means on test. A row has a name, further columns, and scores."""
+    """Print a table of test means. Each row has a name, additional columns, and scores."""
     told = list(rows)
     metrics = list(dict.fromkeys(name for _, _, scores in told for name in scores))
     table = [

@@ -1,4 +1,4 @@
-"""``querywright ask``: answer one question, and show its passages."""
+"""``querywright ask``: answer one question, and show the passages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from querywright.programs import Record
 
 SHOWN_PASSAGES = 5
-"""Number of passages of one search in a trace."""
+"""Number of passages per search to show in a trace."""
 
 Program = Callable[..., Any]
 
@@ -48,12 +48,12 @@ def ask(
         question: The question.
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
-        technique: An untuned technique instead of an artifact, by name or as FILE.py:NAME.
-        history: A turn of the conversation before the question, the earliest first. Repeatable.
+        technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME.
+        history: A turn of the conversation before the question, earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
         accept: Load the artifact even if most of its collection changed.
         trace: Show the LM calls and searches of each step.
-        prompts: Show the prompt and the answer of each LM call.
+        prompts: Show each LM call's prompt and answer.
     """
     from querywright.models.transcript import Transcript
     from querywright.models.usage import metered
@@ -113,7 +113,7 @@ def _compiled(
 def _technique(
     technique: str, question: Question, reader: str, search: opt.Searching, lm: opt.LMOptions, home: Path | None
 ) -> Program:
-    """Open the program of a technique. All options are checked before."""
+    """Open a technique's program. All options are checked first."""
     from querywright.arms import ArmDefaults
     from querywright.opening import open_experiment
     from querywright.optimize.contexts import asking
@@ -172,7 +172,7 @@ def _show(found: Any, trace: bool, asked: Sequence[Exchange]) -> None:
 
 
 def _show_steps(steps: Iterable[Record]) -> None:
-    """Print the LM calls and searches with the number of their stage. Parallel steps have the same number."""
+    """Print the LM calls and searches with their stage number. Parallel steps have the same number."""
     for step in steps:
         say(f"{step.stage}. {step.kind}: {step.name}" + (f" ({step.lm})" if step.lm else ""), style="dim")
         for line in _told(step):

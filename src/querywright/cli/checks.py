@@ -9,7 +9,7 @@ from querywright.errors import InputError
 
 
 def check_folder(target: Path, option: str, mark: str = "manifest.json") -> None:
-    """Raise an error if a folder cannot be written, or has files but not the file ``mark``, which shows its kind."""
+    """Raise an error if a folder cannot be written, or is not empty and lacks ``mark``, which identifies its kind."""
     if os.path.isdir(target):
         if not (target / mark).is_file() and any(target.iterdir()):
             raise InputError(f"{target.name!r} has other files; give another folder with {option}")
@@ -19,7 +19,7 @@ def check_folder(target: Path, option: str, mark: str = "manifest.json") -> None
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
-    """Raise an error if a file cannot be written. Its folder must exist, unless parents are created."""
+    """Raise an error if a file cannot be written. Its folder must exist, unless ``parents``."""
     if os.path.isdir(target):
         raise InputError(f"{target.name!r} is a folder; give a file with {option}")
     if not parents and not os.path.isdir(target.absolute().parent):

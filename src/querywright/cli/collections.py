@@ -12,7 +12,7 @@ from querywright.cli.show import emit, note, say, show_facts, show_table
 from querywright.errors import CollectionError, InputError
 
 SHOWN_VALUES = 5
-"""Number of values shown of one key of the metadata."""
+"""Number of values to show per metadata key."""
 
 collections_app = opt.make_app("collections", "List, show, and delete collections.")
 
@@ -24,7 +24,7 @@ def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output
     Example: querywright collections list
 
     Args:
-        place: Another workspace, or your Chroma: FOLDER or http://HOST:PORT.
+        place: A different workspace, or your Chroma: FOLDER or http://HOST:PORT.
     """
     from querywright.retrieval.addresses import collections_at
     from querywright.retrieval.collection import list_collections
@@ -49,12 +49,12 @@ def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output
 
 @collections_app.command(name="show")
 def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Output = opt.Output()) -> None:
-    """Show a collection: its facts, its metadata, and its first passages.
+    """Show a collection's facts, its metadata, and its first passages.
 
     Example: querywright collections show mine
 
     Args:
-        collection: Its name, or a collection of your Chroma: FOLDER#NAME or http://HOST:PORT#NAME.
+        collection: The collection's name, or a collection in your Chroma: FOLDER#NAME or http://HOST:PORT#NAME.
         passages: Number of passages to show.
     """
     from querywright.retrieval.addresses import is_address, open_collection
@@ -95,13 +95,15 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
 
 @collections_app.command(name="delete")
 def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Output = opt.Output()) -> None:
-    """Delete a collection and its questions. Its vectors stay in the cache.
+    """Delete a collection and its questions.
+
+    The vectors stay in the cache.
 
     Example: querywright collections delete mine --yes
 
     Args:
-        collection: Its name.
-        yes: Do not ask.
+        collection: The collection's name.
+        yes: Delete without asking.
     """
     from querywright.retrieval.collection import collection_folder, delete_collection, no_collection
 
@@ -119,7 +121,7 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
 
 
 def _facts(name: str, home: Path) -> dict[str, Any]:
-    """Return the facts of a collection; a damaged collection is reported as damaged."""
+    """Return a collection's facts; a damaged collection is reported as damaged."""
     from querywright.retrieval.chroma import dense_fingerprint
     from querywright.retrieval.collection import collection_folder, read_manifest
 

@@ -48,30 +48,33 @@ def compile_command(
     run: opt.RunOptions = opt.RunOptions(),
     output: opt.Results = opt.Results(),
 ) -> None:
-    """Tune a technique's prompts and knobs, and save the best program.
+    """Tune a technique's prompts and knobs; save the best program.
 
-    Prompts and knobs are tuned together on dev, and the best program is compared with the baseline on test once. A knob
-    that is given here is fixed. A list of values (--knob top_k=3,5,10) or a range (--knob top_k=1..10) is searched.
+    Prompts and knobs are tuned together on dev, and the best program is compared with the baseline once on test. If you
+    set a knob here, it is fixed; if you give a list of values (--knob top_k=3,5,10) or a range (--knob top_k=1..10), it
+    is searched.
 
     Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
     Args:
         technique: A name from querywright techniques.
-        save_to: Folder of the artifact. The same command resumes; a folder with another program is an error.
-        replace: Replace another program in the folder.
-        sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
+        save_to: Folder for the artifact. The same command resumes; a folder with a different program is an error.
+        replace: Replace a different program in the folder.
+        sizes: Number of questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
             auto: judged_useful if --judge-lm is given, or the metric of --judge; else decision_useful if evidence is
-            labeled, else accuracy. Repeatable, also with costs (lm_calls, tokens, seconds, dollars); the first decides.
-        teleprompter: Name of the DSPy optimizer; an unknown name lists all.
-        argument: Argument of the teleprompter, such as num_trials=10. Repeatable.
+            labeled, else accuracy. Repeatable, and may include costs (lm_calls, tokens, seconds, dollars); the first
+            decides.
+        teleprompter: Name of the DSPy optimizer; pass an unknown name to list all.
+        argument: Argument for the teleprompter, such as num_trials=10. Repeatable.
         trials: Number of trials.
         max_passages: Maximum number of passages that each program shows the reader. Default: 5.
-        seed: Seed of the split, the demonstrations and the search.
-        reader_check: Number of questions left over by --sizes that only closed book and oracle evidence answer.
+        seed: Seed for the split, the demonstrations, and the search.
+        reader_check: Number of questions, of those left over by --sizes, to answer only with closed book and oracle
+            evidence.
         allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave them out.
-        slice: Also show the results on test by a column of the questions, or by known: whether the LM answers a
-            question rightly without passages. Repeatable.
+        slice: Also break the test results down by a question column, or by known: whether the LM answers a question
+            correctly without passages. Repeatable.
     """
     from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named
@@ -181,7 +184,7 @@ def _per_cent(value: float) -> str:
 
 
 def _changed_knobs(tuned: Compilation, arm: Candidate) -> str:
-    """Return the knobs of an arm that differ from their defaults, without a budget that is equal in all arms."""
+    """Return an arm's knobs that differ from their defaults, leaving out a passage budget that all arms share."""
     from querywright.optimize.results import BASELINE, PLAIN
     from querywright.programs import technique_class
 

@@ -1,4 +1,4 @@
-"""``querywright demo``: choose, compile, and ask programs on the packaged sets, with recorded answers or a live LM."""
+"""``querywright demo``: choose, compile, and ask programs on the packaged data, with recorded answers or a live LM."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
     from querywright.workspace import Workspace
 
 OWN = Path("artifacts/hcqr-sample")
-"""The default folder of the demo, where it replaces its earlier artifact."""
+"""The default folder for the demo, in which it replaces its earlier artifact."""
 HANDBOOK_DEV, HANDBOOK_TRAIN = 100, 20
-"""The number of first questions for the study, and how many of them are for training. The others are for test."""
+"""The number of questions, from the first on, for the study, and how many of these are for training. The remaining
+questions are for test."""
 HANDBOOK_BUDGET = 3
-"""Passages that the reader sees."""
+"""Number of passages that the reader sees."""
 SEARCHED = ("hcqr", "corpus_steered", "rrs")
-"""Techniques that the study chooses from, with hybrid search."""
+"""Techniques for the study to choose from, with hybrid search."""
 SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET, LIVE_BUDGET = 1, 3
-"""Passages that the reader sees in the second part, with a large LM and with the embedded LM."""
+"""Number of passages that the reader sees in the second part, with a large LM and with the embedded LM."""
 READER_CHECK = 60
-"""Further questions for closed book and oracle evidence."""
+"""Number of additional questions for closed book and oracle evidence."""
 NEXT = (
     "querywright index mine passages.jsonl",
     "querywright compare plain hcqr --data q.jsonl --collection mine --out results",
     "querywright compile hcqr --data q.jsonl --collection mine --out artifacts/mine",
 )
-"""Commands for the user's data; --lm names a large LM."""
+"""Commands for the user's own data; --lm names a large LM."""
 
 
 def demo(
@@ -46,15 +47,17 @@ def demo(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Choose a technique for documents that no LM has read, then compile HCQR, save it, load it, and ask it.
+    """Choose a technique, then compile HCQR and ask it.
 
-    By default the answers of a large LM are recorded. --lm NAME sends the prompts to an LM instead.
+    The technique is chosen for documents that no LM has read. HCQR is then compiled, saved, loaded, and asked a
+    question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to an LM
+    instead.
 
     Example: querywright demo
 
     Args:
-        live: Only compile, with the embedded model and 3 passages; it takes about ten minutes.
-        save_to: The folder of the artifact.
+        live: Only compile, with the embedded model and 3 passages; this takes about ten minutes.
+        save_to: Folder for the artifact.
     """
     from querywright.data import load_sample, split_questions
     from querywright.data.splits import left_over
@@ -84,7 +87,7 @@ def demo(
 
 
 def _opened(lm: opt.LMOptions, name: str, recorded: bool, output: opt.Output, run: opt.Threads) -> Workspace:
-    """Open the workspace with the given LM, or with the packaged recording of that name."""
+    """Open the workspace with the given LM, or with the packaged recording of the given name."""
     from querywright.models.recording import PREFIX, packaged_recording, read_recording
 
     if recorded:
@@ -143,7 +146,7 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
 
 
 def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
-    """Load the artifact, check its golden answers, and ask it, as an application does."""
+    """Load the artifact, check its golden answers, and ask it a question, as an application would."""
     from querywright.optimize.artifacts.load import load
 
     program = load(artifact, lm=workspace.lm, home=workspace.home, verify=True)

@@ -27,8 +27,8 @@ class Options:
     """The options of ``evaluate`` and ``compare``.
 
     Args:
-        slice: Also show results by a column of the questions, or by known: whether the LM answers a question rightly
-            without passages. Repeatable.
+        slice: Also break the results down by a question column, or by known: whether the LM answers a question
+            correctly without passages. Repeatable.
     """
 
     data: opt.DataOptions
@@ -41,7 +41,7 @@ class Options:
     output: opt.Results = field(default_factory=opt.Results)
 
     def open(self) -> Workspace:
-        """Open the workspace with the LM, which needs a key only if it is called."""
+        """Open the workspace with the LM, which needs an API key only if it is called."""
         self.judging.beside(self.lm)
         return self.lm.open(self.output.home, self.run.threads, asks=False)
 
@@ -62,7 +62,7 @@ class Options:
             )  # fmt: skip
 
     def show(self, found: Comparison, workspace: Workspace) -> None:
-        """Print scores and verdicts, and where answers are lost if closed book and oracle evidence were evaluated."""
+        """Print scores and verdicts, and, if closed book and oracle evidence were evaluated, where answers are lost."""
         from querywright.optimize.diagnosis import DECIDED, MEANING, decision_rows, lost_rows
 
         title, verbose = f"{self.data.source}: {len(found.questions)} questions", self.output.verbose
@@ -82,14 +82,16 @@ class Options:
 
 
 def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | None = None) -> None:
-    """Evaluate arms on the same questions, and compare each arm with plain (or the first arm).
+    """Evaluate arms and compare them with the baseline.
+
+    All arms are evaluated on the same questions. The baseline is plain, or else the first arm.
 
     Example: querywright evaluate plain hcqr --data questions.jsonl --collection textbooks --limit 40
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), folders of artifacts, and your programs
-            (FILE.py:NAME). Default: closed_book, plain, and, if the questions have options, hcqr.
-        rows: File for every question's result, JSON lines.
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), artifact folders, and your programs (FILE.py:NAME).
+            Default: closed_book, plain, and (if the questions have options) hcqr.
+        rows: File for every question's result, in JSON lines.
     """
     if rows is not None:
         check_file(rows, "--rows")
@@ -113,19 +115,19 @@ def compare_command(
     save_to: opt.OutFolder,
     baseline: Annotated[str, Parameter(metavar="ARM")] = "plain",
 ) -> None:
-    """Compare arms with a baseline, show where answers are lost, and write every question's result and a report.
+    """Compare arms with a baseline and write a report.
 
-    Closed book and oracle evidence run too if there are a reader and evidence. Run the same command again to resume an
-    interrupted run; finished answers are cached. Other arms on the same questions and with the same options are added
-    to the arms in the folder.
+    The output shows where answers are lost, and the folder also gets every question's result. Closed book and oracle
+    evidence run too if there is a reader and labeled evidence. To resume an interrupted run, run the same command
+    again; finished answers are cached. Arms that you evaluate later on the same questions and with the same options are
+    added to those in the folder.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), folders of artifacts, and your programs
-            (FILE.py:NAME).
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), artifact folders, and your programs (FILE.py:NAME).
         save_to: Folder for the results and the report.
-        baseline: The arm that every other arm is compared with; added if it is not named.
+        baseline: The arm to compare every other arm with; it is added if it is not among the arms.
     """
     from querywright.arms import spelled
     from querywright.optimize.comparison import REPORT, ROWS, SUMMARY

@@ -44,17 +44,19 @@ def index(
     data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Put passages into a collection. Unchanged passages are not embedded again.
+    """Put passages into a collection.
+
+    Unchanged passages are not embedded again.
 
     Example: querywright index textbooks corpus.jsonl --column text=contents
 
     Args:
         collection: Name of the collection.
-        chunk_size: Largest number of words of a passage, if documents are split. Default: 150.
-        chunk_overlap: Largest number of words that a passage repeats of the previous one if a paragraph is split.
+        chunk_size: Maximum number of words in a passage when documents are split. Default: 150.
+        chunk_overlap: Maximum number of words that a passage repeats from the previous one if a paragraph is split.
             Default: 20.
         prune: Remove passages that are not in the source.
-        workers: Number of Ray processes that embed; needs the extra ray. Default: only this process.
+        workers: Number of Ray processes for embedding; needs the ray extra. Default: only this process.
     """
     from querywright.retrieval.collection import collection_folder
 
@@ -96,7 +98,7 @@ def index(
 
 
 def _note_files(files: Sequence[DocumentFile]) -> None:
-    """Report what was made of each file, and of all files of a format if there are many."""
+    """Report the result for each file, or for each format if there are many files."""
     for one in files[:SHOWN_FILES]:
         note(f"{one.name}: {one.format}, {one.title!r}, passages: {one.passages}")
     formats = ", ".join(f"{count} {name}" for name, count in Counter(one.format for one in files).most_common())
@@ -105,11 +107,11 @@ def _note_files(files: Sequence[DocumentFile]) -> None:
 
 
 def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:
-    """Embed passages in processes of Ray, and put the vectors into the store."""
+    """Embed passages in Ray processes, and put the vectors into the store."""
     from querywright.models.store import open_store
     from querywright.optimize.question_ray import embed_in_ray
 
-    # Ray reports on standard output that a process died.
+    # Ray writes to standard output if a process dies.
     with progress("embedding") as update, contextlib.redirect_stdout(sys.stderr):
         embed_in_ray(
             passages, embedder, open_store(output.folder), workers=workers,
@@ -120,7 +122,7 @@ def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt
 def build(
     collection: str, passages: Iterable[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
 ) -> Any:
-    """Build a collection, show progress, and return the report of ``build_collection``."""
+    """Build a collection, show progress, and return the report from ``build_collection``."""
     from querywright.retrieval.index import build_collection
 
     with progress("comparing with the collection") as update:

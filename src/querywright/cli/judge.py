@@ -32,15 +32,15 @@ judge_app = opt.make_app("judge", "Label passages, and measure and improve judge
 @Parameter(name="*", group="Data")
 @dataclass(frozen=True)
 class CaseOptions:
-    """Cases that people labeled.
+    """Cases labeled by people.
 
     Args:
         source: Cases labeled by people: a file with question, passage and label, or a folder with corpus.jsonl and
             questions.jsonl (judged: label by passage id).
-        limit: Keep the first N questions.
-        per_question: Keep at most K cases of each question, always the same ones, chosen by a hash. Default: all.
-        column: The data's name of a column, such as text=contents. Repeatable.
-        seed: Of the split and the resampling.
+        limit: Keep only the first N questions.
+        per_question: Keep at most K cases per question, always the same ones, chosen by a hash. Default: all.
+        column: The column's name in your data, such as text=contents. Repeatable.
+        seed: Seed for the split and the resampling.
     """
 
     source: Annotated[str, Parameter(name="--data", metavar="CASES")]
@@ -50,7 +50,7 @@ class CaseOptions:
     seed: opt.Integer = 0
 
     def read(self, named: str, per_question: int | None = None) -> tuple[Judge, list[JudgedCase]]:
-        """Return the judge and the cases. If no case has a right answer, return the judge that needs none."""
+        """Return the judge and the cases. If no case has a correct answer, return the judge that does not need one."""
         from querywright.arms import pairs
         from querywright.optimize.judge_files import resolve_judge
 
@@ -108,19 +108,20 @@ def label_command(
     search: opt.Searching = opt.Searching(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Label the passages that arms find, in a file for people to correct.
+    """Label the passages that arms find.
 
-    The first passages of every arm are pooled and judged. A label that you change counts as a person's label, and
-    --labels reads the file. If you run the command again, only passages without a label are added and judged.
+    The top passages from every arm are pooled and judged, and the labels are written to a file for people to correct. A
+    label that you change counts as a person's label. Pass the file to other commands with --labels. If you run the
+    command again, only passages without a label are added and judged.
 
     Example: querywright judge label plain hcqr --data questions.jsonl --collection mine --out labels.jsonl
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), folders of artifacts, and your programs
-            (FILE.py:NAME). Default: plain.
-        save_to: File of labels: .jsonl or .csv. Labels in an existing file stay.
-        depth: Passages of each arm for each question, 1 to 50.
-        judge: A judge of usefulness, or the path of a saved judge; none leaves all labels to people.
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), artifact folders, and your programs (FILE.py:NAME).
+            Default: plain.
+        save_to: File for the labels: .jsonl or .csv. Labels in an existing file are kept.
+        depth: Number of passages to take from each arm for each question, 1 to 50.
+        judge: A usefulness judge, or the path of a saved judge; none leaves all labels to people.
     """
     from querywright.api import label
 
@@ -128,7 +129,7 @@ def label_command(
     check_form(save_to)
 
     def labels() -> dict[tuple[str, str], PassageLabel]:
-        """Return the labels of the file as it is now."""
+        """Return the labels that are in the file now."""
         full = save_to.is_file() and save_to.stat().st_size
         return {one.key: one for one in read_labels(save_to)} if full else {}
 
@@ -176,16 +177,17 @@ def calibrate_command(
     """Measure how well a judge agrees with people.
 
     Grades from 1 to 4 are read as in LiveQA: for usefulness, 4 is ENTAILED, 3 is USEFUL, and 1 and 2 are NOT_USEFUL;
-    for answerability, 4 is complete, 3 is partial, and 1 and 2 are none. Without a right answer, usefulness is judged
-    without it. Intervals come from resampling questions. If cases name the systems that found a passage or gave an
-    answer (arms), the judge's order of the systems is compared with people's order (Kendall's tau), because tuning
-    uses this order. If two people labeled cases (second_label), their agreement is shown next to the judge's.
+    for answerability, 4 is complete, 3 is partial, and 1 and 2 are none. If there is no correct answer, usefulness is
+    judged without one. Intervals come from resampling questions. If cases name the systems that found a passage or gave
+    an answer (arms), the judge's ranking of the systems is compared with people's ranking (Kendall's tau), because
+    tuning relies on this ranking. If a second person labeled cases (second_label), the agreement between the two people
+    is shown next to the judge's.
 
     Example: querywright judge calibrate usefulness --data liveqa-med --per-question 8
 
     Args:
         judge: A judge (querywright judge list), or the path of a saved judge.
-        save_to: Save judge and calibration here, for evaluate --judge.
+        save_to: Save the judge and its calibration here, for evaluate --judge.
     """
     from querywright.optimize.judge_files import judge_file, save_judge
     from querywright.optimize.judging import calibrate
@@ -209,16 +211,17 @@ def compile_judge_command(
     save_to: OutPath,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Add demonstrations to a judge if they improve its agreement with people.
+    """Improve a judge with demonstrations.
 
-    Demonstrations come from a quarter of the questions, are chosen on another quarter, and are measured on the other
-    half. With --per-question fewer cases are judged, but demonstrations come from all cases.
+    Demonstrations are added only if they improve the judge's agreement with people. They come from one quarter of the
+    questions, are chosen on a second quarter, and are measured on the other half. With --per-question, fewer cases are
+    judged, but demonstrations still come from all cases.
 
     Example: querywright judge compile usefulness --data liveqa-med --out judges/mine --per-question 8
 
     Args:
         judge: A judge (querywright judge list), or the path of a saved judge.
-        save_to: Where the judge is saved: a folder, or a .json file.
+        save_to: Where to save the judge: a folder, or a .json file.
     """
     from querywright.optimize.judge_files import judge_file, save_judge
     from querywright.optimize.judging import compile_judge

@@ -1,4 +1,4 @@
-"""The command line: ``querywright COMMAND``. Heavy imports are made inside the commands."""
+"""The command line: ``querywright COMMAND``. Heavy imports happen inside the commands."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 INTERRUPTED_LINE = "stopped; finished answers are cached: run the same command again to resume"
 GRACE_SECONDS = 5.0
 OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
-"""Options whose names differ from the argument in Python."""
+"""Options whose names differ from the Python arguments."""
 
 SYNONYMS = {
     "compile": ("--metric", "--objective"),
     **dict.fromkeys(("compare", "evaluate"), ("--objective", "--metric")),
 }
-"""By command, an option of another command, and the command's own option for the same thing."""
+"""By command: an option that other commands have, and this command's own option for the same thing."""
 
 LAST_ANSWERS_SECONDS = 60.0
 _NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -93,7 +93,7 @@ def every_command(group: App = app, path: str = "querywright") -> Iterator[tuple
 
 
 def main() -> None:
-    """Run the command line, and end the process with its exit status."""
+    """Run the command line, and exit the process with its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, by default the command line of this process, and return its exit status.
+    """Run a command, by default this process's command line, and return its exit status.
 
     A user's mistake prints one message and never a traceback.
     """
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         _, apps, rest = app.parse_commands(given)
         ended = app(given, exit_on_error=False, print_error=False)
-        if apps[-1].default_command is None and not rest:  # a group without a subcommand showed its help
+        if apps[-1].default_command is None and not rest:  # a group without a subcommand has shown its help
             return WRONG_INPUT
     except CycloptsError as error:
         command = " ".join(["querywright", *(error.command_chain or ())])
@@ -165,7 +165,7 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
 
 
 def _in_options(text: str, words: Sequence[str]) -> str:
-    """Name the command's options in an error: ``--max-passages`` where Python says ``max_passages=``."""
+    """Replace Python arguments in an error by the command's options: ``max_passages=`` by ``--max-passages``."""
     _, apps, _ = app.parse_commands(words)
     known = {name for one in apps[-1].assemble_argument_collection() for name in one.names}
 
@@ -196,7 +196,7 @@ def _watch_for_interrupt() -> None:
 
 
 def _end(status: int) -> None:
-    """End at once. Threads may be inside a model, and a normal end would wait for them or crash."""
+    """End at once. Threads may be running a model, and a normal exit would wait for them or crash."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)

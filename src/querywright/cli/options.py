@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def checked(look: str) -> Parameter:
-    """Return a parameter whose values the function ``look`` (MODULE:FUNCTION) checks before the command runs."""
+    """Return a parameter whose values are checked by ``look`` (MODULE:FUNCTION) before the command runs."""
 
     def validate(_: Any, value: Any) -> None:
         module, _, function = look.partition(":")
@@ -41,7 +41,7 @@ def checked(look: str) -> Parameter:
 
 
 DEFAULTS = Parameter(negative=())
-"""No option has a ``--no-`` form."""
+"""Options have no ``--no-`` form."""
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 Name = Annotated[str, Parameter(metavar="NAME")]
@@ -96,7 +96,7 @@ Questions = Annotated[
 
 
 def make_app(name: str, help: str, **settings: Any) -> App:
-    """Return a command that has subcommands."""
+    """Return a command with subcommands."""
     return App(
         name=name, help=help, default_parameter=DEFAULTS, help_format="markdown", console=out, error_console=err,
         result_action="return_value", suppress_keyboard_interrupt=False, **settings,
@@ -104,7 +104,7 @@ def make_app(name: str, help: str, **settings: Any) -> App:
 
 
 def chosen(group: Any) -> dict[str, Any]:
-    """Return the options of a group that differ from their defaults, by name, without the options in ``_OF_A_RUN``."""
+    """Return a group's options that differ from their defaults, by name, without the options in ``_OF_A_RUN``."""
     found: dict[str, Any] = {}
     for one in fields(group):
         value = getattr(group, one.name)
@@ -117,7 +117,7 @@ def chosen(group: Any) -> dict[str, Any]:
 
 
 def typed(command: str, *arguments: str, **options: Any) -> str:
-    """Return the command line for a command with options that ``chosen`` returned."""
+    """Return the command line for a command with options from ``chosen``."""
     words = [word for name, value in options.items() for each in (value if isinstance(value, list) else [value])
              for word in (f"--{name.replace('_', '-')}", str(each))]  # fmt: skip
     return shlex.join(["querywright", command, *arguments, *words])
@@ -128,7 +128,7 @@ _OF_A_RUN = {
     "api_base", "api_key_env", "writer_api_base", "writer_api_key_env", "judge_api_base",
     "judge_api_key_env",
 }  # fmt: skip
-"""Options that do not change the results of a run, and options that may hold a password, such as addresses."""
+"""Options that do not change a run's results, and options that may contain a password, such as addresses."""
 
 
 @Parameter(name="*", group="LM")
@@ -139,12 +139,12 @@ class LMOptions:
     Args:
         lm: embedded, gguf:PATH, recording:FILE, or a DSPy model string (openai/...). Default: embedded, or an
             artifact's own.
-        api_base: Address of an OpenAI-compatible server.
-        api_key_env: Environment variable that holds the key.
+        api_base: URL of an OpenAI-compatible server.
+        api_key_env: Environment variable that contains the API key.
         max_calls: Stop after N LM calls.
-        timeout: Seconds per attempt at a remote LM, to the end of its answer; up to a week. Default: 60.
-        max_unreadable: Share of its answers that may be unreadable, 0 to less than 1. Default: 0.3.
-        max_tokens: Largest number of tokens of a remote LM's answer, with thinking. Default: 1000, or 16000 for
+        timeout: Timeout for one attempt to call a remote LM, in seconds; up to a week. Default: 60.
+        max_unreadable: Share of the LM's answers that may be unreadable, at least 0 and less than 1. Default: 0.3.
+        max_tokens: Maximum number of tokens in a remote LM's answer, including thinking. Default: 1000, or 16000 for
             OpenAI's reasoning models.
     """
 
@@ -158,14 +158,14 @@ class LMOptions:
 
     @property
     def limits(self) -> Limits:
-        """The limits of calls to this LM and to every other LM of the command."""
+        """The limits for calls to this LM and to every other LM in the command."""
         from querywright.models.circuit_breaker import Limits
 
         return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable, max_tokens=self.max_tokens)
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments of ``Workspace.open``."""
+        """The arguments for ``Workspace.open``."""
         return {
             "lm": self.lm or "embedded", "api_base": self.api_base, "api_key": api_key(self.api_key_env),
             "max_calls": self.max_calls, "limits": self.limits,
@@ -176,19 +176,19 @@ class LMOptions:
     ) -> Workspace:
         """Open the workspace with this LM. If ``keeps``, the workspace must be writable.
 
-        If the LM is not called, it needs no key.
+        If the LM is not called, it does not need an API key.
         """
         given = {**self.given, "limits": replace(self.limits, at_once=threads)}
         return Workspace.open(home, **given, keeps=keeps, asks=asks)
 
     def beside(self, workspace: Workspace) -> Any:
-        """Return this LM as another LM of a workspace, with the same limit of calls."""
+        """Return this LM as an additional LM in a workspace, with the same call limit."""
         return workspace.another_lm(self.lm or "embedded", api_base=self.api_base, api_key=api_key(self.api_key_env))
 
     def for_artifact(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
-        """Return the LM for an artifact; None for the artifact's own LM if no option names another LM.
+        """Return the LM for an artifact; None (the artifact's own LM) if no option names a different one.
 
-        If an option gives only an address, a key, or a limit, it applies to the artifact's LM.
+        If the options set only a URL, an API key, or a limit, they apply to the artifact's LM.
         """
         from querywright.optimize.artifacts.files import read_artifact
         from querywright.optimize.artifacts.load import own_lm
@@ -205,13 +205,13 @@ class LMOptions:
 @Parameter(name="*", group="LM")
 @dataclass(frozen=True)
 class WriterLM:
-    """The LM that writes.
+    """The writer LM.
 
     Args:
         writer_lm: The LM that techniques call before --lm reads: any LM, or a trained rewriter's folder. Default:
             --lm, or an artifact's own LM.
-        writer_api_base: Address of the writer's server.
-        writer_api_key_env: Environment variable that holds the writer's key.
+        writer_api_base: URL of the writer's server.
+        writer_api_key_env: Environment variable that contains the writer's API key.
     """
 
     writer_lm: Name | None = None
@@ -219,7 +219,7 @@ class WriterLM:
     writer_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> Any:
-        """Return the argument ``writer_lm=``: a name, or an LM with the limits of ``lm`` and an address or key."""
+        """Return the argument ``writer_lm=``: a name, or an LM with its URL or API key and the limits from ``lm``."""
         from querywright.models.lm import resolve_lm, with_key
 
         if not (self.writer_api_base or self.writer_api_key_env):
@@ -236,9 +236,9 @@ class JudgeLM:
     """The LM that judges.
 
     Args:
-        judge_lm: The LM that judges. Default: --lm, with its address and key.
-        judge_api_base: Address of the judge's server.
-        judge_api_key_env: Environment variable that holds the judge's key.
+        judge_lm: The LM that judges. Default: --lm, with its URL and API key.
+        judge_api_base: URL of the judge's server.
+        judge_api_key_env: Environment variable that contains the judge's API key.
     """
 
     judge_lm: Name | None = None
@@ -246,7 +246,7 @@ class JudgeLM:
     judge_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> LMOptions | None:
-        """Return the options of the judges' LM; None if judges use the same LM as the rest."""
+        """Return the options for the judges' LM; None if judges use the same LM as everything else."""
         elsewhere = bool(self.judge_api_base or self.judge_api_key_env)
         if self.judge_lm is None and elsewhere:
             raise InputError("--judge-api-base and --judge-api-key-env need the judge's LM; name it with --judge-lm")
@@ -255,7 +255,7 @@ class JudgeLM:
         return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
 
     def open(self, workspace: Workspace, lm: LMOptions) -> Any:
-        """Return the LM of the judges, which may be the LM of the workspace; None if no option names it."""
+        """Return the judges' LM, which may be the workspace's LM; None if no option names one."""
         other = self.beside(lm)
         if other is None:
             return None if self.judge_lm is None else workspace.lm
@@ -267,7 +267,8 @@ class Judges(JudgeLM):
     """Judges and their LM.
 
     Args:
-        judge_lm: The LM that judges, usefulness if no --judge is given. Default: --lm, with its address and key.
+        judge_lm: The LM that judges; it judges usefulness if no --judge is given. Default: --lm, with its URL and API
+            key.
         judge: A judge (querywright judge list), or the path of a saved judge. Repeatable.
     """
 
@@ -279,7 +280,7 @@ class Judging(Judges):
     """Judges, their LM, and the guidelines for answers.
 
     Args:
-        guidelines: Points that answers are compared with, for --judge coverage.
+        guidelines: File with the points to look for in answers, for --judge coverage.
     """
 
     guidelines: File | None = None
@@ -288,11 +289,11 @@ class Judging(Judges):
 @Parameter(name="*", group="Data")
 @dataclass(frozen=True)
 class RowOptions:
-    """How a file, folder or dataset is read.
+    """How to read a file, folder, or dataset.
 
     Args:
-        column: The data's name of a column, such as text=contents. Repeatable.
-        limit: Read the first N rows.
+        column: The column's name in your data, such as text=contents. Repeatable.
+        limit: Read only the first N rows.
         split: Split of a dataset or folder.
     """
 
@@ -302,7 +303,7 @@ class RowOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments of ``read_questions`` and ``read_passages``."""
+        """The arguments for ``read_questions`` and ``read_passages``."""
         from querywright.arms import pairs
 
         return {"columns": pairs(self.column, "--column"), "limit": self.limit, "split": self.split}
@@ -310,10 +311,10 @@ class RowOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(RowOptions):
-    """The questions, and how they are read.
+    """The questions, and how to read them.
 
     Args:
-        labels: Labels of passages: a file that judge label wrote and people corrected.
+        labels: Passage labels: a file written by judge label and corrected by people.
     """
 
     source: Questions
@@ -321,11 +322,11 @@ class DataOptions(RowOptions):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments of ``read_questions``."""
+        """The arguments for ``read_questions``."""
         return {**super().given, "labels": self.labels}
 
     def questions(self, *, multiple_choice: bool | str = False) -> list[Question]:
-        """Read the questions. If ``multiple_choice``, every question must have options; a text names the reason."""
+        """Read the questions. If ``multiple_choice``, every question must have options; a string gives the reason."""
         from querywright.data import read_questions
 
         return read_questions(self.source, **self.given, multiple_choice=multiple_choice)
@@ -334,7 +335,7 @@ class DataOptions(RowOptions):
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
 class Helpers:
-    """Other models of a technique.
+    """Other models for a technique.
 
     Args:
         reranker: A cross-encoder's name or path, for techniques that rerank.
@@ -344,17 +345,17 @@ class Helpers:
     writer: WriterLM = WriterLM()
 
     def given(self, lm: LMOptions) -> dict[str, Any]:
-        """Return the arguments of a program that uses this LM."""
+        """Return the arguments for a program that uses this LM."""
         return {"reranker": self.reranker, "writer_lm": self.writer.beside(lm)}
 
 
 @Parameter(name="*", group="Search")
 @dataclass(frozen=True)
 class SearchOptions:
-    """The embedder, the engine, and the knobs of a technique.
+    """The embedder, the engine, and the knobs for a technique.
 
     Args:
-        embedder: embedded, or a sentence-transformers name or path; prompts as NAME?query=...&document=...
+        embedder: embedded, or a sentence-transformers name or path; add prompts as NAME?query=...&document=...
         engine: dense, bm25, hybrid (both), questions, or expanded. Default: the technique's own engine, or dense.
         knob: A knob's value, such as max_passages=10. Repeatable.
     """
@@ -367,13 +368,13 @@ class SearchOptions:
 
     @property
     def knobs(self) -> Mapping[str, str]:
-        """The values of knobs, as texts."""
+        """The knob values, as strings."""
         from querywright.arms import pairs
 
         return pairs(self.knob, "--knob")
 
     def engine_of(self, technique: str) -> str:
-        """Return the engine of a technique."""
+        """Return the engine for a technique."""
         from querywright.arms import engine_for
 
         return engine_for(technique, self.engine) or "dense"
@@ -385,9 +386,9 @@ class SearchSource:
     """The collection or retriever to search.
 
     Args:
-        collection: The collection to search: its name, or a collection of your Chroma: FOLDER#NAME or
-            http://HOST:PORT#NAME. For an artifact: replaces the artifact's collection.
-        retriever: MODULE:FUNCTION, a function that returns the retriever, instead of a collection.
+        collection: The collection to search: its name, or a collection in your Chroma (FOLDER#NAME or
+            http://HOST:PORT#NAME). For an artifact, it replaces the artifact's collection.
+        retriever: A function that returns the retriever to use instead of a collection, as MODULE:FUNCTION.
         where: Search only passages with this metadata, such as '{"topic": "heart"}' (Chroma's filters).
     """
 
@@ -397,7 +398,7 @@ class SearchSource:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The retriever and the filter, as arguments of programs."""
+        """The retriever and the filter, as arguments for programs."""
         from querywright.retrieval.callable import named_retriever
 
         if self.collection is not None and self.retriever is not None:
@@ -414,13 +415,13 @@ class SearchSource:
 
 @dataclass(frozen=True)
 class Searching(SearchOptions):
-    """The retriever, the engine, the knobs, and the other models of a technique."""
+    """The retriever, the engine, the knobs, and the other models for a technique."""
 
     searched: SearchSource = SearchSource()
     helpers: Helpers = Helpers()
 
     def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:
-        """Return the arguments of arms that use this LM. If ``needed``, a collection or retriever must be named."""
+        """Return the arguments for arms that use this LM. If ``needed``, a collection or retriever must be named."""
         if needed and self.searched.collection is None and self.searched.retriever is None:
             raise InputError("name a collection or a retriever: --collection NAME, or --retriever MODULE:FUNCTION")
         return {**self.searched.given, **self.helpers.given(lm), "embedder": self.embedder, "knobs": self.knobs}
@@ -428,12 +429,12 @@ class Searching(SearchOptions):
 
 @dataclass(frozen=True)
 class ArmOptions(Searching):
-    """The defaults of all arms.
+    """The defaults for all arms.
 
     Args:
         engine: dense, bm25, hybrid (both), questions, or expanded.
-        max_passages: Largest number of passages shown to the reader, in every arm that names no other number.
-        metric: A metric. Repeatable. Default: accuracy, and metrics of evidence if the questions have labels.
+        max_passages: Maximum number of passages shown to the reader, in every arm that does not set its own number.
+        metric: A metric. Repeatable. Default: accuracy, and evidence metrics if the questions have labels.
     """
 
     max_passages: Count = 5
@@ -448,8 +449,8 @@ class Threads:
     """Work that runs in parallel.
 
     Args:
-        threads: Parallel questions (or passages, or cases), and parallel calls to a remote LM. Default: 4 questions,
-            and calls up to the limit of the LM's server.
+        threads: Number of questions (or passages, or cases) to run in parallel, and of parallel calls to a remote LM.
+            Default: 4 questions, and calls up to the limit of the LM's server.
     """
 
     threads: Count | None = None
@@ -457,7 +458,7 @@ class Threads:
 
 @dataclass(frozen=True)
 class RunOptions(Threads):
-    """Parallel work, and the limit of failures.
+    """Parallel work, and the limit on failures.
 
     Args:
         max_failures: Share of questions (or passages, or cases) that may fail, 0 to 1.
@@ -466,7 +467,7 @@ class RunOptions(Threads):
     max_failures: Share = 0.05
 
     def at(self, workspace: Workspace) -> dict[str, Any]:
-        """Return the arguments of an evaluation in this workspace."""
+        """Return the arguments for an evaluation in this workspace."""
         return {"threads": self.threads or workspace.threads, "max_failures": self.max_failures}
 
 
@@ -476,14 +477,14 @@ class Home:
     """The workspace.
 
     Args:
-        home: Folder of the workspace. Default: $QUERYWRIGHT_HOME, or .querywright here.
+        home: Workspace folder. Default: $QUERYWRIGHT_HOME, or .querywright in the current folder.
     """
 
     home: Folder | None = None
 
     @property
     def folder(self) -> Path:
-        """The folder of the workspace."""
+        """The workspace folder."""
         from querywright.home import home
 
         return home(self.home)
@@ -498,14 +499,14 @@ class Home:
 
 @dataclass(frozen=True)
 class Output(Home):
-    """The workspace, and the form of the output."""
+    """The workspace, and the output format."""
 
     as_json: Json = False
 
 
 @dataclass(frozen=True)
 class Results(Output):
-    """The workspace, the form and length of the output, and the log."""
+    """The workspace, the output's format and length, and the log."""
 
     log: Log = None
     verbose: Verbose = False
@@ -514,7 +515,7 @@ class Results(Output):
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Work:
-    """The LM, parallel work, the limit of failures, and the workspace."""
+    """The LM, parallel work, the limit on failures, and the workspace."""
 
     lm: LMOptions = LMOptions()
     run: RunOptions = RunOptions()

@@ -1,4 +1,4 @@
-"""``querywright questions`` and ``querywright testset``: build an index of questions, and write sets of questions."""
+"""``querywright questions`` and ``querywright testset``: build question indexes, and write question sets."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ def build(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Write questions for every passage, judge whether it answers them, and publish the answered ones.
+    """Write questions for every passage and index the answered ones.
 
-    Passages whose questions are up to date cost nothing, and a build that was stopped resumes. Questions of passages
-    that are no longer in the collection are removed.
+    A judge decides whether a passage answers its questions. Passages whose questions are up to date cost nothing, and
+    the same command resumes an interrupted build. Questions are removed if their passage is no longer in the
+    collection.
 
     Example: querywright questions build textbooks --lm openai/gpt-4o-mini --threads 16
 
     Args:
-        collection: Name of a collection that was built.
-        num_questions: Questions per passage at most.
-        batch_size: Questions requested in one call.
+        collection: Name of an existing collection.
+        num_questions: Maximum number of questions per passage.
+        batch_size: Number of questions to request per call.
         limit: Only the first N passages by id, for a trial.
-        workers: Processes of Ray, which need the extra ray; --threads applies to each. Default: only this process.
+        workers: Number of Ray processes, which need the ray extra; --threads applies to each. Default: only this
+            process.
     """
     from querywright.models.lm import engine_of
     from querywright.optimize.question_build import build_questions
@@ -73,7 +75,7 @@ def build(
             threads=workspace.threads, max_calls=work.lm.max_calls, limits=engine_of(workspace.lm).limits,
         )  # fmt: skip
         runner = in_ray(names, workers=workers, ledger=workspace.ledger)
-    # Ray writes to standard output when a process dies.
+    # Ray writes to standard output if a process dies.
     with progress("opening the collection") as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
             collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
@@ -89,12 +91,12 @@ def build(
 
 @questions_app.command(name="stats")
 def stats(collection: str, /, *, output: opt.Output = opt.Output()) -> None:
-    """Count the questions of a collection by label, and name the passages without a question.
+    """Count questions by label, and list passages without questions.
 
     Example: querywright questions stats textbooks
 
     Args:
-        collection: Name of a collection with written questions.
+        collection: Name of a collection with generated questions.
     """
     from querywright.optimize.question_build import question_stats
 
@@ -115,20 +117,20 @@ def fill(
     embedder: opt.Embedder = "embedded",
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Find more passages that answer the questions: judge the most similar pairs, and estimate the others.
+    """Find more passages that answer the indexed questions.
 
-    The results replace the results of an earlier fill, even if those were more. An estimate that does not predict
-    held-out judgments better than their mean is refused, and only the judged pairs are stored. The same fill again
-    costs nothing.
+    The most similar pairs are judged, and the others are estimated. The results replace the results of any earlier
+    fill, even if there were more of them. If the estimates do not predict held-out judgments better than the judgments'
+    mean does, they are rejected, and only the judged pairs are stored. Repeating the same fill costs nothing.
 
     Example: querywright questions fill textbooks --most 5000
 
     Args:
-        collection: Name of a collection with written questions.
-        most: Number of judgments, the most similar pairs first.
+        collection: Name of a collection with generated questions.
+        most: Number of pairs to judge, most similar first.
         complete: Estimate the pairs that are not judged.
-        cut: Smallest estimated value that is stored.
-        seed: Seed of the random pairs and of the estimate.
+        cut: Minimum estimated value to store.
+        seed: Seed for the random pairs and the estimate.
     """
     from querywright.optimize.question_fill import fill as fill_in
 
@@ -153,20 +155,21 @@ def make_command(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Write a first labeled question set: questions with their answers, and the passages that contain the answers.
+    """Write a first labeled question set.
 
-    A question is kept if its answer is in its passages, and an LM gives this answer when it reads all of them, but not
-    without them or from only one of two. The set is synthetic, so read it before you rely on a result. At most five
-    passages are tried per question.
+    The set contains questions, their answers, and the passages that contain the answers. A question is kept if its
+    answer is in its passages, and if an LM gives this answer when it reads all of them, but not when it reads none of
+    them or only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are
+    tried per question.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
 
     Args:
-        collection: Name of a collection that was built.
+        collection: Name of an existing collection.
         save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
         number: Maximum number of questions.
         two_passage: Share of questions that need two passages.
-        seed: Seed of the order of passages.
+        seed: Seed for the order of passages.
     """
     _make_set("make", collection, save_to, judge, work, number=number, two_passage=two_passage, seed=seed)
 
@@ -181,18 +184,18 @@ def rephrase_command(
     seed: opt.Integer = 0,
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Rephrase questions of the index.
+    """Rephrase questions from a question index.
 
-    The passage to find is the one that the question was written for. A wording that is already in the index is dropped.
-    Use a different LM from the one that wrote the index.
+    The passage to find is the one that the question was generated for. A rephrased question is dropped if it is already
+    in the index. Use a different LM from the one that wrote the index.
 
     Example: querywright testset rephrase textbooks --out rephrased.jsonl
 
     Args:
-        collection: A collection with an index of questions.
+        collection: A collection with a question index.
         save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
         number: Number of questions in the set.
-        seed: Seed of the order of questions.
+        seed: Seed for the order of questions.
     """
     _make_set("rephrase", collection, save_to, None, work, number=number, seed=seed)
 
@@ -208,18 +211,18 @@ def out_of_distribution_command(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Write one question per passage that none of its stored questions asks.
+    """Write one new question per passage.
 
-    A question is kept if the judge finds the whole answer in its passage. Use different LMs from the ones that wrote
-    and judged the index.
+    The passage's stored questions must not already ask it. A question is kept if the judge finds the whole answer in
+    its passage. Use different LMs from the ones that wrote and judged the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 
     Args:
-        collection: A collection with an index of questions.
+        collection: A collection with a question index.
         save_to: A .jsonl file for the set; NAME.card.json next to it describes how it was made.
         number: Maximum number of questions. Default: one per passage.
-        seed: Seed of the order of questions.
+        seed: Seed for the order of questions.
     """
     _make_set("out-of-distribution", collection, save_to, judge, work, number=number, seed=seed)
 

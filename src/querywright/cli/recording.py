@@ -21,14 +21,14 @@ def write(
 ) -> None:
     """Write all cached answers of an LM to a file.
 
-    To record only one run, use a separate --home for it. A replayed run caches only the answers that it used.
+    To record only one run, use a separate --home for that run. A replayed run caches only the answers that it uses.
 
     Example: querywright recording write tests/answers.jsonl.gz --home build/recorded
 
     Args:
         file: The file, .jsonl.gz.
-        model: The LM, if the workspace has answers of several LMs. Repeatable.
-        label: The LM's name in results. Default: its name.
+        model: The LM, if the workspace has answers from several LMs. Repeatable.
+        label: The name to show for the LM in results. Default: the LM's own name.
     """
     from querywright.models.recording import write_recording
     from querywright.models.store import open_store

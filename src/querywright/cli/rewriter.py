@@ -1,4 +1,4 @@
-"""``querywright rewriter``: train a small model that writes the queries of techniques."""
+"""``querywright rewriter``: train a small model that writes queries for techniques."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Number = Annotated[float, Parameter(metavar="X")]
 @Parameter(name="*", group="Rewrites")
 @dataclass(frozen=True)
 class RewriteOptions:
-    """Options of the rewrites to learn.
+    """Options for the rewrites to learn.
 
     Args:
         collection: The collection to search.
-        metric: Metric of retrieval that rewards a rewrite.
-        sizes: Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
-        seed: Seed of the split and of all draws.
+        metric: Retrieval metric that rewards a rewrite.
+        sizes: Number of questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
+        seed: Seed for the split and all random choices.
     """
 
     collection: opt.Name
@@ -42,7 +42,7 @@ class RewriteOptions:
     seed: opt.Whole = 0
 
     def settings(self, technique: str, search: opt.SearchOptions, run: opt.Threads, **training: Any) -> TrainSettings:
-        """Return the settings of a training or a collection, checked."""
+        """Return the settings for training or for collecting rewrites, after checking them."""
         from querywright.arms import knob_values
         from querywright.metrics.dspy_metrics import metric_named
         from querywright.optimize.rewriter.settings import TrainSettings
@@ -51,7 +51,7 @@ class RewriteOptions:
 
         knobs = knob_values(technique, search.knobs)
         metric_named(self.metric)
-        # By default, retrieve the passages that the metric and the card's metrics look at.
+        # By default, retrieve as many passages as the metric and the card's metrics look at.
         defaults = {one.name: one.default for one in technique_class(technique).KNOBS}
         most = max(int(self.metric.partition("@")[2] or 0), defaults.get("max_passages", 0), DEEPEST)
         knobs = {"max_passages": most, **knobs}
@@ -60,7 +60,7 @@ class RewriteOptions:
     def inputs(
         self, technique: str, data: opt.DataOptions, search: opt.SearchOptions, workspace: Workspace, **more: Any
     ) -> TrainingInputs:
-        """Return the inputs of a training or a collection."""
+        """Return the inputs for training or for collecting rewrites."""
         from querywright.optimize.rewriter.settings import TrainingInputs
 
         splits = split_questions(data.questions(), seed=self.seed, sizes=split_sizes(self.sizes))
@@ -71,14 +71,14 @@ class RewriteOptions:
 @Parameter(name="*", group="Training")
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of the training.
+    """Options for training.
 
     Args:
         pairs: File of pairs from rewriter collect, for any technique and collection. Repeatable.
-        epochs: Epochs of the warm-up.
-        warmup_lr: Learning rate of the warm-up.
-        steps: Steps of the reinforcement; 0 for none.
-        lr: Learning rate of the reinforcement.
+        epochs: Number of warm-up epochs.
+        warmup_lr: Learning rate for the warm-up.
+        steps: Number of reinforcement learning steps; 0 for none.
+        lr: Learning rate for reinforcement learning.
     """
 
     pairs: Annotated[tuple[Path, ...], Parameter(metavar="FILE")]
@@ -101,17 +101,18 @@ def train_command(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Train a rewriter on collected rewrites, and reinforce rewrites that retrieve more.
+    """Train a rewriter for a technique.
 
-    To resume an interrupted training, run the same command again. 10 passages are retrieved, or the number that the
-    metric looks at, unless --knob max_passages is given.
+    The rewriter is trained on collected rewrites, then with reinforcement learning that rewards rewrites with better
+    retrieval. To resume an interrupted training run, run the same command again. Unless --knob max_passages is given,
+    10 passages are retrieved, or the number that the metric looks at.
 
     Example: querywright rewriter train rrr --data questions.jsonl --collection mine
     --pairs pairs.jsonl --out artifacts/mine
 
     Args:
-        technique: The technique whose rewrites are reinforced and measured.
-        save_to: Folder of the rewriter.
+        technique: The technique whose rewriter is trained with reinforcement learning and measured.
+        save_to: Folder for the rewriter.
     """
     from querywright.models.rewriters import check_target
     from querywright.optimize.rewriter.pairs import read_pairs
@@ -145,14 +146,14 @@ def collect_command(
 ) -> None:
     """Collect rewrites of train questions for rewriter train --pairs FILE.
 
-    The rewrites are made from the labeled evidence of the questions, without an LM. The train questions are the same as
-    in rewriter train with the same --seed and --sizes.
+    The rewrites are derived from the questions' labeled evidence, without an LM. The train questions are the same as in
+    rewriter train with the same --seed and --sizes.
 
     Example: querywright rewriter collect rrr --data questions.jsonl --collection mine --out pairs.jsonl
 
     Args:
-        technique: The technique whose rewrites are collected.
-        save_to: File of the pairs; an older file of pairs is replaced.
+        technique: The technique to collect rewrites for.
+        save_to: File for the pairs; an existing file of pairs is replaced.
     """
     from querywright.optimize.rewriter.collect import collect
     from querywright.optimize.rewriter.pairs import check_pairs_file, write_pairs

@@ -1,4 +1,4 @@
-"""``querywright serve`` and ``querywright mcp``: serve a compiled program over HTTP, and as tools for an assistant."""
+"""``querywright serve`` and ``querywright mcp``: serve a compiled program over HTTP, or as tools for an assistant."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Address = Annotated[str, Parameter(metavar="ADDRESS")]
 @Parameter(name="*", group="Limits")
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server.
+    """A server's limits.
 
     Args:
-        concurrency: Parallel questions.
-        waiting: Questions that may wait; further questions get 503.
-        deadline: Seconds from request to answer; then the request gets 504.
-        grace: Seconds for running requests when the server stops.
+        concurrency: Number of questions to run in parallel.
+        waiting: Number of questions that may wait; any more get 503.
+        deadline: Time limit from request to answer, in seconds; after it, the request gets 504.
+        grace: Time for running requests to finish when the server stops, in seconds.
     """
 
     concurrency: opt.Count = _DEFAULTS.concurrency
@@ -56,10 +56,11 @@ def serve(
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
 ) -> None:
-    """Serve an artifact: an API, a page for people, and metrics.
+    """Serve an artifact over HTTP.
 
-    Metrics are for Prometheus. Logs are JSON lines on standard output. After Ctrl-C, the server stops when running
-    requests are answered; after a second Ctrl-C, it stops at once.
+    The server has an API, a web page for people, and metrics for Prometheus. Logs are JSON lines on standard output.
+    After Ctrl-C, the server stops when it has answered the running requests; after a second Ctrl-C, it stops
+    immediately.
 
     Example: querywright serve artifacts/hcqr-sample
 
@@ -67,7 +68,7 @@ def serve(
         artifact: A compiled program's folder.
         host: Address to listen on.
         port: Port to listen on; 0 for any free port.
-        token_env: Environment variable with the token that callers must send.
+        token_env: Environment variable that contains the token that callers must send.
         verify: Replay the golden answers first.
         digest: The digest that the artifact must have; artifact show prints it.
         accept: Load the artifact even if most of its collection changed.
@@ -90,7 +91,7 @@ def serve(
     run(program, settings, name=name)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # all answers are sent, and a thread with an abandoned question must not delay the end
+    os._exit(0)  # all answers are sent, and a thread with an abandoned question must not delay the exit
 
 
 def mcp(
@@ -104,11 +105,12 @@ def mcp(
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
 ) -> None:
-    """Serve a compiled program to an assistant, over standard input and output.
+    """Serve a compiled program to an assistant.
 
-    It has two tools of the Model Context Protocol, ask and retrieve. Standard output has only protocol messages.
+    The server uses standard input and output, and offers two Model Context Protocol tools, ask and retrieve. Standard
+    output contains only protocol messages.
 
-    Example, for the configuration of a client: querywright mcp artifacts/hcqr-sample
+    Example, for a client's configuration: querywright mcp artifacts/hcqr-sample
 
     Args:
         artifact: A compiled program.

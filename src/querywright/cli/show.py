@@ -1,4 +1,4 @@
-"""The output of commands: lines, tables, and JSON on standard output, progress and errors on standard error."""
+"""The commands' output: lines, tables, and JSON on standard output; progress and errors on standard error."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ err = Console(stderr=True)
 Rows = Sequence[Mapping[str, str]]
 
 TEXT_COLUMNS = ("slice", "arm", "technique", "knobs", "collection", "embedder", "metric", "place", "kind")
-"""Columns of words, which are left-aligned and may wrap at spaces. All other columns have numbers."""
+"""Columns of words, which are left-aligned and may wrap at spaces. All other columns contain numbers."""
 
 NAMING = ("metric", "arm")
-"""Columns that name a row, besides the first."""
+"""Columns that identify a row, besides the first."""
 
 NARROWEST_TEXT = 18
-"""Least width of a column of words, or of a line, in terminal columns."""
+"""Minimum width of a column of words, or of a line, in terminal columns."""
 
 WHOLE_HEAD = 10
-"""Width up to which the head of a column of numbers is not wrapped, in terminal columns."""
+"""Width up to which the header of a column of numbers is not wrapped, in terminal columns."""
 
 GAP = 2  # the padding and the divider
 NOTHING = {"", "-", "0", "0 %", "0.0", "- / -", "0.0 / 0.0"}
 """A column with only these values is left out."""
 LONGEST_VALUE = 2000
-"""Largest number of characters that ``show_facts`` prints of one value."""
+"""Maximum number of characters of one value that ``show_facts`` prints."""
 HANG = 8
-"""Indentation of the further lines of a value, relative to its name."""
+"""Indentation of a value's continuation lines, relative to its name."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def clean(text: str) -> str:
-    """Return a text without control characters, so that it cannot control a terminal. Tabs and line breaks stay."""
+    """Return a string without control characters, so that it cannot control a terminal. Tabs and line breaks stay."""
     return _CONTROL.sub("", text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line, so that nothing in it looks like a line of the command."""
+    """Return a string on one line, so that nothing in it looks like a line of the command's output."""
     return " ".join(clean(text).split())
 
 
 def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
-    """Print a line on standard output, wrapped at spaces, without markup. Further lines are indented by ``hang``."""
+    """Print a line without markup, wrapped at spaces. Continuation lines are indented by ``hang``."""
     width = max(NARROWEST_TEXT, out.width - indent - hang)
     for number, line in enumerate(Text(clean(text), style=style).wrap(out, width)):
         line.rstrip()
@@ -67,15 +67,15 @@ def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
 
 
 def note(text: str, *, style: str = "") -> None:
-    """Print a line on standard error, without wrapping and markup."""
+    """Print a line on standard error, without wrapping or markup."""
     err.print(Text(clean(text), style=style), soft_wrap=True)
 
 
 def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False) -> None:
     """Print values by name, one per line. A mapping, or a list of mappings, is indented below its name.
 
-    Further lines of a value are indented more than its name, so that they do not look like lines of the command.
-    Unless ``lines``, line breaks in a value become spaces.
+    A value's continuation lines are indented more than its name, so that they do not look like lines of the command's
+    output. Unless ``lines``, line breaks in a value become spaces.
     """
     for name, value in facts.items():
         inner = value if isinstance(value, (list, tuple)) else [value]
@@ -92,7 +92,7 @@ def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False
 
 
 def written(value: Any) -> str:
-    """Return a value as text for people."""
+    """Return a value as human-readable text."""
     if isinstance(value, float):
         return f"{value:.4g}" if math.isfinite(value) else "-"
     if isinstance(value, (list, tuple)) and all(isinstance(one, (str, int, float)) for one in value):
@@ -105,8 +105,8 @@ def written(value: Any) -> str:
 def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
     """Print a table with one mapping per row, and the columns in the order of the first row.
 
-    A column that is empty or zero in all rows is left out. If the table is wider than the terminal, it becomes several
-    tables that repeat the columns that name a row. Numbers are never truncated or wrapped.
+    A column that is empty or zero in all rows is left out. If the table is wider than the terminal, it is split into
+    several tables that repeat the columns that identify a row. Numbers are never truncated or wrapped.
     """
     say(title, style="bold")
     rows = _filled(rows)
@@ -134,7 +134,7 @@ def show_scores(
 
 
 def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
-    """Print one table of comparisons, and one sentence; if ``verbose``, a sentence for each comparison."""
+    """Print one table of comparisons and one sentence or, if ``verbose``, a sentence for each comparison."""
     from querywright.optimize.results import in_words
     from querywright.optimize.significance import verdict_rows, verdict_sentence
 
@@ -166,7 +166,7 @@ def _filled(rows: Rows) -> Rows:
 
 
 def fit(rows: Rows, width: int) -> list[list[str]]:
-    """Return the columns of each table, so that each fits ``width``. All tables have the columns that name a row."""
+    """Return each table's columns, so that each fits ``width``. All tables have the columns that identify a row."""
     sizes = _sizes(rows)
     naming = [name for place, name in enumerate(sizes) if place == 0 or name in NAMING]
     tables: list[list[str]] = [[]] if sizes else []
@@ -181,7 +181,7 @@ def fit(rows: Rows, width: int) -> list[list[str]]:
 
 
 def _sizes(rows: Rows) -> dict[str, int]:
-    """Return the least width of each column. Words may wrap, but numbers may not."""
+    """Return each column's minimum width. Words may wrap, but numbers may not."""
     sizes: dict[str, int] = {}
     for name in rows[0] if rows else ():
         widest = max(cell_len(clean(row[name])) for row in rows)
@@ -205,7 +205,7 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
 
 
 def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:
-    """Print data as JSON if ``as_json``; else call ``shown``, or print the values by name."""
+    """Print data as JSON if ``as_json``; otherwise, call ``shown`` or print the values by name."""
     if as_json:
         print_json(data)
         return
@@ -230,7 +230,7 @@ def print_json(data: Any) -> None:
 
 
 def progress(what: str) -> Bar:
-    """Return the progress bar of a command, whose first step is ``what``."""
+    """Return a command's progress bar, whose first step is ``what``."""
     from querywright.progress import Bar
 
     return Bar(what, console=err)

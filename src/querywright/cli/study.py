@@ -1,4 +1,4 @@
-"""``querywright study``: search techniques, knobs and prompts together, and resume after any interruption."""
+"""``querywright study``: search techniques, knobs, and prompts together, and resume after any interruption."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class StorageOptions:
     """The storage of the trials.
 
     Args:
-        storage: Address of a PostgreSQL database, in place of the storage in the file; it is never printed or stored.
+        storage: Address of a PostgreSQL database, used instead of the storage in the file; it is never printed or
+            stored.
     """
 
     storage: Annotated[opt.Url | None, Parameter(env_var="QUERYWRIGHT_STORAGE")] = None
@@ -44,7 +45,7 @@ class WorkerOptions(StorageOptions):
     """The storage of the trials, and the number of workers.
 
     Args:
-        workers: Number of processes.
+        workers: Number of worker processes.
     """
 
     workers: opt.Count = 1
@@ -52,7 +53,9 @@ class WorkerOptions(StorageOptions):
 
 @study_app.command(name="check")
 def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
-    """Check a study and its data, and count its LM calls at most.
+    """Check a study and its data without calling an LM.
+
+    The output includes the maximum number of LM calls in trials and on test.
 
     Example: querywright study check study.yaml
 
@@ -84,15 +87,15 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
 def run_command(
     file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Results = opt.Results()
 ) -> None:
-    """Run a study: try programs on dev, evaluate the best on test once.
+    """Run a study: search on dev, evaluate once on test.
 
-    To resume a study, run the same command again; its file may have more trials or a larger budget by then.
+    To resume a study, run the same command again. You may increase the trials or the budget in the file first.
 
     Example: querywright study run study.yaml --out studies/mine --workers 4
 
     Args:
         file: The study: a YAML file.
-        save_to: Folder of the study.
+        save_to: Folder for the study.
     """
     from querywright.studies import check_study
 
@@ -103,7 +106,7 @@ def run_command(
 def resume_command(
     folder: Study, /, *, run: WorkerOptions = WorkerOptions(), output: opt.Results = opt.Results()
 ) -> None:
-    """Resume a study that was interrupted, or join it as a further worker.
+    """Resume an interrupted study, or join it as another worker.
 
     Example: querywright study resume studies/mine
     """
@@ -116,7 +119,7 @@ def resume_command(
 
 @study_app.command(name="status")
 def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions(), as_json: opt.Json = False) -> None:
-    """Show the trials of a study, also while it runs.
+    """Show a study's trials, even while it runs.
 
     Example: querywright study status studies/mine
     """
@@ -130,7 +133,7 @@ def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions()
 def report_command(
     folder: Study, /, *, save_to: opt.OutFile | None = None, where: StorageOptions = StorageOptions()
 ) -> None:
-    """Write the report of a finished study: one HTML file.
+    """Write a finished study's report as one HTML file.
 
     Example: querywright study report studies/mine --out mine.html
 
@@ -148,7 +151,7 @@ def report_command(
 
 @study_app.command(name="export")
 def export_command(folder: Study, /, *, save_to: opt.OutFile, where: StorageOptions = StorageOptions()) -> None:
-    """Write the trials of a study as a table.
+    """Write a study's trials as a table.
 
     Example: querywright study export studies/mine --out trials.parquet
 
@@ -172,7 +175,7 @@ def _snapshot(folder: Path, storage: str | None) -> Snapshot:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise if the folder holds no study."""
+    """Raise an error if the folder does not contain a study."""
     if not os.path.isfile(folder / "study.yaml"):
         problem = "holds no study" if os.path.isdir(folder) else "is not a folder"
         raise InputError(f"{str(folder)!r} {problem}; name one that querywright study run made with --out")
@@ -180,7 +183,7 @@ def _check_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
-    """Print the command that resumes a study that stops, if the study exists by then."""
+    """If a study stops, print the command that resumes it, provided that the study already exists."""
     try:
         yield
     except InputError:
@@ -213,7 +216,7 @@ def _run(data: StudyData, file: Path, folder: Path, run: WorkerOptions, output: 
 
 
 def study_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a study and its outcome as a JSON object, without single questions."""
+    """Return a study and its outcome as a JSON object, without individual questions."""
     from querywright.optimize.study.results import status
 
     outcome = snapshot.outcome or {}
@@ -244,7 +247,7 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
 
 
 def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
-    """Return the choices and the verdict of a finished study as sentences."""
+    """Return a finished study's choices and verdict as sentences."""
     said = [f"recommended: {outcome['recommended']} (chosen on dev)"]
     last = outcome["reader_prompts"]
     if last["tried"]:
@@ -258,7 +261,7 @@ def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
 
 
 def show_status(snapshot: Snapshot) -> None:
-    """Print the trials of a study so far."""
+    """Print a study's trials so far."""
     from querywright.optimize.search.trials import best
     from querywright.optimize.study.results import status, trial_table
 
@@ -280,7 +283,7 @@ def show_status(snapshot: Snapshot) -> None:
 
 
 def _show_front(snapshot: Snapshot) -> None:
-    """Print the trials that no other trial beats in every objective, and the cheapest; nothing with one objective."""
+    """If there are several objectives, print the trials that no other trial beats in all of them, and the cheapest."""
     from querywright.optimize.search.trials import front
     from querywright.optimize.study.results import cheapest_text, trial_table
 
@@ -292,7 +295,7 @@ def _show_front(snapshot: Snapshot) -> None:
 
 
 def _cost(snapshot: Snapshot) -> str:
-    """Return the cost of a study over all workers and runs."""
+    """Return a study's cost over all workers and runs."""
     spent = snapshot.spent
     dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
     return f"LM calls: {spent.calls} made ({spent.saved} cached); {spent.tokens} tokens{dollars}"

@@ -9,7 +9,7 @@ from querywright.cli.show import emit, show_facts
 
 
 def techniques(*, as_json: opt.Json = False) -> None:
-    """List the techniques with source, LM stages, searches, and knobs.
+    """List the techniques with sources, LM stages, searches, and knobs.
 
     Example: querywright techniques
     """

@@ -1,4 +1,4 @@
-"""``--log``: log the results of a command to MLflow. An error of the log does not change the results."""
+"""``--log``: log the results of a command to MLflow. A logging error does not change the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from querywright.errors import InputError
 
 
 def tracking(log: str | None) -> Callable[..., None]:
-    """Check the option ``--log``, and return a function that logs a result, and warns if it cannot."""
+    """Check the option ``--log``, and return a function that logs a result or warns if it cannot."""
     if log is None:
         return lambda found, **given: None
     from querywright.models.engine_errors import redact
@@ -19,7 +19,7 @@ def tracking(log: str | None) -> Callable[..., None]:
     tool, _, uri = log.partition(":")
     if tool != "mlflow":
         raise InputError(f"--log takes mlflow, or mlflow:URI, but got {redact(log)!r}")
-    # By default MLflow waits minutes for a missing server, and prints an address among the JSON on standard output.
+    # By default, MLflow waits minutes for a missing server and prints an address into the JSON on standard output.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -33,7 +33,7 @@ def tracking(log: str | None) -> Callable[..., None]:
         place = mlflow.get_tracking_uri()
         try:
             run = logged(found, **given)
-        except Exception as error:  # noqa: BLE001 - no error of a server may end the command
+        except Exception as error:  # noqa: BLE001 - no server error may end the command
             why = redact(str(error).strip().partition("\n")[0])
             note(
                 f"warning: not logged to MLflow at {redact(place)}: {type(error).__name__}: {why}; the result is "

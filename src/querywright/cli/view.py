@@ -22,16 +22,17 @@ def view(
     no_browser: opt.Flag = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Show all comparisons, studies, and artifacts under a folder as a local page.
+    """Show a folder's comparisons, studies, and artifacts in the browser.
 
-    Compare two runs side by side, and open reports and cards. Only this machine can open the page. Ctrl-C ends it.
+    You can compare two runs side by side, and open reports and cards. The page is available only on this machine, until
+    you press Ctrl-C.
 
     Example: querywright view results
 
     Args:
         folder: The folder. Default: the current folder.
         port: Port on 127.0.0.1; 0 for any free port.
-        no_browser: Open no browser.
+        no_browser: Do not open a browser.
     """
     from querywright.serving.viewer import Viewer, runs_under
 

@@ -1,4 +1,4 @@
-"""Open Chroma collections that were made outside of the workspace, by their address."""
+"""Open Chroma collections outside the workspace by their address."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from querywright.errors import CollectionError, InputError, unknown
 from querywright.retrieval.chroma_index import close_client, copy_for_reading, open_client, removed_with
 
 SERVER_SECONDS = 60.0
-"""Timeout of a Chroma server in seconds; ``chromadb`` itself would wait forever."""
+"""Timeout for requests to a Chroma server, in seconds. Without it, ``chromadb`` would wait forever."""
 HEARTBEAT_SECONDS = 10.0
 FORMS = "FOLDER#NAME for a folder of chromadb.PersistentClient, or http://HOST:PORT#NAME for a Chroma server"
 
 
 def is_address(name: str) -> bool:
-    """Return whether a text is the address of a Chroma collection; names in the workspace have no ``#`` or ``/``."""
+    """Return whether a string is the address of a Chroma collection; workspace names contain no ``#`` or ``/``."""
     return not {"#", "/", os.sep}.isdisjoint(name)
 
 
 def open_collection(address: str) -> Any:
     """Open a Chroma collection by its address, for reading.
 
-    A folder is first copied to the folder of temporary files, because Chroma writes to the folders that it opens. The
-    copy is removed with the collection. For large folders, run a server instead: ``chroma run --path FOLDER``.
+    A folder is first copied to a temporary folder, because Chroma writes to the folders that it opens. The copy is
+    removed with the collection object. For large folders, run a server instead: ``chroma run --path FOLDER``.
 
     Args:
         address: ``FOLDER#NAME`` or ``http://HOST:PORT#NAME``; ``#NAME`` is optional if there is only one collection.
 
     Raises:
-        CollectionError: Chroma cannot be opened, or has no such collection; the message names the collections.
-        InputError: The address has another form.
+        CollectionError: Chroma cannot be opened, or it has no such collection; the message lists the existing ones.
+        InputError: The address has neither form.
     """
     place, _, name = address.rpartition("#") if "#" in address else (address, "", "")
     with _opened(place) as (client, copied):
@@ -59,7 +59,7 @@ def collections_at(place: str) -> dict[str, int]:
 
     Raises:
         CollectionError: Chroma cannot be opened.
-        InputError: The place has another form.
+        InputError: The place has neither form.
     """
     with _opened(place) as (client, _):
         names = sorted(one.name for one in client.list_collections())
@@ -69,7 +69,7 @@ def collections_at(place: str) -> dict[str, int]:
 def embeds_itself(collection: Any) -> str | None:
     """Return the name of the embedding function of a Chroma collection; None if it has none or only Chroma's default.
 
-    The default is the same model as the embedded model, but Chroma would download it.
+    Chroma's default is the same model as the embedded model, but Chroma would download it.
     """
     given = getattr(collection, "_embedding_function", None)
     if given is not None and type(given).__name__ != "DefaultEmbeddingFunction":
@@ -80,7 +80,7 @@ def embeds_itself(collection: Any) -> str | None:
 
 @contextmanager
 def _opened(place: str) -> Iterator[tuple[Any, Path | None]]:
-    """Yield a client for a folder or server, and the copy that it reads if it is a folder; errors name the place."""
+    """Yield a client for a folder or server, and the copy that it reads (for a folder); errors name the place."""
     import httpx
     from chromadb.errors import ChromaError
 
@@ -99,7 +99,7 @@ def _folder(place: str) -> Path:
 
 
 def _server(place: str) -> Any:
-    """Return a client of a server, after a check that the server answers."""
+    """Return a client for a server, after checking that the server responds."""
     import chromadb
     import httpx
     from chromadb.config import Settings

@@ -1,7 +1,7 @@
-"""BM25 search over a collection, with or without the written questions appended to the passages.
+"""BM25 search over a collection, with or without the generated questions appended to the passages.
 
-The index is cached in the store of the workspace, and is rebuilt if the passages change. It is read without pickle.
-This is the only module that imports bm25s.
+The index is cached in the workspace's store and rebuilt if the passages change. It is loaded without pickle. This is
+the only module that imports bm25s.
 """
 
 from __future__ import annotations
@@ -49,21 +49,23 @@ KIND = "bm25"
 
 
 class BM25Retriever(CollectionPassages):
-    """Search a collection by shared words, without an embedder or another model.
+    """Search a collection by the words that queries and passages share, without an embedder or any other model.
 
-    Title and text of a passage have the same weight. The index is built when the collection is first opened, and cached
-    in the store. It is rebuilt if the passages or the settings change. In memory, it takes about 500 bytes per passage
-    of 75 words in addition to the passages, and six times as much during the build. An open retriever does not change.
-    Thread-safe. A copy is the same object.
+    A passage's title and text have the same weight. The index is built when the collection is first opened, and cached
+    in the store. It is rebuilt if the passages or the settings change. It takes about 500 bytes of memory per 75-word
+    passage, in addition to the passages themselves, and six times as much while it is being built. An open retriever
+    does not change. Thread-safe. A copy is the same object.
 
     Args:
         name: Name of the collection.
         home: The workspace. Default: ``querywright.home.home()``.
-        where: A Chroma filter on metadata. Document frequencies are still those of the whole collection. Default: every
-            passage.
-        k1: How slowly repetitions of a word stop adding to the score, 0 or more. Default 1.5.
-        b: Strength of the normalization by passage length, 0 to 1. Default 0.75.
-        beside: An open retriever of the same collection, whose passages are shared in memory. Default None.
+        where: A Chroma filter on metadata. Document frequencies are still computed over the whole collection. Default:
+            every passage.
+        k1: Saturation of term frequency, 0 or more: the larger, the more each repetition of a word adds to the score.
+            Default 1.5.
+        b: Strength of the length normalization, 0 to 1. Default 0.75.
+        beside: An open retriever over the same collection, with which this one shares the passages in memory. Default
+            None.
 
     Raises:
         InputError: ``k1`` or ``b`` is out of range, or ``where`` is not a valid filter.
@@ -115,26 +117,26 @@ class BM25Retriever(CollectionPassages):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the scoring method and its settings, the collection's name, count, and content, and the filter."""
+        """SHA-256 of the scoring method, its settings, the filter, and the collection's name, count, and content."""
         found = [self.manifest.name, self.manifest.count, self.manifest.content_hash, self.where]
         return json_digest(["bm25", METHOD, TOKENISER, self.k1, self.b, *found])
 
     def passing(self, where: Mapping[str, Any]) -> Collection[str]:
-        """Return the ids of the passages that match a filter; the retriever must have been opened with a filter."""
+        """Return the ids of the passages that match a filter; requires that the retriever was opened with a filter."""
         return self._chroma.ids(where)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Return the passages that share words with each query.
 
         Args:
-            queries: Any number of texts. A word that a query repeats counts once per occurrence.
+            queries: Any number of strings. A word that is repeated in a query counts once per occurrence.
             k: Maximum number of hits per query, 1 or more.
 
         Returns:
             One list per query, best first. Scores are above 0, without an upper bound; ties are ordered by id.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         return [self._hits(query, k) for query in queries]
@@ -156,7 +158,7 @@ class BM25Retriever(CollectionPassages):
         return self.manifest.content_hash, self.passages
 
     def _opened_index(self, home: Path | None) -> _Index:
-        """Return the index, from the store if it is there."""
+        """Return the index, read from the store if it is cached there."""
         content, scored = self._scored(home)
         content = json_digest([content, TOKENISER, METHOD, version("bm25s"), self.k1, self.b])
         key, store = json_digest([type(self).__name__, self.name]), open_store(home)  # one index per collection
@@ -170,12 +172,12 @@ class BM25Retriever(CollectionPassages):
 
 
 class ExpandedRetriever(BM25Retriever):
-    """Search passages by the words of their texts and of the questions that were written for them.
+    """Search passages by the words in their text and in the questions that were generated for them.
 
-    A search finds a passage through its questions even if the text uses other words than the query. Passages without
-    questions can be found too, unlike in ``QuestionIndex``. Only questions that their passage answers completely are
-    used. Questions whose passage changed since they were written are left out, with a warning. Hits are the unchanged
-    passages. An open retriever does not change.
+    A search can find a passage through its questions even if the passage's text uses different words than the query.
+    Unlike in ``QuestionIndex``, passages without questions can be found too. Only questions that their passage answers
+    completely are used. Questions are left out, with a warning, if their passage has changed since they were generated.
+    Hits contain the original passages, without the questions. An open retriever does not change.
 
     Args:
         name: Name of the collection.
@@ -185,13 +187,13 @@ class ExpandedRetriever(BM25Retriever):
         InputError: ``k1`` or ``b`` is out of range, or ``where`` is not a valid filter.
         CollectionError: The collection or its questions are missing or damaged.
 
-    Source: Doc2Query-- (Gospodinov et al., arXiv:2301.03266). The paper filters questions by a threshold of a relevance
+    Source: Doc2Query-- (Gospodinov et al., arXiv:2301.03266). The paper filters questions by a threshold on a relevance
     score; here, a judge filters them.
     """
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the fingerprint of ``BM25Retriever`` and the texts with their questions."""
+        """SHA-256 of ``BM25Retriever``'s fingerprint and of the passage texts with their questions."""
         return hashlib.sha256(f"expanded {super().fingerprint} {self._content}".encode()).hexdigest()
 
     def _scored(self, home: Path | None) -> tuple[str, Callable[[], Iterable[Passage]]]:
@@ -209,7 +211,7 @@ class ExpandedRetriever(BM25Retriever):
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The scores of words in passages: the rows and scores of each word, by its place in the vocabulary."""
+    """The scores of words in passages: each word's rows and scores, by the word's position in the vocabulary."""
 
     vocabulary: Mapping[str, int]
     starts: NDArray[np.integer[Any]]
@@ -217,7 +219,7 @@ class _Index:
     values: NDArray[np.float32]
 
     def scores(self, words: Sequence[str], count: int) -> NDArray[np.float32]:
-        """Return the scores of all passages for the words of a query."""
+        """Return every passage's score for the words in a query."""
         scores = np.zeros(count, dtype=np.float32)
         for place in sorted(self.vocabulary[word] for word in words if word in self.vocabulary):
             part = slice(self.starts[place], self.starts[place + 1])
@@ -232,7 +234,7 @@ class _Index:
 
     @classmethod
     def read(cls, data: bytes | None, content: str) -> _Index | None:
-        """Return the index from its bytes; None if they are damaged or belong to other contents."""
+        """Return the index from its bytes; None if they are damaged or belong to different content."""
         try:
             with np.load(io.BytesIO(data or b""), allow_pickle=False) as arrays:
                 stored, words = json.loads(arrays["words"].tobytes())
@@ -249,7 +251,7 @@ def _built(passages: Iterable[Passage], k1: float, b: float) -> _Index:
     level = logger.level
     import bm25s
 
-    logger.setLevel(level)  # importing bm25s sets the level DEBUG, which only the application may do
+    logger.setLevel(level)  # importing bm25s sets the level to DEBUG, which only the application should do
     vocabulary = {"": 0}  # an empty word, so that a collection without words has a vocabulary
     rows = [[vocabulary.setdefault(word, len(vocabulary)) for word in terms(one.content)] for one in passages]
     model = bm25s.BM25(k1=k1, b=b, method=METHOD, backend="numpy", csc_backend="numpy")

@@ -1,6 +1,6 @@
-"""Use a custom retriever instead of a collection: a function, or a retriever of DSPy, LangChain, or LlamaIndex.
+"""Use a custom retriever instead of a collection: a function, or a retriever from DSPy, LangChain, or LlamaIndex.
 
-Objects of these libraries are recognized by their methods, so the libraries are not imported.
+Objects from these libraries are recognized by their methods, so the libraries are not imported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from querywright.shared import Shared
 
 TEXT_KEYS = ("text", "page_content", "content", "long_text")
 ID_KEYS = ("id", "id_", "node_id", "doc_id", "_id", "chunk_id", "pid")
-"""Names under which the id of a passage is looked up, first in the item and then in its metadata."""
+"""Names under which a passage's id is looked up, first in the item and then in its metadata."""
 MADE_ID = "text:"
-"""Prefix of ids that are made from the text."""
+"""Prefix of ids that are derived from a passage's text."""
 FORMS = (
     "a retriever must return a list, best first, of Passage, text, mapping with 'text' (and 'id', 'title', "
     "'score', 'metadata'), (one of these, score), LangChain documents or LlamaIndex nodes"
@@ -31,22 +31,22 @@ FORMS = (
 
 
 class CallableRetriever(Shared):
-    """Wrap a function, or a retriever of another library.
+    """Wrap a function or another library's retriever.
 
-    The order of the results is kept. If a score is missing, all scores of the list are 1 / rank. If a passage has no
-    id, or a new UUID in each call, its id is taken from its metadata (``id``, ``doc_id``, ``_id``, ``chunk_id`` ...) or
-    else made from its text. If several passages in a list have the same id, as chunks of a document do, the first keeps
-    the id, and a hash of the text is appended to the others. ``k`` is passed to the function if it takes it, and the
-    list is truncated to ``k`` hits.
+    The order of the results is kept. If any score is missing, all scores in the list become 1 / rank. If a passage has
+    no id, or gets a new UUID in each call, its id is taken from its metadata (``id``, ``doc_id``, ``_id``, ``chunk_id``
+    ...) or, failing that, derived from its text. If several passages in a list have the same id, for example chunks of
+    one document, the first keeps the id, and a hash of the text is appended to the ids of the others. ``k`` is passed
+    to the function if it accepts ``k``, and the list is truncated to ``k`` hits.
 
     Args:
         fn: A function ``(query, k)`` or ``(query)`` that returns a list of passages, or an object with ``invoke``
             (LangChain), ``retrieve`` (LlamaIndex), or ``forward`` (dspy.Retrieve).
-        fingerprint: A text that changes if the results may change, such as the version of the index. Default: made from
-            the name of ``fn``, which does not show changes of the index.
+        fingerprint: A string that changes whenever the results may change, such as the version of the index. Default:
+            derived from the name of ``fn``, which does not reflect changes to the index.
 
     Raises:
-        InputError: ``fn`` cannot be called.
+        InputError: ``fn`` is not callable.
     """
 
     kind: ClassVar[Kind] = "foreign"
@@ -57,27 +57,27 @@ class CallableRetriever(Shared):
         named = fn if hasattr(fn, "__qualname__") else type(fn)
         self._name = f"{named.__module__}.{named.__qualname__}"
         self._fingerprint = fingerprint
-        self._changes_ids: bool | None = None  # known once it has returned a UUID
+        self._changes_ids: bool | None = None  # None until the function has returned a UUID
         self.id_key: str | None = None
         """Metadata key of the ids that the labels use; None if they use the ids of the passages."""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the given fingerprint or of the function's name, and of ``id_key`` if it is set."""
+        """SHA-256 of the given fingerprint, or else of the function's name, and of ``id_key`` if it is set."""
         parts = f"callable\0{self._name}" if self._fingerprint is None else f"given\0{self._fingerprint}"
         parts += "" if self.id_key is None else f"\0{self.id_key}"
         return hashlib.sha256(parts.encode()).hexdigest()
 
     @property
     def is_known(self) -> bool:
-        """Whether the fingerprint was given, so that it distinguishes indexes."""
+        """Whether a fingerprint was given, so that different indexes can be told apart."""
         return self._fingerprint is not None
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Return up to ``k`` hits for each query, with one call per query.
 
         Args:
-            queries: Any number of texts.
+            queries: Any number of strings.
             k: Maximum number of hits per query, 1 or more.
 
         Raises:
@@ -114,7 +114,7 @@ class CallableRetriever(Shared):
         ]
 
     def _items(self, query: str, k: int) -> list[tuple[Any, Any]]:
-        """Return the items found for a query, each with its score or None."""
+        """Return the items that the retriever finds for a query, each with its score or None."""
         answer = self._call(query, k)
         items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
@@ -152,7 +152,7 @@ def is_collection(given: Any) -> bool:
     """Return whether an object is a collection of ``chromadb``.
 
     Raises:
-        InputError: It is a collection of an async client.
+        InputError: It is a collection from an async client.
     """
     named = ("query", "get", "count", "modify")
     found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
@@ -162,10 +162,10 @@ def is_collection(given: Any) -> bool:
 
 
 def as_retriever(obj: Any) -> Retriever:
-    """Return an object unchanged if it is a ``Retriever``, or else wrapped in one.
+    """Return an object unchanged if it is a ``Retriever``; otherwise, wrap it in one.
 
     Args:
-        obj: A retriever of querywright, a collection of ``chromadb``, a function, or a retriever of DSPy, LangChain, or
+        obj: A querywright retriever, a ``chromadb`` collection, a function, or a retriever from DSPy, LangChain, or
             LlamaIndex.
 
     Raises:
@@ -181,7 +181,7 @@ def as_retriever(obj: Any) -> Retriever:
 
 
 def named_retriever(name: str) -> Retriever:
-    """Import the function ``module:function``, call it without arguments, and return the retriever that it returns.
+    """Import ``module:function``, call the function without arguments, and return the retriever that it returns.
 
     Raises:
         InputError: The function cannot be imported or called, or does not return a retriever.
@@ -202,11 +202,11 @@ def named_retriever(name: str) -> Retriever:
 
 
 def _caller(fn: Any) -> Callable[[str, int], Any]:
-    """Return a function that calls a retriever, with ``k`` by name, by position, or not at all, as it requires."""
+    """Return a function that calls a retriever, passing ``k`` by name, by position, or not at all, as required."""
     if inspect.isclass(fn):
         raise InputError(f"{fn.__name__} is a class; pass an instance of it")
     if callable(getattr(fn, "invoke", None)):
-        takes_k = hasattr(fn, "search_kwargs")  # LangChain's retrievers over a vector store
+        takes_k = hasattr(fn, "search_kwargs")  # LangChain's vector store retrievers
         return lambda query, k: fn.invoke(query, k=k) if takes_k else fn.invoke(query)
     if callable(getattr(fn, "retrieve", None)) and not hasattr(fn, "forward"):
         return lambda query, k: fn.retrieve(query)
@@ -238,7 +238,7 @@ def _item(found: Any) -> tuple[Any, Any]:
 
 
 def _ids(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """Return the ids that items have outside of their metadata, by their texts."""
+    """Return the ids that items have outside their metadata, keyed by text."""
     fields = (_fields(item) for item, _ in items if not isinstance(item, Passage))
     return {str(text): id for text, id, *_ in fields}
 

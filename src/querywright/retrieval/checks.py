@@ -1,4 +1,4 @@
-"""Check Chroma filters, and compare a collection with the labels of questions, before a run costs anything."""
+"""Check Chroma filters, and check a collection against the questions' labels, before a run costs anything."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Passing = Callable[[Mapping[str, Any]], Collection[str]]
 """A function that returns the ids of the passages that match a filter."""
 
 EXAMPLES = 3
-"""Number of values of a key that a message shows."""
+"""Number of a key's values to show in a message."""
 _KINDS = {"int": "numbers", "float": "numbers", "str": "texts", "bool": "true or false"}
 
 SHOWN_WARNINGS = 3
 PROBED = 5
-"""Number of labeled questions that a custom retriever searches before the run."""
+"""Number of labeled questions to search with a custom retriever before the run."""
 PROBE_DEPTH = 10
 
 
 def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a filter in Chroma's form: one key, or ``$and`` of several conditions; None for an empty filter."""
+    """Return a filter in Chroma's form: one key, or several conditions joined by ``$and``; None for an empty filter."""
     if not where:
         return None
     return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
@@ -44,8 +44,8 @@ def check_passes(
 
     Args:
         where: The filter.
-        passing: Returns the ids of the passages that match a filter.
-        passages: Returns all passages, for the error message.
+        passing: A function that returns the ids of the passages that match a filter.
+        passages: A function that returns all passages, for the error message.
 
     Raises:
         InputError: No passage matches the filter. For each condition, the message shows values of its key and the
@@ -66,7 +66,7 @@ def check_passes(
 
 
 def conditions(where: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the conditions of a filter as pairs of a metadata key and its required value."""
+    """Yield a filter's conditions as pairs of a metadata key and its required value."""
     for key, value in where.items():
         if key in ("$and", "$or"):
             for one in value:
@@ -76,12 +76,12 @@ def conditions(where: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> str:
-    """Return the message that no passage has a key, with the most similar key and the known keys."""
+    """Return the message for a key that no passage has; it suggests the most similar key and lists the known keys."""
     return f"no passage has the metadata {unknown('key', key, sorted(keys)).removeprefix('unknown ')}"
 
 
 def _reason(key: str, condition: Any, passing: Passing, rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str:
-    """Return a message with values of a key and the number of passages that match a condition on it."""
+    """Return a message with some of a key's values and the number of passages that match a condition on the key."""
     values = dict.fromkeys((type(row[key]).__name__, row[key]) for row in rows if key in row)
     if not values:
         return unknown_key(key, keys)
@@ -96,7 +96,7 @@ def _shown(value: Any) -> str:
 
 
 def check_filter(retriever: Any) -> Collection[str] | None:
-    """Return the ids of the passages that match the filter of a retriever; None if it has no filter.
+    """Return the ids of the passages that match a retriever's filter; None if the retriever has no filter.
 
     Raises:
         InputError: No passage matches the filter.
@@ -108,14 +108,14 @@ def check_filter(retriever: Any) -> Collection[str] | None:
 
 
 def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    """Warn if a retriever cannot find the labeled passages of questions.
+    """Warn if a retriever cannot find the questions' labeled passages.
 
-    If a retriever cannot list its passages, it searches some of the questions. If the labels use ids from the metadata
-    of its passages, these ids replace the ids of the passages.
+    If a retriever cannot list its passages, some of the questions are searched with it. If the labels use ids from the
+    passages' metadata, those ids are used instead of the passages' own ids.
 
     Raises:
-        InputError: No passage matches the filter of the retriever.
-        DataError: The labels were made for another collection.
+        InputError: No passage matches the retriever's filter.
+        DataError: The labels were made for a different collection.
     """
     passed = check_filter(retriever)
     labeled = [question for question in questions if question.evidence]
@@ -125,7 +125,7 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
         where = getattr(retriever, "where", None)
         tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, passed, tell)
     else:
-        _tell_ids(labeled, searched_by(retriever), tell)  # without a cache, because ids may change
+        _tell_ids(labeled, searched_by(retriever), tell)  # uncached, because ids may change
 
 
 def tell_passages(
@@ -135,17 +135,17 @@ def tell_passages(
     passed: Collection[str] | None,
     tell: Tell,
 ) -> None:
-    """Warn about labeled passages that are missing, that a filter leaves out, or whose text has several ids.
+    """Warn about labeled passages that are missing, that a filter excludes, or whose text occurs under several ids.
 
     Args:
         questions: The questions, labeled or not.
         passages: All passages of the collection.
         where: The filter of the search.
         passed: The ids of the passages that match the filter; None for all.
-        tell: Called with each warning.
+        tell: A function that is called with each warning.
 
     Raises:
-        DataError: The labels were made for another collection.
+        DataError: The labels were made for a different collection.
     """
     held, texts, keys = dict[str, bool](), dict[str, bytes](), set[str]()
     for passage in passages:
@@ -180,7 +180,7 @@ def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell:
 
 
 def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell: Tell) -> None:
-    """Warn about questions whose labeled passages a filter leaves out."""
+    """Warn about questions whose labeled passages are excluded by a filter."""
     left = [[held[id] for id in helpful(question) if id in held] for question in questions]
     none, some = sum(bool(one) and not any(one) for one in left), sum(any(one) and not all(one) for one in left)
     if none or some:
@@ -194,7 +194,7 @@ def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell
 def _tell_copies(
     questions: Sequence[Question], held: Mapping[str, bool], texts: Mapping[str, bytes], tell: Tell
 ) -> None:
-    """Warn about labeled passages whose text is also in the collection under an id without a label."""
+    """Warn about labeled passages whose text is also in the collection under an unlabeled id."""
     named = {id for question in questions for id in helpful(question)}
     wanted = {text for id, text in texts.items() if id in named}
     same: dict[bytes, list[str]] = defaultdict(list)
@@ -221,10 +221,10 @@ def _tell_copies(
 
 
 def _tell_ids(labeled: Sequence[Question], retriever: Any, tell: Tell) -> None:
-    """Warn about a retriever whose passages have ids that the labels do not use."""
+    """Warn if the labels do not use the ids of a retriever's passages."""
     asked = [question.question for question in labeled[:PROBED]]
     found: list[Passage] | None = None
-    with suppress(Exception):  # the run reports what fails, question by question
+    with suppress(Exception):  # the run itself reports each question's error
         found = [hit.passage for hits in retriever.search(asked, PROBE_DEPTH) for hit in hits]
     if found is None:
         return

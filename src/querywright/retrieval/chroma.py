@@ -1,4 +1,4 @@
-"""Dense retrieval over collections in Chroma: collections of the workspace, and Chroma collections made by others."""
+"""Dense retrieval over Chroma collections, both in the workspace and outside it."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.shared import Shared
 
 PAGE = 1000
-"""Records of a foreign collection to read at a time."""
+"""Number of records to read from a foreign collection at a time."""
 LOOKED_AT = 8
-"""Passages of a foreign collection whose vectors are checked when it is opened."""
+"""Number of passages whose vectors are checked when a foreign collection is opened."""
 
 _logger = logging.getLogger(__name__)
 SAME_MODEL = 0.3
-"""Two vectors of a text count as made by one model if their cosine is at least this value. One of them may have been
-made from the text with a file name in front. The cosine of vectors from two models is near 0."""
+"""Two vectors for a text are taken to come from the same model if their cosine is at least this value. It allows for
+one vector having been made from the text with a file name in front. The cosine of vectors from different models is near
+0."""
 REACH = "check that its server is running and that the collection still exists"
 NAMED = (
     "pass the embedder that made the vectors (embedder=), or a retriever that opens the collection with its embedding "
@@ -65,56 +66,56 @@ NAMED = (
 
 
 class _Dense:
-    """Base class of retrievers that search with the vectors of the queries."""
+    """Base class for retrievers that search with query vectors."""
 
     kind: ClassVar[Kind] = "dense"
     dimension: int | None
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return the nearest passages of each query, with one batch to the embedder and one call to Chroma.
+        """Return the passages nearest to each query, with one embedder batch and one Chroma call.
 
         Args:
-            queries: Any number of texts.
+            queries: Any number of strings.
             k: Maximum number of hits per query, 1 or more.
 
         Returns:
             One list per query, best first. Scores are cosine similarities in [-1, 1]; ties are ordered by id.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         return self.search_vectors(self.embed(queries), k) if queries else []
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the query vectors of texts, embedded in one batch.
+        """Return query vectors for texts, embedded in one batch.
 
         Args:
-            texts: Any number of texts.
+            texts: Any number of strings.
 
         Returns:
             A float32 array of shape (n, dimension), one row per text.
 
         Raises:
-            InputError: ``texts`` is a single text.
+            InputError: ``texts`` is a single string.
         """
         if isinstance(texts, str):
             raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
         return self._embedded(texts, "query") if texts else np.empty((0, self.dimension or 0), dtype=np.float32)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """Return the passage vectors of one or more texts, as an array like that of ``embed``."""
+        """Return passage vectors for one or more texts, in an array with the same shape as from ``embed``."""
         return self._embedded(texts, "document")
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """Return the nearest passages of each vector.
+        """Return the passages nearest to each vector.
 
         Args:
             vectors: Array of shape (n, dimension); finite values, no zero vectors.
             k: Maximum number of hits per vector, 1 or more.
 
         Raises:
-            InputError: The vectors have another shape, or ``k`` is below 1.
+            InputError: The vectors have the wrong shape, or ``k`` is below 1.
         """
         check_queries((), k)
         rows = np.asarray(vectors, dtype=np.float32)
@@ -134,28 +135,28 @@ class _Dense:
 
 
 class ChromaRetriever(_Dense, CollectionPassages):
-    """Search a collection by the cosine similarity of vectors.
+    """Search a collection by cosine similarity.
 
-    Opening checks that the collection is complete and was built with this embedder. Vectors and passages are kept in
-    memory. An open retriever does not change, even if the collection is rebuilt. Thread-safe. A copy is the same
-    object.
+    When opened, it checks that the collection is complete and was built with this embedder. Vectors and passages are
+    kept in memory. An open retriever does not change, even if the collection is rebuilt. Thread-safe. A copy is the
+    same object.
 
-    ``name`` may also be a collection object of ``chromadb``, or the address of a Chroma collection; the result is then
-    a ``ForeignChromaRetriever``.
+    ``name`` may also be a ``chromadb`` collection object or the address of a Chroma collection; the result is then a
+    ``ForeignChromaRetriever``.
 
     Args:
         name: Name of the collection.
-        embedder: The embedder that the collection was built with. Default: the embedder that the collection names.
+        embedder: The embedder that the collection was built with. Default: the embedder recorded in the collection.
         home: The workspace. Default: ``querywright.home.home()``.
         where: A Chroma filter on metadata, such as ``{"source": "nih"}``; a passage must match all keys. Default: every
             passage.
 
     Raises:
-        CollectionError: The collection is missing or damaged, or was built with another embedder.
+        CollectionError: The collection is missing or damaged, or was built with a different embedder.
     """
 
     def __new__(cls, name: Any, **options: Any) -> Any:
-        """Create a retriever of the class that the collection needs."""
+        """Create a retriever of the class that suits the collection."""
         if cls is ChromaRetriever and (not isinstance(name, str) or is_address(name)):
             return ForeignChromaRetriever(name, **options)
         return super().__new__(cls, name, **options)
@@ -193,28 +194,28 @@ class ChromaRetriever(_Dense, CollectionPassages):
         prune: bool = False,
         progress: Progress | bool | None = None,
     ) -> Self:
-        """Build a collection, and open it; building the same passages again costs nothing.
+        """Build a collection and open it. Building it again with the same passages costs nothing.
 
         Args:
             name: Name of the collection: 1 to 63 characters from ``a-z 0-9 _ -``.
             passages: Passages; rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text``, and optionally
                 ``title`` and ``metadata``; or a source: a file, a folder, ``sample``, or ``hf:NAME``. Documents also
                 work (``querywright.read_documents``).
-            columns: The names of the rows' columns by our names (id, text, title, metadata). Default: guessed.
+            columns: The column names in the rows, keyed by our names (id, text, title, metadata). Default: guessed.
             embedder: The embedder, or its name. Default: the embedded model.
             home: The workspace. Default: ``querywright.home.home()``.
-            prune: Whether to remove passages with other ids. Default False: they stay, and a warning gives their
-                number.
+            prune: Whether to remove existing passages whose ids are not in ``passages``. Default False: they stay, and
+                a warning reports how many there are.
             progress: True for a progress bar, or a function that is called with the number of embedded passages and the
-                number of all passages. Default None.
+                total. Default None.
 
         Raises:
-            DataError: The passages are wrong; all problems are named at once.
-            CollectionError: Another process builds the collection, or it could not be built.
+            DataError: The passages are invalid; all problems are reported at once.
+            CollectionError: Another process is building the collection, or it could not be built.
         """
         if embedder is None or isinstance(embedder, str):
             embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
-        if names_documents(passages) and not columns:  # documents have no columns; read_passages refuses them
+        if names_documents(passages) and not columns:  # documents have no columns; read_passages rejects them
             passages = read_documents(passages).passages
         given = read_passages(passages, columns=columns)
         report = build_collection(name, given, embedder=embedder, home=home, prune=prune, progress=progress)
@@ -240,7 +241,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the embedder, the collection's name, count, and content, and the filter."""
+        """SHA-256 of the embedder, the filter, and the collection's name, count, and content."""
         return dense_fingerprint(self.manifest, self.where)
 
     def __repr__(self) -> str:
@@ -251,34 +252,35 @@ class ChromaRetriever(_Dense, CollectionPassages):
         return encoded(self.embedder, texts, side)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
-        # Builds differ in which of several equal vectors Chroma finds first, so fetch all possible ties and truncate.
+        # Which of several equal vectors Chroma finds first varies by build, so fetch all possible ties and truncate.
         found = self._index.query(rows, min(k + self.manifest.ties - 1, self.count), self.where)
         return [[(self._passages[id], score) for id, score in hits[:k]] for hits in found]
 
 
 class ForeignChromaRetriever(_Dense, Shared):
-    """Search a Chroma collection that was made outside of the workspace, on disk or on a server; it is never changed.
+    """Search a Chroma collection outside the workspace, on disk or on a server. The collection is never changed.
 
-    The text of a passage is the record's document, and its title is ``title`` in the metadata. Metadata keys that begin
-    with ``_`` are left out. Records without a document are skipped, and a warning is logged.
+    A passage's text is the record's document, and its title is ``title`` in the metadata. Metadata keys that begin with
+    ``_`` are left out. Records without a document are skipped, and a warning is logged.
 
     Queries are embedded with ``embedder``, or else with the collection's embedding function. If there is neither, they
-    are embedded with the embedded model, after a check that it made the collection's vectors. Scores are similarities:
-    1 - distance for the spaces ``cosine`` and ``ip``, and 1 - distance / 2 for ``l2``, which is the cosine of vectors
-    of length 1. Thread-safe if Chroma's client is. A copy is the same object.
+    are embedded with the embedded model, after a check that the collection's vectors came from that model. Scores are
+    similarities: 1 - distance for the spaces ``cosine`` and ``ip``, and 1 - distance / 2 for ``l2``, which equals the
+    cosine if vectors have length 1. Thread-safe if the Chroma client is. A copy is the same object.
 
     Args:
         collection: A collection from a client's ``get_collection``, or its address: ``FOLDER#NAME`` or
             ``http://HOST:PORT#NAME``.
         embedder: The embedder that made the collection's vectors. Default: see above.
-        home: The workspace, which caches vectors of the embedded model. Default: ``querywright.home.home()``.
+        home: The workspace, which caches vectors from the embedded model. Default: ``querywright.home.home()``.
         where: A Chroma filter on metadata; a passage must match all keys. Default: every passage.
-        fingerprint: A text that changes if the contents of the collection change. Default: made from name, id, and
-            count, which do not show every change, so rankings are cached in memory only.
+        fingerprint: A string that changes if the contents of the collection change. Default: derived from the
+            collection's name, id, and count. These do not reflect every change, so rankings are then cached in memory
+            only.
 
     Raises:
         InputError: ``collection`` is not a Chroma collection.
-        CollectionError: The collection is empty or has no documents, or another embedder made its vectors.
+        CollectionError: The collection is empty or has no documents, or its vectors were made by a different embedder.
     """
 
     def __init__(
@@ -334,7 +336,7 @@ class ForeignChromaRetriever(_Dense, Shared):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the given fingerprint, or else of name, id, and count, with the embedder and the filter."""
+        """SHA-256 of embedder, filter, and the given fingerprint (or else the collection's name, id, and count)."""
         told = [self._given] if self.is_known else [self.name, str(self._collection.id), self.count]
         return json_digest(["chroma", *told, self.embedder and self.embedder.id, self.where])
 
@@ -351,7 +353,7 @@ class ForeignChromaRetriever(_Dense, Shared):
         """Return the passages with the given ids, in the given order.
 
         Raises:
-            InputError: Ids are not in the collection; the message names them.
+            InputError: Some ids are not in the collection; the message names them.
         """
         asked = {"ids": list(dict.fromkeys(ids))}
         page = _page(self._collection, "documents", "metadatas", **asked) if ids else None
@@ -381,7 +383,7 @@ class ForeignChromaRetriever(_Dense, Shared):
             self._differ(f"have {self.dimension} dimensions, but {dimension} if made by")
 
     def _differ(self, how: str) -> NoReturn:
-        """Raise the error that the collection's vectors differ from the vectors of the embedder."""
+        """Raise the error for a collection whose vectors differ from the embedder's."""
         by = f"the embedder {self.embedder.id!r}" if self.embedder else f"its embedding function {self._function!r}"
         alone = "" if self._function else ", and the collection has no embedding function"
         raise CollectionError(f"the vectors of the Chroma collection {self.name!r} {how} {by}{alone}; {NAMED}")
@@ -418,7 +420,7 @@ def passages_of(collection: Any) -> Iterator[Passage]:
 
 
 def _pages(collection: Any, size: int = PAGE) -> Iterator[dict[str, Passage]]:
-    """Yield the passages of each page of records by id, leaving out records without a document."""
+    """Yield each page's passages by id, leaving out records without a document."""
     start = 0
     while (page := _page(collection, "documents", "metadatas", limit=size, offset=start))["ids"]:
         yield _passages_in(page)

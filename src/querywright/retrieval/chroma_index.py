@@ -1,6 +1,6 @@
-"""A Chroma index on disk, which is written once and then only read.
+"""A Chroma index on disk that is written once and then only read.
 
-It stores ids, metadata, and the vectors that our embedder made. It stores neither texts nor an embedding function.
+It stores ids, metadata, and the vectors from our embedder, but no texts and no embedding function.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ EF_SEARCH = 1000
 EF_CONSTRUCTION = 400
 DATABASE = "chroma.sqlite3"
 NEIGHBOURS = (16, 64, 64)
-"""Links per vector in successive builds. If a build does not find all passages, as with hundreds of passages that are
-almost the same, the next build uses more links. Builds are random, so the last value is tried twice."""
+"""Links per vector in successive builds. If some passages cannot be found after a build, as can happen with hundreds of
+near-duplicates, the next build uses more links. Builds are random, so the last value is tried twice."""
 WRITES = 20
 """Maximum number of times that Chroma writes its data to disk during a build."""
 LEAST_SYNC = 2
@@ -45,9 +45,9 @@ LEAST_SYNC = 2
 SAME_VECTOR = 1e-4
 Encode = Callable[[Sequence[str]], Vectors]
 OPENING_SECONDS = 60.0
-"""How long to wait for another process that opens the same directory; Chroma writes to a directory when it opens it."""
+"""How long to wait while another process opens the same directory; Chroma writes to a directory on opening it."""
 QUERIES = 500
-"""Passages per search when an index is checked."""
+"""Number of passages per search when an index is checked."""
 
 _opened_in = 0  # id of the process that opened Chroma
 
@@ -67,7 +67,7 @@ def open_client(path: Path) -> Any:
 
 
 def check_process() -> None:
-    """Raise ``CollectionError`` in a process that was forked after an index was opened."""
+    """Raise ``CollectionError`` if this process was forked after an index was opened."""
     if _opened_in not in (0, os.getpid()):
         raise CollectionError(
             "a collection was opened before this process was forked, and Chroma would hang in this process; start "
@@ -81,8 +81,8 @@ def write_index(
     """Embed sorted passages, and write their index to a new directory.
 
     Returns:
-        The SHA-256 of each index file that reading does not change, by its path relative to the parent of the
-        directory; and the size of the largest group of passages with equal vectors.
+        The SHA-256 of each index file that stays the same when the index is read, keyed by its path relative to the
+        directory's parent; and the size of the largest group of passages with equal vectors.
 
     Raises:
         CollectionError: The index cannot be written.
@@ -90,7 +90,7 @@ def write_index(
     from chromadb.errors import ChromaError
 
     hashed, left = list[NDArray[np.int64]](), iter(passages.values())
-    writing: Future[None] | None = None  # Chroma links vectors while the next ones are embedded
+    writing: Future[None] | None = None  # Chroma links vectors while the next batch is embedded
     try:
         client = open_client(path)
         writer = ThreadPoolExecutor(1, thread_name_prefix="querywright-index")
@@ -131,9 +131,10 @@ def write_index(
 
 
 def calls_and_sync(count: int, most: int) -> tuple[int, int]:
-    """Return the number of calls in which to add vectors to Chroma, and the number of vectors between writes to disk.
+    """Return the number of calls for adding the vectors to Chroma, and the number of vectors between writes to disk.
 
-    Each write stores all vectors so far. Chroma keeps newer vectors in memory, so a write follows the last call.
+    Each write stores all vectors so far. Chroma keeps newer vectors in memory, so the last call must be followed by a
+    write.
 
     Args:
         count: Number of vectors.
@@ -146,7 +147,7 @@ def calls_and_sync(count: int, most: int) -> tuple[int, int]:
 
 
 def hnsw_of(neighbours: int, sync: int) -> dict[str, Any]:
-    """Return Chroma's settings for an index with some links per vector and some vectors between writes to disk."""
+    """Return Chroma's index settings for this many links per vector and vectors between writes to disk."""
     return {
         "space": SPACE,
         "ef_search": EF_SEARCH,
@@ -157,7 +158,7 @@ def hnsw_of(neighbours: int, sync: int) -> dict[str, Any]:
 
 
 class ChromaIndex:
-    """An open index that is only read. It is thread-safe, but it does not work in forked processes.
+    """An open, read-only index. It is thread-safe, but it does not work in forked processes.
 
     Raises:
         CollectionError: The index cannot be opened.
@@ -185,7 +186,7 @@ class ChromaIndex:
         self.close.atexit = False
 
     def query(self, vectors: Vectors, k: int, where: Mapping[str, Any] | None = None) -> list[list[tuple[str, float]]]:
-        """Return the nearest ids and their cosine similarities for each vector, best first; ties are ordered by id."""
+        """Return the ids nearest to each vector with their cosine similarities, best first; ties are ordered by id."""
         check_process()
         found = nearest(self._table, self.name, k, where, vectors=vectors)
         return [[(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in hits] for hits in found]
@@ -196,9 +197,9 @@ class ChromaIndex:
         return ids_passing(self._table, where, name=self.name)
 
     def check(self, passages: Mapping[str, Passage], encode: Encode, most: int) -> None:
-        """Check the count and the metric of the index, and search for up to ``most`` passages by their own vectors.
+        """Check the index's count and metric, and search for up to ``most`` passages by their own vectors.
 
-        A search may return another passage with the same vector.
+        A search may return a different passage with the same vector.
 
         Raises:
             CollectionError: A check failed.
@@ -232,12 +233,12 @@ class ChromaIndex:
 def _digests(place: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 of index files, leaving out files that are missing or damaged.
 
-    The digest of the database covers its rows without the table in which Chroma counts how often it was opened. A
-    damaged database must be detected here, because Chroma ends the process that opens it.
+    The database's digest covers all rows except the table in which Chroma counts how often it was opened. A damaged
+    database must be detected here, because opening it in Chroma would crash the process.
     """
     found = file_digests(place, names)
     for name in [one for one in found if one.endswith(DATABASE)]:
-        # A process that was killed while it opened the index leaves a journal. Rolling the journal back is a write.
+        # A process that is killed while opening the index leaves a journal. Rolling it back requires write access.
         mode, digest = "mode=rw" if os.access(place / FOLDER, os.W_OK) else "immutable=1", hashlib.sha256()
         try:
             with closing(sqlite3.connect(f"{(place / name).absolute().as_uri()}?{mode}", uri=True)) as database:
@@ -276,7 +277,7 @@ def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
 
 
 def copy_for_reading(folder: Path) -> Path:
-    """Copy a Chroma folder to the scratch folder, because Chroma writes to a folder even when it only reads."""
+    """Copy a Chroma folder to the scratch folder, because Chroma writes to a folder even if it only reads from it."""
     copied = Path(tempfile.mkdtemp(dir=scratch())) / FOLDER
     copied.mkdir()
     for file in sorted(folder.rglob("*")):
@@ -299,7 +300,7 @@ def removed_with(reader: object, copied: Path) -> None:
 def nearest(
     table: Any, name: str, k: int, where: Mapping[str, Any] | None, *include: str, vectors: Vectors, remedy: str = ""
 ) -> list[list[tuple[Any, ...]]]:
-    """Return the nearest records in a Chroma collection for each vector, as tuples of distance, id, and ``include``.
+    """Return the records in a Chroma collection nearest to each vector, as tuples of distance, id, and ``include``.
 
     Records with equal distances are ordered by id.
     """
@@ -317,7 +318,7 @@ def ids_passing(table: Any, where: Mapping[str, Any], remedy: str = "", *, name:
 
 @contextmanager
 def chroma_errors(where: Mapping[str, Any] | None, name: str, remedy: str = "") -> Iterator[None]:
-    """Turn Chroma's errors into ``InputError`` if the request is wrong, and ``CollectionError`` if the index is."""
+    """Turn Chroma's errors into ``InputError`` if the request is invalid, and ``CollectionError`` if the index is."""
     import httpx
     from chromadb.errors import ChromaError, InvalidArgumentError
 

@@ -1,8 +1,8 @@
 """A collection on disk: its published generation, its passages, and the locks for building and deleting it.
 
-The folder ``collections/<name>/`` has ``manifest.json``, which names the published generation. A generation is a folder
-``generation-N`` with ``passages.jsonl`` and ``chroma/``. The index in ``chroma/`` is built from the passages and can be
-deleted. Replacing the manifest publishes another generation.
+The folder ``collections/<name>/`` contains ``manifest.json``, which names the published generation. A generation is a
+folder ``generation-N`` with ``passages.jsonl`` and ``chroma/``. The index in ``chroma/`` is built from the passages and
+can be deleted. Replacing the manifest publishes a different generation.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from querywright.shared import Shared
 MANIFEST = "manifest.json"
 PASSAGES = "passages.jsonl"
 QUESTIONS_SUFFIX = "-questions"
-"""Suffix of the names of collections with written questions. No other collection may have it."""
+"""Suffix of the names of collections that contain generated questions. No other collection's name may end with it."""
 OF_QUESTIONS = frozenset({"passage", "digest", "label"})
-"""Metadata keys of a written question. They name the passage that it was written for."""
+"""Metadata keys of a generated question. They identify the passage that it was generated for."""
 LONGEST_NAME = 63
 NAME_PATTERN = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 REOPENINGS = 5
@@ -46,14 +46,15 @@ class Generation(Checksummed):
     Args:
         name: Name of the collection.
         number: Number of the generation, starting at 1.
-        embedder: Id of the embedder that made the vectors.
+        embedder: Id of the embedder that the vectors come from.
         dimension: Dimension of the vectors.
         count: Number of passages.
         ties: Size of the largest group of passages with equal vectors; 1 if all vectors are distinct.
         content_hash: SHA-256 of the sorted digests of the passages.
-        passages_sha256: SHA-256 of the file with the passages.
-        chroma_version: Version of chromadb that built the index.
-        index_files: SHA-256 of each index file that reading does not change, by its path in the generation.
+        passages_sha256: SHA-256 of the passages file.
+        chroma_version: Version of chromadb that the index was built with.
+        index_files: SHA-256 of each index file that stays the same when the index is read, keyed by its path in the
+            generation.
     """
 
     name: str
@@ -74,9 +75,9 @@ class Generation(Checksummed):
 
 
 class CollectionPassages(Shared):
-    """Base class with the passages of an open collection. A copy is the same object; a pickle reopens the collection.
+    """Base class for open collections, with their passages. A copy is the same object; unpickling reopens it.
 
-    A subclass sets ``name`` and ``_passages``, a mapping of ids to passages in the order of the ids.
+    A subclass sets ``name`` and ``_passages``, a mapping of ids to passages, sorted by id.
     """
 
     name: str
@@ -91,7 +92,7 @@ class CollectionPassages(Shared):
         """Return the passages with the given ids, in the given order.
 
         Raises:
-            InputError: Ids are not in the collection; the message names them.
+            InputError: Some ids are not in the collection; the message names them.
         """
         return picked(self.name, self._passages, ids)
 
@@ -136,14 +137,14 @@ def collection_folder(name: str, home: Path | None = None) -> Path:
 
 
 def index_command(name: str, *, prune: bool = False) -> str:
-    """Return the command that rebuilds a collection, for messages."""
+    """Return the command that rebuilds a collection, for use in messages."""
     if name.endswith(QUESTIONS_SUFFIX):
         return f"querywright questions build {name.removesuffix(QUESTIONS_SUFFIX)}"
     return f"querywright index {name} SOURCE{' --prune' if prune else ''}"
 
 
 def no_collection(name: str, home: Path | None = None) -> CollectionError:
-    """Return the error for a missing collection; it names the workspace, and a workspace nearby that has it."""
+    """Return the error for a missing collection; it names the workspace, and a nearby one that has the collection."""
     folder, here = working_folder(home).resolve(), Path.cwd()
     homes = (place / ".querywright" for place in (here, *here.parents))
     other = next((one for one in homes if one != folder and (one / "collections" / name).is_dir()), None)
@@ -159,13 +160,13 @@ def list_collections(home: Path | None = None) -> list[str]:
 
 
 def content_hash(passages: Iterable[Passage]) -> str:
-    """Return the SHA-256 of the sorted digests of passages, which does not depend on their order."""
+    """Return the SHA-256 of the passages' sorted digests, which does not depend on the passages' order."""
     digests = np.sort(np.fromiter((passage.digest().encode() for passage in passages), dtype="S64"))
     return hashlib.sha256(b"\n".join(digests)).hexdigest()
 
 
 def read_manifest(folder: Path) -> Generation | None:
-    """Return the manifest of a collection; None if it has none."""
+    """Return a collection's manifest; None if there is none."""
     try:
         return Generation.read(folder / MANIFEST)
     except ValueError as error:
@@ -176,7 +177,7 @@ def read_manifest(folder: Path) -> Generation | None:
 
 
 def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
-    """Raise ``CollectionError`` if a collection was built with another embedder."""
+    """Raise ``CollectionError`` if a collection was built with a different embedder."""
     if manifest.embedder != embedder.id:
         raise CollectionError(
             f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but got "
@@ -190,7 +191,7 @@ def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
 
 
 def side_of(name: str) -> Side:
-    """Return the side on which a collection is embedded: questions as queries, because queries search them."""
+    """Return a collection's embedding side: ``query`` for questions, because queries are compared with them."""
     return "query" if name.endswith(QUESTIONS_SUFFIX) else "document"
 
 
@@ -200,7 +201,7 @@ def encoder_of(name: str, embedder: Embedder) -> Callable[[Sequence[str]], Vecto
 
 
 def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, ExitStack]:
-    """Return the published generation of a collection, and a stack that protects it from removal until it is closed.
+    """Return a collection's published generation, and a stack that protects it from removal until the stack is closed.
 
     Raises:
         CollectionError: There is no such collection, its manifest is damaged, or its generation is missing.
@@ -210,7 +211,7 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
         if manifest is None:
             raise no_collection(folder.name, home)
         place = folder / manifest.folder
-        with suppress(FileNotFoundError), ExitStack() as held:  # a build replaced and removed it meanwhile
+        with suppress(FileNotFoundError), ExitStack() as held:  # a build has replaced and removed it in the meantime
             descriptor = open_lock(place, make=False)
             held.callback(os.close, descriptor)
             if take_lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), place.stat()):
@@ -222,7 +223,7 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
 
 
 def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, dict[str, Passage]]:
-    """Return the published generation of a collection, and its passages by id in the order of the ids."""
+    """Return a collection's published generation, and its passages keyed and sorted by id."""
     manifest, held = hold_published(folder, home)
     with held:
         return manifest, load_passages(folder / manifest.folder / PASSAGES, manifest)
@@ -235,7 +236,7 @@ def passage_line(passage: Passage) -> bytes:
 
 
 def passage_of(line: bytes) -> Passage:
-    """Return the passage of a line that ``passage_line`` wrote."""
+    """Return the passage from a line written by ``passage_line``."""
     row = json.loads(line)
     return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
 
@@ -246,7 +247,7 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> str:
 
 
 def load_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
-    """Return the passages of a generation by id, in the order of their ids."""
+    """Return a generation's passages, keyed and sorted by id."""
     state = "missing"
     with suppress(FileNotFoundError):
         if file_digest(path) == manifest.passages_sha256:
@@ -263,7 +264,7 @@ def load_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
 def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[None]:
     """Hold the lock for building a collection, or another lock in its folder.
 
-    The folder is removed at the end if it has nothing but the lock.
+    The folder is removed at the end if it contains only the lock.
     """
     busy = f"the collection {name!r} is being built by another process; wait until it has finished, and try again"
     with locked(folder / lock, CollectionError(busy)):
@@ -278,7 +279,8 @@ def delete_collection(name: str, home: Path | None = None) -> None:
     """Delete a collection and its questions; cached vectors and answers stay in the store.
 
     Raises:
-        CollectionError: There is no such collection, or it is being built or searched; nothing is deleted.
+        CollectionError: There is no such collection, or it is being built or searched; in that case, nothing is
+            deleted.
     """
     folder = collection_folder(name, home)
     if not folder.is_dir():

@@ -1,7 +1,7 @@
-"""Follow edits of documents: match labels of former passages, and measure how much of a collection changed.
+"""Follow document edits: move labels from former to current passages, and measure how much of a collection changed.
 
-A collection keeps the passages of documents that were removed or replaced in ``former.jsonl``. A label that names a
-former passage is matched to the passage that has most of its text.
+If documents are removed or replaced, the collection keeps their former passages in ``former.jsonl``. A label that names
+a former passage is moved to the passage that contains most of its text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from querywright.retrieval.collection import collection_folder, passage_line, pa
 
 FORMER = "former.jsonl"
 SAME = 0.5
-"""Share of a former passage's word triples that a passage must have to be the same passage."""
+"""Share of a former passage's word trigrams that a passage must contain to count as the same passage."""
 SAMPLE = 200
-"""Passages of a sample: the share that changed is exact to about 7 points."""
+"""Number of passages in a sample; with it, the estimated share of changed passages is accurate to about 7 points."""
 PASSAGES_SAMPLE = "passages_sample"
-"""The name of the sample in an artifact's record of how it was made."""
+"""The key of the sample in an artifact's provenance record."""
 SHOWN = 3
 _BEGINNING = 60
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[str, Passage]) -> None:
-    """Keep the passages of documents that a build removes from a collection.
+    """Keep the document passages that a build removes from a collection.
 
     Args:
         folder: The collection's folder.
@@ -47,7 +47,7 @@ def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[st
 
 
 def former_passages(collection: object, home: Path | None = None) -> dict[str, Passage]:
-    """Return the former passages of a collection by id; none if it has none, or is not a collection by name."""
+    """Return a collection's former passages by id; empty if there are none or no collection name is given."""
     if not isinstance(collection, str) or is_address(collection):
         return {}
     return _read(collection_folder(collection, home))
@@ -70,13 +70,15 @@ def follow_labels(
     former: Mapping[str, Passage],
     tell: Callable[[str], object],
 ) -> list[Question]:
-    """Return the questions with each label of a former passage on the passage that has most of its text now.
+    """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
     Args:
-        questions: Labeled or not.
-        passages: Returns the passages of the collection. Called only if a label names a former passage.
+        questions: The questions, labeled or not.
+        passages: A function that returns the collection's passages. It is called only if a label names a former
+            passage.
         former: The former passages by id.
-        tell: Called with the number of labels that were matched, and with each label that could not be matched.
+        tell: A function that is called with the number of labels that were moved, and with each label that could not be
+            moved.
     """
     named = {id for question in questions for id in question.evidence if id in former}
     if not named:
@@ -100,7 +102,7 @@ def follow_labels(
 
 
 def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str, str | None]:
-    """Return the id of the passage that has most of each former passage's text; None if none has enough."""
+    """Return each former passage's id with the id of the passage that has most of its text; None if none has enough."""
     triples = {id: _triples(one.text) for id, one in former.items()}
     of_triple: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for id, found in triples.items():
@@ -126,7 +128,7 @@ def _triples(text: str) -> set[tuple[str, ...]]:
 
 
 def _relabeled(question: Question, matched: Mapping[str, str]) -> Question:
-    """Return a question whose evidence names the passages of now; of two labels of a passage, it keeps the better."""
+    """Return a question whose evidence names current passages; if a passage has two labels, the better one is kept."""
     evidence: dict[str, Label] = {}
     assessors: dict[str, tuple[str, ...]] = {}
     for id, label in question.evidence.items():
@@ -139,12 +141,12 @@ def _relabeled(question: Question, matched: Mapping[str, str]) -> Question:
 
 
 def sample_passages(passages: Iterable[Passage]) -> list[str]:
-    """Return digests of a sample of passages, by which ``share_changed`` measures how much of them changed."""
+    """Return digests of a sample of passages, from which ``share_changed`` estimates how many have changed."""
     return heapq.nsmallest(SAMPLE, {_digest(passage) for passage in passages})
 
 
 def share_changed(sample: Sequence[str], passages: Iterable[Passage]) -> float:
-    """Return the share of a sample of passages that a collection does not have any more, 0 to 1."""
+    """Return the share of sampled passages that are no longer in a collection, 0 to 1."""
     missing = set(sample)
     missing.difference_update(map(_digest, passages))
     return len(missing) / len(sample) if sample else 0.0

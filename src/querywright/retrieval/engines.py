@@ -1,4 +1,4 @@
-"""Open a collection with a retriever, by the name of its engine."""
+"""Open a collection with the retriever for an engine, given by name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from querywright.retrieval.replay import searched_by
 Engine = Literal["dense", "bm25", "hybrid", "questions", "expanded"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 """``dense`` compares vectors. ``bm25`` compares words, without an embedder. ``hybrid`` fuses both. ``questions``
-compares the query with the vectors of the questions that were written for the passages. ``expanded`` compares words of
-the query with words of passages and their questions, without an embedder."""
+compares the query's vector with the vectors of the questions that were generated for the passages. ``expanded``
+compares the query's words with the words in the passages and their questions, without an embedder."""
 LEXICAL: frozenset[Engine] = frozenset({"bm25", "expanded"})
 """Engines that need no embedder."""
 VECTOR: frozenset[Engine] = frozenset({"dense", "questions"})
@@ -34,7 +34,7 @@ CollectionRetriever: TypeAlias = (
 
 
 def check_engine(engine: str) -> Engine:
-    """Return the name of an engine, or raise ``InputError`` if there is no such engine."""
+    """Return an engine's name unchanged, or raise ``InputError`` if there is no such engine."""
     for known in ENGINES:
         if known == engine:
             return known
@@ -49,22 +49,23 @@ def open_retriever(
     home: Path | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> CollectionRetriever:
-    """Open a collection of the workspace, or a Chroma collection that was made outside of it.
+    """Open a collection in the workspace, or a Chroma collection outside it.
 
     Args:
-        name: Name of the collection, a collection of ``chromadb``, or the address of one (see
-            ``ForeignChromaRetriever``). Foreign collections support only ``dense``; the embedded model is ignored
-            there, as if no embedder was given.
+        name: Name of the collection, a ``chromadb`` collection, or the address of one (see ``ForeignChromaRetriever``).
+            Foreign collections support only ``dense``; for them, passing the embedded model is the same as passing no
+            embedder.
         engine: ``dense``, ``bm25``, ``hybrid`` (dense and BM25 with equal weights), ``questions``, or ``expanded``.
             Default ``dense``.
         embedder: The embedder that the collection was built with; ``bm25`` and ``expanded`` need none. Default: the
-            embedder that the collection names.
+            embedder recorded in the collection.
         home: The workspace. Default: ``querywright.home.home()``.
         where: A filter on metadata. Default: every passage.
 
     Raises:
         InputError: There is no such engine.
-        CollectionError: The collection or its questions are missing or damaged, or were built with another embedder.
+        CollectionError: The collection or its questions are missing or damaged, or were built with a different
+            embedder.
     """
     if not isinstance(name, str) or is_address(name):
         if check_engine(engine) != "dense":
@@ -87,7 +88,7 @@ def open_retriever(
 
 
 def passages_in(name: str, home: Path | None = None) -> Mapping[str, Passage]:
-    """Return the passages of a collection by id; ``name`` may be the address of a Chroma collection."""
+    """Return a collection's passages by id; ``name`` may be the address of a Chroma collection."""
     if is_address(name):
         return {one.id: one for one in passages_of(open_collection(name))}
     return published_passages(collection_folder(name, home), home)[1]
@@ -107,7 +108,7 @@ def opened(retriever: object) -> dict[str, Any]:
     """Return the arguments with which ``open_retriever`` reopens a retriever.
 
     The arguments are ``collection``, ``engine``, ``embedder`` (its id), and ``where``; they are None for retrievers
-    that it did not open. Other settings are not included, but they change the fingerprint.
+    that were not opened by it. Other settings are not included, but they do affect the fingerprint.
     """
     found: dict[str, Any] = dict.fromkeys(("collection", "engine", "embedder", "where"))
     retriever = searched_by(retriever)

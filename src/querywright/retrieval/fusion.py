@@ -1,7 +1,8 @@
-"""Fuse several ranked lists of hits into one list, with pure functions.
+"""Pure functions that fuse several ranked lists of hits into one.
 
-A passage counts once. Passages with different ids count as the same if their titles and texts differ only in case and
-spacing; the first one is kept. Ties go to the better single rank, then to the earlier list, then to the smaller id.
+Each passage appears once in the result. Passages with different ids count as the same if their titles and texts differ
+only in case and spacing; the first one is kept. Ties go to the passage with the better single rank, then to the earlier
+list, then to the smaller id.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ def rrf(
     k: float = 60,
     limit: int | None = None,
 ) -> list[Hit]:
-    """Fuse lists by reciprocal ranks: score(p) = sum over lists of weight / (k + rank of p).
+    """Fuse lists by reciprocal rank: score(p) = sum over lists of weight / (k + rank of p).
 
-    A list without the passage adds 0. The first rank is 1, as in the paper. Implementations of RAG-Fusion that count
-    ranks from 0 with k = 60 correspond to k = 59.
+    A list that does not contain the passage adds 0. Ranks start at 1, as in the paper. RAG-Fusion implementations that
+    count ranks from 0 with k = 60 correspond to k = 59 here.
 
     Args:
         lists: One ranked list per query, best first.
         weights: One weight per list, 0 or more. Default 1 each.
-        k: Smoothing constant, 0 or more. Larger values reduce the advantage of the first ranks. Default 60.
+        k: Smoothing constant, 0 or more. Larger values reduce the advantage of the top ranks. Default 60.
         limit: Maximum number of hits, 1 or more. Default: all.
 
     Returns:
@@ -63,7 +64,7 @@ def rrf(
 
 
 def best_score(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
-    """Rank passages by their highest score in any list; use it only if the scores of all lists have the same scale.
+    """Rank passages by their highest score in any list; use this rule only if all lists' scores are on the same scale.
 
     Args:
         lists: One ranked list per query, best first.
@@ -81,13 +82,14 @@ def interleave(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
         lists: One ranked list per query, best first.
         limit: Maximum number of hits, 1 or more. Default: all.
 
-    Source: HCQR, arXiv 2603.19008, does not define the order; this order gives each query its share of a small budget.
+    Source: HCQR, arXiv 2603.19008, does not define the order; this order gives each query its share of a small passage
+    budget.
     """
     return _first_seen((hit for hits in zip_longest(*lists) for hit in hits if hit is not None), limit)
 
 
 def union(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
-    """Concatenate the lists; each passage stays at its first position, with its score from there.
+    """Concatenate the lists. A repeated passage keeps its first position and the score it has there.
 
     Args:
         lists: One ranked list per query, best first.
@@ -97,10 +99,11 @@ def union(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
 
 
 def shares(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
-    """Concatenate the lists, each with an equal share of the limit; other lists take the places that a list leaves.
+    """Concatenate the lists, each with an equal share of the limit; places that a list leaves unused go to the others.
 
-    The first lists get the places that do not divide equally. A passage that an earlier list has contributed does not
-    count toward the share of a later list. A hit keeps its score from its list, so scores may increase with the rank.
+    If the limit does not divide equally, the first lists get the extra places. A passage that an earlier list has
+    contributed does not count toward a later list's share. A hit keeps its score from its list, so scores may increase
+    with the rank.
 
     Args:
         lists: One ranked list per query, best first.
@@ -114,7 +117,7 @@ def shares(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
     entries = [[seen.entry(hit.passage) for hit in hits] for hits in lists]
     chosen: list[dict[int, tuple[Passage, float]]] = [{} for _ in lists]
     taken: set[int] = set()
-    for room in (quotas, [most] * len(lists)):  # first its own share, then the places that other lists left
+    for room in (quotas, [most] * len(lists)):  # first each list's share, then the places left unused
         for mine, own, hits, allowed in zip(chosen, entries, lists, room, strict=True):
             for position, (entry, hit) in enumerate(zip(own, hits, strict=True)):
                 if len(mine) < allowed and len(taken) < most and id(entry) not in taken:
@@ -140,7 +143,7 @@ def fuse(
     k: float = 60,
     limit: int | None = None,
 ) -> list[Hit]:
-    """Fuse lists by the name of a rule.
+    """Fuse lists with the rule of the given name.
 
     Args:
         name: A key of ``FUSIONS``.
@@ -160,14 +163,14 @@ def fuse(
 
 @dataclass(slots=True)
 class _Entry:
-    """A passage and its places: list, position from 0, and score, with at most one place per list."""
+    """A passage and its places: list, position (from 0), and score, with at most one place per list."""
 
     passage: Passage
     places: list[tuple[int, int, float]]
 
 
 class _Seen:
-    """The passages that were seen so far; passages with the same text are one entry."""
+    """The passages seen so far; passages with the same text share one entry."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, _Entry] = {}
@@ -186,7 +189,7 @@ class _Seen:
 def reading(title: str, text: str) -> bytes:
     """Return a digest that is the same for passages whose titles and texts differ only in case and spacing.
 
-    Digests are cached because they take most of the time of a fusion.
+    Digests are cached because computing them takes most of the time in a fusion.
     """
     words = f"{title}\n{text}".casefold().split()
     return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()

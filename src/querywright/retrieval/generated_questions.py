@@ -1,10 +1,10 @@
-"""The questions that an LM wrote for a collection: their records, the index that is searched, and known answers.
+"""The questions that an LM generated for a collection: their records, their search index, and known answers.
 
-The questions of the collection ``NAME`` are the collection ``NAME-questions``. Its passages are the kept questions, and
-their metadata has the id and digest of the passage that each question was written for. The same folder has
-``records.jsonl``, with all written questions of each finished passage, and ``answers.json``, with further passages that
-answer a question (the judged or estimated part of QB-RAG's answerability matrix). A build publishes the records as they
-are in the file, so people can edit them there.
+The questions for the collection ``NAME`` form the collection ``NAME-questions``. Its passages are the kept questions,
+and their metadata contains the id and digest of the passage that each question was generated for. The same folder
+contains ``records.jsonl``, with all questions generated for each finished passage, and ``answers.json``, with
+additional passages that answer a question (the judged or estimated part of QB-RAG's answerability matrix). A build
+publishes whatever records the file contains, so people can edit them there.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from querywright.retrieval.index import IndexReport, build_collection
 RECORDS = "records.jsonl"
 ANSWERS = "answers.json"
 LOCK = "questions.lock"
-"""Name of the lock that a process holds while it writes the records."""
+"""Name of the lock that a process holds while writing the records."""
 COMPLETE, PARTIAL, NONE = "complete", "partial", "none"
-"""Labels of a question: whether its passage alone gives the whole answer, a part of it, or nothing."""
+"""Labels of a question: whether its passage alone gives the whole answer, part of it, or none of it."""
 KEPT = frozenset({COMPLETE, PARTIAL})
-"""Labels of the questions in the index. By default, a search leaves out the partial ones."""
+"""Labels of the questions in the index. By default, a search leaves out partial questions."""
 AT_LEAST = 0.5
-"""Pairs with this value or more count as answers."""
+"""Pairs with at least this value count as answers."""
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class WrittenQuestion:
-    """A question that was written for a passage.
+    """A question that was generated for a passage.
 
     Args:
         text: The question, on one line.
@@ -67,15 +67,15 @@ class WrittenQuestion:
 
 @dataclass(frozen=True, config=_STRICT)
 class PassageRecord:
-    """All questions that were written for a passage.
+    """All questions that were generated for a passage.
 
     Args:
         passage: Id of the passage.
-        digest: The passage's ``text_digest`` when the questions were written.
+        digest: The passage's ``text_digest`` when the questions were generated.
         settings: Digest of the settings of the writer and the judge.
-        questions: The questions in their order; near-repetitions are dropped.
-        repeated: Number of questions that were dropped as near-repetitions. Default 0.
-        unfit: Number of other questions that were dropped before the judge read them, by reason. Default none.
+        questions: The questions in the order in which they were generated, without near-duplicates.
+        repeated: Number of questions that were dropped as near-duplicates. Default 0.
+        unfit: Number of other questions that were dropped before they reached the judge, by reason. Default none.
     """
 
     passage: str
@@ -91,11 +91,11 @@ class PassageRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PassageRecord:
-        """Return the record that ``to_json`` wrote."""
+        """Return the record from a line written by ``to_json``."""
         return _RECORD.validate_json(text)
 
     def passages(self) -> list[Passage]:
-        """Return the kept questions as passages of the index."""
+        """Return the kept questions as passages for the index."""
         return [
             Passage(
                 question_id(self.passage, question.text),
@@ -112,14 +112,14 @@ _RECORD = TypeAdapter(PassageRecord)
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class AnswerPair:
-    """How well a passage answers a question that was written for another passage.
+    """How well a passage answers a question that was generated for a different passage.
 
     Args:
         question: Id of the question.
         passage: Id of the passage.
-        digest: The passage's ``text_digest`` when the value was found.
+        digest: The passage's ``text_digest`` when the value was determined.
         value: 1 if the passage answers the question, 0 if not; between 0 and 1 if the value is estimated.
-        judged: True if a judge gave the value; False if it is estimated.
+        judged: True if the value comes from a judge; False if it is estimated.
     """
 
     question: str
@@ -143,17 +143,17 @@ def question_id(passage: str, text: str) -> str:
 
 
 def questions_name(collection: str) -> str:
-    """Return the name of the collection that holds a collection's questions."""
+    """Return the name of the collection that contains a collection's questions."""
     return f"{collection}{QUESTIONS_SUFFIX}"
 
 
 def build_command(name: str) -> str:
-    """Return the command that writes the questions of a collection, for messages."""
+    """Return the command that generates a collection's questions, for use in messages."""
     return index_command(questions_name(name))
 
 
 def fill_command(name: str) -> str:
-    """Return the command that finds more passages for the questions of a collection, for messages."""
+    """Return the command that finds more passages for a collection's questions, for use in messages."""
     return f"querywright questions fill {name}"
 
 
@@ -171,7 +171,7 @@ def questions_folder(collection: str, home: Path | None = None) -> Path:
 
 
 def read_records(folder: Path) -> Mapping[str, PassageRecord]:
-    """Return the records in a folder by the id of their passage; empty if there are none."""
+    """Return the records in a folder, keyed by passage id; empty if there are none."""
     if not (folder / RECORDS).exists():
         return {}
     records = {}
@@ -204,7 +204,7 @@ def publish_questions(
     """Replace a collection's question records, and rebuild the index of its questions.
 
     Raises:
-        CollectionError: No question is kept.
+        CollectionError: No questions were kept.
     """
     folder, records = questions_folder(collection, home), list(records)
     kept = [question for record in records for question in record.passages()]
@@ -221,7 +221,7 @@ def publish_questions(
 
 
 def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:
-    """Replace the stored answer pairs in a folder that exists, in one step."""
+    """Replace the stored answer pairs in an existing folder, in one step."""
     _AnswerFile(pairs=tuple(sorted(pairs, key=lambda pair: (pair.question, pair.passage)))).write(folder / ANSWERS)
 
 
@@ -240,9 +240,10 @@ def read_pairs(folder: Path) -> Sequence[AnswerPair]:
 def stored_answers(
     name: str, questions: Container[str], passages: Mapping[str, Passage], home: Path | None
 ) -> dict[str, tuple[str, ...]] | None:
-    """Return, for each question, the further passages that answer it, best first; None if no pairs are stored.
+    """Return, for each question, the additional passages that answer it, best first; None if no pairs are stored.
 
-    Pairs of other questions or passages, or of passages that have changed, do not count.
+    Pairs are ignored if their question or passage is not in ``questions`` or ``passages``, or if the passage has
+    changed.
 
     Raises:
         CollectionError: The stored pairs are damaged.
@@ -262,18 +263,18 @@ def stored_answers(
 
 
 def published_questions(name: str, home: Path | None) -> dict[str, Passage]:
-    """Return the published questions of a collection by id, in the order of their ids."""
+    """Return a collection's published questions, keyed and sorted by id."""
     return published_passages(questions_folder(name, home), home)[1]
 
 
 def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> Iterator[Passage]:
-    """Yield the questions whose passage exists and has not changed since they were written."""
+    """Yield the questions whose passage exists and has not changed since they were generated."""
     digests = {id: passage.text_digest() for id, passage in passages.items()}
     return (one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"])
 
 
 def live_questions(name: str, questions: Mapping[str, Passage], passages: Mapping[str, Passage]) -> Iterator[Passage]:
-    """Yield the fresh questions of a collection, and log a warning with the number of the others."""
+    """Yield a collection's fresh questions, and log a warning with the number of stale ones."""
     live = 0
     for one in fresh(questions.values(), passages):
         live += 1

@@ -1,4 +1,4 @@
-"""Combine several retrievers into one, and fuse their results."""
+"""Combine several retrievers into one by fusing their results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DEPTH = 100
 
 
 class HybridRetriever(Shared):
-    """Fuse the results of several retrievers by weighted reciprocal ranks.
+    """Fuse the results of several retrievers by weighted reciprocal rank.
 
-    Each retriever searches once for all queries. Scores are sums of reciprocal ranks, so the scales of the retrievers'
-    scores do not matter. Passages with the same text count once, even if their ids differ (see
+    Each retriever is called once with all queries. Scores are sums of reciprocal ranks, so the retrievers' scores may
+    be on different scales. Passages with the same text count once, even if their ids differ (see
     ``querywright.retrieval.fusion``). ``count``, ``passages``, ``get``, ``where``, and ``passing`` come from the first
     retriever that has them. Thread-safe if the retrievers are. A copy is the same object.
 
@@ -30,8 +30,8 @@ class HybridRetriever(Shared):
             better single rank, then to the earlier retriever.
         weights: One weight per retriever, 0 or more, not all 0. A retriever with weight 0 does not search. Default 1
             each.
-        rrf_k: Smoothing constant, 0 or more. Larger values reduce the advantage of the first ranks. Default 60.
-        depth: Number of hits that each retriever returns, 1 or more; at least ``k``. Default 100.
+        rrf_k: Smoothing constant, 0 or more. Larger values reduce the advantage of the top ranks. Default 60.
+        depth: Number of hits to request from each retriever, 1 or more, and always at least ``k``. Default 100.
 
     Raises:
         InputError: There are fewer than two retrievers, or a number is out of range.
@@ -65,27 +65,27 @@ class HybridRetriever(Shared):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the retrievers' fingerprints, in their order, and the settings."""
+        """SHA-256 of the retrievers' fingerprints, in order, and of the settings."""
         parts = [one.fingerprint for one in self.retrievers]
         return json_digest(["hybrid", parts, self.weights, float(self.rrf_k), self.depth])
 
     @property
     def is_known(self) -> bool:
-        """Whether the fingerprint distinguishes indexes, which requires this of every retriever."""
+        """Whether the fingerprint distinguishes indexes. True only if this is true for every retriever."""
         return all(getattr(one, "is_known", True) for one in self.retrievers)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Return the passages with the highest fused scores for each query.
 
         Args:
-            queries: Any number of texts.
+            queries: Any number of strings.
             k: Maximum number of hits per query, 1 or more.
 
         Returns:
             One list per query, best first. A score is the sum of weight / (rrf_k + rank) over the retrievers.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         if not queries:

@@ -1,7 +1,7 @@
 """Build a collection from passages, check it, and publish it.
 
-A build writes a new generation next to the published one, and replaces it in one step. Vectors are cached as they are
-made, so a build that was killed resumes, and a build of the same passages does nothing.
+A build writes a new generation next to the published one, which it then replaces in one step. Vectors are cached as
+they are computed, so a killed build can resume, and rebuilding with the same passages does nothing.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class IndexReport:
 
     Args:
         name: Name of the collection.
-        count: Passages in the collection now.
+        count: Number of passages now in the collection.
         added: New passages.
         changed: Passages whose text, title, or metadata changed.
         removed: Passages that were removed.
-        stayed: Passages of earlier builds that were not given now and stay in the collection.
-        embedded: Texts that the model embedded.
-        cached: Texts whose vectors were cached.
+        stayed: Passages from earlier builds that were not given this time and stay in the collection.
+        embedded: Texts that were embedded with the model.
+        cached: Texts whose vectors came from the cache.
         generation: Number of the published generation.
         rebuilt: Whether a new generation was built; False if nothing changed.
         seconds: Duration of the build.
-        notes: Warnings about texts with several ids and, if the collection was rebuilt, about passages that are too
-            long for the embedder.
+        notes: Warnings about texts that occur under several ids and, if the collection was rebuilt, about passages that
+            are too long for the embedder.
     """
 
     name: str
@@ -96,27 +96,27 @@ def build_collection(
     prune: bool = False,
     progress: Progress | bool | None = None,
 ) -> IndexReport:
-    """Add passages to a collection, which is created if it does not exist.
+    """Add passages to a collection, creating it if it does not exist.
 
     A passage replaces the passage with the same id, and the passages of a document replace all passages of the same
-    document. Building the same passages again does nothing. A damaged index is rebuilt from the kept passages and
+    document. Building the same passages again does nothing. A damaged index is rebuilt from the stored passages and
     vectors.
 
     Args:
         name: Name of the collection: 1 to 63 characters from ``a-z 0-9 _ -``.
         passages: At least one passage.
-        embedder: The embedder. If it differs from the previous one, the whole collection is embedded again.
+        embedder: The embedder. If it differs from the previous one, the whole collection is reembedded.
         home: The workspace. Default: ``querywright.home.home()``.
-        prune: Whether to remove passages that are not given now. Default False.
+        prune: Whether to remove existing passages that are not in ``passages``. Default False.
         progress: True for a progress bar, or a function that is called with the number of embedded passages and the
-            number of all passages. Default None.
+            total. Default None.
 
     Raises:
-        DataError: Passages cannot be stored, or an id has two contents; all problems are named at once, and nothing is
-            changed.
-        InputError: The name is not valid, or is reserved for the questions of a collection.
-        CollectionError: Another process builds the collection, or the published collection is damaged and passages that
-            are not given now would be lost.
+        DataError: Some passages cannot be stored, or two different passages have the same id; all problems are reported
+            at once, and nothing is changed.
+        InputError: The name is not valid, or is reserved for a collection's questions.
+        CollectionError: Another process is building the collection, or the published collection is damaged and passages
+            that are not in ``passages`` would be lost.
     """
     begin = time.monotonic()
     home = working_folder(home)
@@ -167,7 +167,7 @@ def build_collection(
 
 
 def _copies(passages: Iterable[Passage]) -> list[str]:
-    """Return a warning that counts the texts with several ids; empty if there are none."""
+    """Return a warning with the number of texts that occur under several ids; empty if there are none."""
     first, copies = dict[bytes, str](), dict[bytes, str]()
     for passage in passages:
         text = reading("", passage.text)
@@ -192,7 +192,7 @@ def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
     while part := list(islice(left, CHUNK)):
         try:
             longer, most = embedder.longer([one.content for one in part])
-        except QuerywrightError:  # all vectors were cached, so the build does not need the model
+        except QuerywrightError:  # all vectors were cached, so the build did not need the model
             return []
         found += [one.id for one, is_longer in zip(part, longer, strict=True) if is_longer]
         count += len(part)
@@ -212,7 +212,7 @@ def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
     """Check passages, and return them by id; equal passages count once.
 
     Raises:
-        DataError: Passages cannot be stored, or an id has two contents.
+        DataError: Some passages cannot be stored, or two different passages have the same id.
     """
     by_id: dict[str, Passage] = {}
     problems: dict[str, None] = {}
@@ -232,7 +232,7 @@ def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
 
 
 def _check_storable(passage: Passage) -> None:
-    """Check that a passage can be stored. Types are checked as well, because rows come from users.
+    """Check that a passage can be stored. Types are checked too, because rows come from users.
 
     Raises:
         ValueError: The passage cannot be stored; the message says why.
@@ -259,7 +259,7 @@ def _check_storable(passage: Passage) -> None:
 def _published(
     folder: Path, given: Mapping[str, Passage], prune: bool
 ) -> tuple[Generation | None, Mapping[str, Passage]]:
-    """Return the published generation and its passages; damage is an error only if passages would be lost."""
+    """Return the published generation and its passages. Damage is an error only if passages would be lost."""
     manifest = None
     try:
         manifest = read_manifest(folder)
@@ -274,7 +274,7 @@ def _published(
 def _is_current(
     folder: Path, manifest: Generation, content: str, passages: Mapping[str, Passage], embedder: Embedder
 ) -> bool:
-    """Return whether the published generation is complete and equals the one that would be built."""
+    """Return whether the published generation is complete and identical to the one that would be built."""
     if (content, embedder.id, embedder.dimension) != (manifest.content_hash, manifest.embedder, manifest.dimension):
         return False
     try:
@@ -295,7 +295,7 @@ def _build(
 ) -> tuple[Generation, int]:
     """Build, check, and publish a generation of sorted passages; return it with the number of distinct texts.
 
-    If the check does not find all passages, the index is built again with more links per vector.
+    If the check does not find all passages, the index is rebuilt with more links per vector.
     """
     name, encode = folder.name, encoder_of(folder.name, embedder)
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]

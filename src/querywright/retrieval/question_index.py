@@ -1,8 +1,8 @@
-"""Search passages through the questions that were written for them.
+"""Search passages through the questions that were generated for them.
 
-The score of a passage is the similarity of its most similar question. Ties go to the newer passage, then to the passage
-that answers more questions, then to the smaller id. The functions below the class implement these rules on lists of
-(question id, similarity) pairs.
+A passage's score is the similarity of its most similar question. Ties go to the newer passage, then to the passage that
+answers more questions, then to the smaller id. The functions below the class apply these rules to lists of (question
+id, similarity) pairs.
 """
 
 from __future__ import annotations
@@ -37,33 +37,34 @@ from querywright.retrieval.generated_questions import (
 from querywright.retrieval.types import FILLED, HYBRID, MATCHES, PROTOTYPES, Hit, Kind, Matching, check_queries
 
 ITERATIONS = 25
-"""Iterations of the k-means that finds the prototypes."""
+"""Number of k-means iterations when computing the prototypes."""
 
 Scored = tuple[str, float]
 DATE = "date"
-"""Metadata key with the date of a passage, as ISO text."""
+"""Metadata key for a passage's date, in ISO format."""
 FETCHED = 8
-"""Questions to fetch at first for each requested passage. The nearest questions often belong to the same passage. Forty
-hits cost hardly more than five, but a second search costs twice as much."""
+"""Number of questions to fetch initially for each requested passage. The nearest questions often belong to the same
+passage. Forty hits cost hardly more than five, but a second search doubles the cost."""
 DRAWS_KEPT = 8
 
 
 class QuestionIndex(CollectionPassages):
-    """Search a collection by the cosine similarity of the query and the questions that its passages answer.
+    """Search a collection by the cosine similarity between the query and the questions that its passages answer.
 
-    Questions are left out if their passage was removed or has changed since they were written; a warning gives their
-    number. Only ``hybrid`` matching finds passages without questions. The scores of ``search`` are similarities of two
-    questions, which are higher than similarities of a question and a passage, so a gate needs a different threshold.
-    Thread-safe. A copy is the same object.
+    Questions are left out if their passage has been removed or has changed since they were generated; a warning reports
+    how many. Only ``hybrid`` matching finds passages without questions. The scores from ``search`` are similarities
+    between two questions, which are higher than similarities between a question and a passage, so a gate needs a
+    different threshold. Thread-safe. A copy is the same object.
 
     Args:
         name: Name of the collection.
-        embedder: The embedder that the collection was built with. Default: the embedder that the collection names.
+        embedder: The embedder that the collection was built with. Default: the embedder recorded in the collection.
         home: The workspace. Default: ``querywright.home.home()``.
         where: A filter on the metadata of the passages, as in ``ChromaRetriever``. Default: every passage.
 
     Raises:
-        CollectionError: The collection or its questions are missing or damaged, or were built with another embedder.
+        CollectionError: The collection or its questions are missing or damaged, or were built with a different
+            embedder.
 
     Source: QB-RAG, arXiv 2407.18044, algorithm 1. The paper does not say how to find k passages if several of the
     nearest questions belong to the same passage; this search continues until it has k passages.
@@ -81,7 +82,7 @@ class QuestionIndex(CollectionPassages):
     ) -> None:
         self.name = name
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
-        """A retriever that searches the texts of the same passages."""
+        """A retriever that searches the same passages by their text."""
         self.embedder, self.where = self.plain.embedder, self.plain.where
         self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
@@ -119,16 +120,16 @@ class QuestionIndex(CollectionPassages):
         """Return the passages of the questions nearest to each query.
 
         Args:
-            queries: Any number of texts; all are embedded in one batch.
+            queries: Any number of strings; all are embedded in one batch.
             k: Maximum number of passages per query, 1 or more.
 
         Returns:
             One list per query, best first; each hit has its question. The score is the cosine similarity, in [-1, 1],
-            of the query and the nearest question of the passage. Ties go to the passage that is newer by its metadata
-            ``date``, then to the passage that answers more questions, then to the smaller id.
+            between the query and the passage's nearest question. Ties go to the passage with the later ``date`` in its
+            metadata, then to the passage that answers more questions, then to the smaller id.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         return self.match(queries, k)
 
@@ -137,30 +138,30 @@ class QuestionIndex(CollectionPassages):
         return self.plain.passing(where)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the query vectors of texts; see ``ChromaRetriever.embed``."""
+        """Return query vectors for texts; see ``ChromaRetriever.embed``."""
         return self.plain.embed(texts)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """Return the passage vectors of texts; see ``ChromaRetriever.embed_documents``."""
+        """Return passage vectors for texts; see ``ChromaRetriever.embed_documents``."""
         return self.plain.embed_documents(texts)
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """Return the passages of the questions nearest to each vector, as ``search`` does for texts.
+        """Return the passages of the questions nearest to each vector, as ``search`` does for strings.
 
         Args:
             vectors: Array of shape (n, dimension); finite values, no zero vectors.
             k: Maximum number of passages per vector, 1 or more.
 
         Raises:
-            InputError: The vectors have another shape, or ``k`` is below 1.
+            InputError: The vectors have the wrong shape, or ``k`` is below 1.
         """
         return self._match(vectors, k, Matching())
 
     def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Hit]]:
-        """Search with other settings for matching.
+        """Search with the given matching settings.
 
         Args:
-            queries: Any number of texts; all are embedded in one batch.
+            queries: Any number of strings; all are embedded in one batch.
             k: Maximum number of passages per query, 1 or more.
             matching: The settings. Default: the same results as ``search``.
 
@@ -168,17 +169,17 @@ class QuestionIndex(CollectionPassages):
             One list per query, best first.
 
         Raises:
-            InputError: ``queries`` is a single text, ``k`` is below 1, or the matching is ``filled`` and the collection
-                has no stored answers.
+            InputError: ``queries`` is a single string, ``k`` is below 1, or the matching is ``filled`` but the
+                collection has no stored answers.
         """
         check_queries(queries, k)
         return self._match(self.embed(queries), k, matching or Matching()) if queries else []
 
     def check(self, matching: Matching) -> None:
-        """Check that this collection supports a matching.
+        """Check that this collection supports the given matching settings.
 
         Raises:
-            InputError: The matching is ``filled``, and the collection has no stored answers.
+            InputError: The matching is ``filled``, but the collection has no stored answers.
         """
         if matching.match not in self.matches:
             state = "none were searched for" if self._answers is None else "none are stored that are still valid"
@@ -213,11 +214,11 @@ class QuestionIndex(CollectionPassages):
         ]
 
     def _asked(self, question: str) -> str:
-        """Return the text of a question; empty if no question led to the passage."""
+        """Return a question's text; empty if the passage was not found through a question."""
         return self._questions._passages[question].text if question else ""
 
     def _walked(self, rows: Vectors, k: int, answers: Answers) -> list[list[Match]]:
-        """Return the passages of the nearest questions; rows that need more are searched again, twice as deep."""
+        """Return the passages of the nearest questions; rows that need more are searched again at twice the depth."""
         found: list[list[Match]] = [[] for _ in rows]
         todo = list(range(len(rows))) if answers.reachable else []
         total = self._questions.count
@@ -243,9 +244,10 @@ class QuestionIndex(CollectionPassages):
         ]
 
     def _nearest_cells(self, row: Vectors, k: int, answers: Answers) -> list[Match]:
-        """Return the passages of the questions in the cells nearest to a vector of length 1, one cell after another.
+        """Return the passages of the questions in the cells nearest to a unit vector, one cell after another.
 
-        Each cell's passages are ordered as ``walk`` returns them, so a passage of a later cell may have a higher score.
+        Passages are ordered only within a cell, as ``walk`` returns them, so a passage in a later cell may have a
+        higher score.
         """
         with self._lock:
             if self._cells is None:
@@ -265,7 +267,7 @@ class QuestionIndex(CollectionPassages):
         return list(found.values())
 
     def _draw(self, filled: bool, coverage: float, keep_partial: bool) -> Answers:
-        """Return the questions that take part, with the passages that they lead to."""
+        """Return the questions that are used, with the passages that they lead to."""
         asked = [question for question in self._own if keep_partial or question not in self._partial]
         further, allowed = (self._answers or {}) if filled else {}, self.plain.allowed
         leads = {}
@@ -277,7 +279,7 @@ class QuestionIndex(CollectionPassages):
 
 
 class Match(NamedTuple):
-    """The id of a matched passage, its score, and the id of its question, which is empty if its text was matched."""
+    """The id of a matched passage, its score, and the id of its question (empty if the passage's text was matched)."""
 
     passage: str
     score: float
@@ -285,7 +287,7 @@ class Match(NamedTuple):
 
 
 class Answers:
-    """The passages that each question leads to, and the times of passages; a passage without a time is the oldest."""
+    """The passages that each question leads to, and each passage's time; without a time, it counts as the oldest."""
 
     def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
         self.passages = passages
@@ -298,7 +300,7 @@ class Answers:
         return len(self.counts)
 
     def order(self, passage: str) -> tuple[float, int, str]:
-        """Return the sort key of passages with equal scores: newer first, then with more questions, then by id."""
+        """Return the sort key for passages with equal scores: newer first, then more questions first, then by id."""
         return -self._times.get(passage, -math.inf), -self.counts[passage], passage
 
 
@@ -306,8 +308,8 @@ def time_of(date: object) -> float:
     """Return a date in seconds since 1970, or minus infinity if it cannot be parsed.
 
     Args:
-        date: Seconds since 1970, or ISO text such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``. Text without
-            a time zone is UTC.
+        date: Seconds since 1970, or an ISO string such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``. A string
+            without a time zone is taken as UTC.
     """
     if isinstance(date, int | float) and not isinstance(date, bool):
         return float(date) if math.isfinite(date) else -math.inf
@@ -322,12 +324,12 @@ def time_of(date: object) -> float:
 
 
 def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
-    """Return a random sample of questions with ``coverage`` questions per passage on average; 0 returns all of them.
+    """Return a random sample with ``coverage`` questions per passage on average; return all if ``coverage`` is 0.
 
-    The sample is uniform over all questions. A smaller sample is a subset of a larger one, and adding a question
-    replaces at most one question of a sample.
+    The sample is uniform over all questions. A smaller sample is a subset of a larger one, and adding a question to the
+    collection replaces at most one question in a sample.
 
-    Source: QB-RAG, arXiv 2407.18044, samples uniformly; nested samples are ours.
+    Source: QB-RAG, arXiv 2407.18044, samples uniformly; nesting the samples is our addition.
     """
     ids = set(questions)
     size = round(coverage * passages)
@@ -337,9 +339,10 @@ def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
 
 
 def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
-    """Return the distinct passages that questions lead to, best first; questions that do not take part are skipped.
+    """Return the distinct passages that questions lead to, best first; unused questions are skipped.
 
-    Each passage gets the similarity of its most similar question. Of equal questions, the smaller id counts.
+    Each passage gets the similarity of its most similar question. If two questions are equally similar, the smaller id
+    counts.
     """
     best: dict[str, tuple[float, str]] = {}
     for question, similarity in ranked:
@@ -356,10 +359,10 @@ def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answer
 
 
 def blend(matches: Sequence[Match], passages: Sequence[Scored], weight: float, answers: Answers) -> list[Match]:
-    """Combine two lists: score = (1 - weight) * similarity of the question + weight * similarity of the passage.
+    """Combine two lists: score = (1 - weight) * question similarity + weight * passage similarity.
 
-    A passage that is missing from a list gets that list's lowest score. If a list is empty or has the weight 0, the
-    other list is returned unchanged. ``answers`` orders passages with equal scores.
+    A passage that is missing from a list gets that list's lowest score. If a list is empty or has weight 0, the other
+    list is returned unchanged. ``answers`` breaks ties between passages with equal scores.
 
     Source: the combination is ours. In QB-RAG, arXiv 2407.18044, passages without questions cannot be found.
     """
@@ -381,15 +384,15 @@ def blend(matches: Sequence[Match], passages: Sequence[Scored], weight: float, a
 def question_cells(ids: Sequence[str], vectors: Vectors) -> tuple[Vectors, list[tuple[list[str], Vectors]]]:
     """Cluster questions by k-means; return the prototypes, and the ids and vectors of each prototype's questions.
 
-    There are up to as many prototypes as the square root of the number of questions.
+    The maximum number of prototypes is the square root of the number of questions.
 
     Source: QuIM-RAG (arXiv:2501.02702) assigns questions to prototypes and searches the cell of the query's prototype.
-    Where we differ: the nearest prototype is the one with the largest cosine similarity; a formula in the paper takes
-    the smallest.
+    We differ in one point: the nearest prototype is the one with the largest cosine similarity, while a formula in the
+    paper takes the smallest.
 
     Args:
         ids: Distinct ids of the questions, at least one.
-        vectors: One row of length 1 per question, in the same order.
+        vectors: One unit-length row per question, in the same order.
     """
     from scipy.cluster.vq import kmeans2
 

@@ -1,4 +1,4 @@
-"""A retriever that caches rankings: each query is searched once, at the greatest depth that a run needs."""
+"""A retriever that caches rankings, so that each query is searched only once, at the greatest depth a run needs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from querywright.retrieval.types import HYBRID, Hit, Matching, check_queries, ki
 from querywright.shared import Shared
 
 LEAST_DEPTH = 25
-"""Depths are this number times a power of 2, so that runs with different depths share rankings."""
+"""Depths are this number times a power of 2, so that runs with different depths can share rankings."""
 MOST_RANKINGS = 20_000
-"""Maximum number of rankings in memory, about 10 kB each with 100 passages. Beyond it, all are removed."""
+"""Maximum number of rankings in memory, about 10 kB each with 100 passages. If it is exceeded, all rankings are removed
+from memory."""
 
 
 class ReplayRetriever(Shared):
-    """Return the results of another retriever, and search each query only once.
+    """Return another retriever's results, searching each query only once.
 
     A query is searched at the greatest depth, and a smaller ``k`` returns the beginning of the ranking. With a store,
-    other processes share the rankings. For a retriever of kind ``foreign``, and for a hybrid beyond its depth, a
+    processes share the rankings. For a retriever of kind ``foreign``, and for a hybrid retriever beyond its depth, a
     shorter ranking may differ from the beginning of a longer one, so each ``k`` is searched separately. If the
-    fingerprint of the retriever does not distinguish indexes, rankings are kept in memory only. The retriever must not
-    change while it is wrapped. All other attributes are those of the retriever. Thread-safe if the retriever is. A copy
-    is the same object.
+    retriever's fingerprint does not distinguish indexes, rankings are kept in memory only. The retriever must not
+    change while it is wrapped. All other attributes come from the wrapped retriever. Thread-safe if the retriever is. A
+    copy is the same object.
 
     Args:
         inner: The retriever. If it can search for vectors or match questions, so can the wrapper.
         store: The store for rankings; None to keep them in memory only.
-        deepest: The largest expected number of hits. A larger ``k`` works, and costs another search.
+        deepest: The largest number of hits that is expected. A larger ``k`` works but costs another search.
     """
 
     inner: Any
@@ -49,10 +50,10 @@ class ReplayRetriever(Shared):
         self._found: dict[str, list[Hit]] = {}
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return up to ``k`` hits for each query, best first; all new queries are searched together.
+        """Return up to ``k`` hits for each query, best first. All new queries are searched together.
 
         Raises:
-            InputError: ``queries`` is a single text, or ``k`` is below 1.
+            InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
         limit = {"foreign": 0, "hybrid": getattr(self.inner, "depth", None)}.get(self.kind)
@@ -78,14 +79,14 @@ class ReplayRetriever(Shared):
     def _ranked(
         self, way: str, asked: Iterable[tuple[str, Any]], k: int, limit: int | None, search: Callable[..., Any]
     ) -> list[list[Hit]]:
-        """Return the first ``k`` hits of each ranking; missing rankings are searched in one call.
+        """Return the first ``k`` hits in each ranking; missing rankings are fetched with one search call.
 
         Args:
             way: Name of the search method and its settings, as part of the cache key.
-            asked: Pairs of a cache key and the query or vector.
+            asked: Pairs of a cache key and a query or vector.
             k: Number of hits.
-            limit: Depth up to which a shorter ranking equals the beginning of a longer one; None for any depth.
-            search: Returns the rankings of a list of queries or vectors at a depth.
+            limit: Depth up to which a shorter ranking equals the beginning of a longer one; None if there is no limit.
+            search: A function that returns the rankings for a list of queries or vectors at a given depth.
         """
         depth = LEAST_DEPTH
         while depth < max(k, self._deepest):
@@ -119,7 +120,7 @@ class ReplayRetriever(Shared):
         return {name: found for name, data in rows.items() if (found := self._read(data)) is not None}
 
     def _keep(self, made: Mapping[str, Sequence[Any]]) -> None:
-        """Store the rankings that can be restored from the store without loss."""
+        """Store the rankings that can be read back from the store without loss."""
         if self._store is not None:
             rows = {name: [[one.passage.id, one.score, one.question] for one in hits] for name, hits in made.items()}
             values = {name: json.dumps(row).encode() for name, row in rows.items()}
@@ -133,7 +134,7 @@ class ReplayRetriever(Shared):
             passages = self.inner.get([row[0] for row in rows])
             found = enumerate(zip(passages, rows, strict=True), 1)
             return [Hit(one, float(score), rank, question) for rank, (one, (_, score, question)) in found]
-        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # any object's get
+        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # ``get`` may be any object's
             return None
 
     def __getattr__(self, name: str) -> Any:

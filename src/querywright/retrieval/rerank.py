@@ -1,7 +1,7 @@
-"""Rerankers, which score pairs of query and passage.
+"""Rerankers, which score query-passage pairs.
 
-A cross-encoder reads query and passage together. It is slower and more accurate than a search, so it scores only the
-few passages that a search found.
+A cross-encoder reads the query and a passage together. It is slower but more accurate than a search, so it scores only
+the few passages that a search has found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from querywright.shared import Shared
 BATCH_SIZE = 32
 """Number of pairs in a batch."""
 MAX_LENGTH = 512
-"""Maximum number of tokens of query and passage together; longer pairs are truncated."""
+"""Maximum number of tokens in the query and passage together; longer pairs are truncated."""
 HUB_PREFIX = "ce:"
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
@@ -36,20 +36,21 @@ class Reranker(Protocol):
 
     @property
     def id(self) -> str:
-        """The name of the reranker, which changes if its scores may change."""
+        """The reranker's name, which must change whenever its scores may change."""
         ...
 
     def score(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """Return one finite score per passage, in their order; higher is better."""
+        """Return one finite score per passage, in the same order; higher is better."""
         ...
 
 
 class CrossEncoderReranker(Shared):
-    """Score passages with a cross-encoder of sentence-transformers.
+    """Score passages with a sentence-transformers cross-encoder.
 
-    The model is loaded by ``load`` or with the first score. Query and passage together are truncated to 512 tokens, or
-    to the limit of the model if it is smaller. Scores do not depend on the order of the passages or on the thread:
-    passages are sorted before they are batched, and the model runs one call at a time. A copy is the same object.
+    The model is loaded by ``load`` or on the first call to ``score``. Query and passage together are truncated to 512
+    tokens, or to the model's limit if that is smaller. Scores do not depend on the order of the passages or on the
+    thread: passages are sorted before they are batched, and the model runs one call at a time. A copy is the same
+    object.
 
     Args:
         name: A folder, or a name on the Hugging Face hub, such as ``cross-encoder/ms-marco-MiniLM-L6-v2``.
@@ -82,7 +83,7 @@ class CrossEncoderReranker(Shared):
         return self._id
 
     def load(self) -> None:
-        """Load the model if it is not loaded.
+        """Load the model if it is not loaded yet.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -91,11 +92,11 @@ class CrossEncoderReranker(Shared):
             self._loaded()
 
     def score(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """Return the model's score (a logit or a probability) of each passage; higher is better.
+        """Return the model's score (a logit or a probability) for each passage; higher is better.
 
         Args:
             query: The query.
-            passages: Any number of passages; the model reads title and text.
+            passages: Any number of passages; the model reads their title and text.
 
         Raises:
             ModelError: The model cannot be loaded, or does not return one finite number per pair.
@@ -124,7 +125,7 @@ class CrossEncoderReranker(Shared):
         return f"CrossEncoderReranker({self.name!r})"
 
     def _loaded(self) -> Any:
-        """Return the model, and load it if necessary; the caller holds the lock."""
+        """Return the model, loading it if necessary; the caller must hold the lock."""
         if self._model is None:
             from sentence_transformers import CrossEncoder
 
@@ -143,7 +144,7 @@ class CrossEncoderReranker(Shared):
 
 
 def resolve_reranker(name: str) -> CrossEncoderReranker:
-    """Return the cross-encoder with a name.
+    """Return the cross-encoder with the given name.
 
     Args:
         name: The folder of a cross-encoder, its name on the Hugging Face hub, or the id of a hub model (``ce:NAME``).
@@ -155,5 +156,5 @@ def resolve_reranker(name: str) -> CrossEncoderReranker:
 
 
 def _clean(text: str) -> str:
-    """Return a text without lone surrogates, which the tokenizer refuses."""
+    """Return a text without lone surrogates, which the tokenizer rejects."""
     return text.encode("utf-8", "replace").decode("utf-8")

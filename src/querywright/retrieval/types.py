@@ -1,4 +1,4 @@
-"""Types of a search: queries, hits, the retriever protocol, and ways to match questions."""
+"""Search types: queries, hits, the retriever protocol, and ways to match questions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["dense", "lexical", "hybrid", "foreign"]
 """How a retriever searches: ``dense`` compares vectors, ``lexical`` compares words, and ``hybrid`` combines retrievers.
-``foreign`` is any retriever that does not say. The retrievers of this package say it in the class attribute
-``kind``."""
+``foreign`` is any retriever that does not declare its kind. The retrievers in this package declare it in the class
+attribute ``kind``."""
 
 NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
 MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
-"""``nearest``: a question leads to the passage that it was written for. ``hybrid``: the same, combined with the
-similarity of query and passage. ``filled``: a question leads to every passage that is known to answer it.
+"""``nearest``: a question leads to the passage that it was generated for. ``hybrid``: the same, combined with the
+similarity between query and passage. ``filled``: a question leads to every passage that is known to answer it.
 ``prototypes``: questions are searched cluster by cluster, starting with the nearest prototype (QuIM-RAG)."""
 
 
@@ -33,11 +33,11 @@ class Matching:
 
     Args:
         match: One of ``MATCHES``. Default ``nearest``.
-        coverage: Average number of questions per passage that take part, 0 or more; 0 means all. Default 0.
-        keep_partial: Whether questions that their passage answers only in part take part. Default False.
-        weight: Weight of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
-        depth: Number of passages that hybrid matching takes from each of its two lists, 1 or more. If a search asks for
-            more passages, it takes that number. Default 100.
+        coverage: Average number of questions per passage to use, 0 or more; 0 means all. Default 0.
+        keep_partial: Whether to use questions that their passage answers only in part. Default False.
+        weight: Weight of the query-passage similarity in a hybrid score, 0 to 1. Default 0.5.
+        depth: Number of passages that hybrid matching takes from each of its two lists, 1 or more. If a search requests
+            more passages, it takes that many. Default 100.
 
     Raises:
         InputError: A value is not allowed.
@@ -67,7 +67,7 @@ class Query:
     Args:
         text: The text to search for.
         role: The purpose of the query: ``original``, ``support``, ``distinguish``, ``verify``, ``paraphrase`` ...
-        weight: The weight of its results in fusion, 0 or more. Default 1.
+        weight: The weight of the query's results in fusion, 0 or more. Default 1.
     """
 
     text: str
@@ -83,8 +83,8 @@ class Hit:
         passage: The passage.
         score: Higher is better. The scale depends on the retriever (cosine similarity in [-1, 1] for Chroma).
         rank: Position in its list; the best hit has rank 1.
-        question: Text of the stored question that led to the passage. Traces show it, and readers never see it. Empty
-            if the text of the passage was matched. Default empty.
+        question: Text of the stored question that led to the passage. It appears in traces but is never shown to
+            readers. Empty if the passage's text was matched. Default empty.
     """
 
     passage: Passage
@@ -103,7 +103,7 @@ class Retriever(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A hash that changes if the results of ``search`` may change."""
+        """A hash that changes whenever the results of ``search`` may change."""
         ...
 
 
@@ -112,7 +112,7 @@ class VectorRetriever(Retriever, Protocol):
     """The interface of a retriever that can also search for vectors."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the query vectors of texts, one row per text."""
+        """Return query vectors for texts, one row per text."""
         ...
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
@@ -121,7 +121,7 @@ class VectorRetriever(Retriever, Protocol):
 
 
 def kind_of(retriever: object) -> Kind:
-    """Return how a retriever searches; ``foreign`` if it does not say."""
+    """Return a retriever's kind; ``foreign`` if it does not declare one."""
     kind: Kind = getattr(retriever, "kind", "foreign")
     return kind
 
@@ -130,7 +130,7 @@ def check_queries(queries: Sequence[str], k: int) -> None:
     """Check the arguments of a search.
 
     Raises:
-        InputError: ``queries`` is a single text, or ``k`` is below 1.
+        InputError: ``queries`` is a single string, or ``k`` is below 1.
     """
     if isinstance(queries, str):
         raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")

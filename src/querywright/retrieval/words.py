@@ -1,8 +1,8 @@
 """Split texts into words for BM25.
 
-Words are runs of letters, digits, and marks, case-folded and in one Unicode form. Scripts without spaces between words
-(Chinese, Japanese, and scripts of Southeast Asia), and Korean, whose words have endings attached, are split into pairs
-of adjacent characters.
+Words are runs of letters, digits, and marks, case-folded and in one Unicode form. Text in scripts without spaces
+between words (Chinese, Japanese, and scripts of Southeast Asia) is split into pairs of adjacent characters. So is
+Korean, because endings are attached to its words.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import cache
 from querywright.answer_text import fold, marks, unicode_form
 
 TOKENISER = "words-2"
-"""Version of the rules in this module. Change it with the rules, so that old indexes are rebuilt."""
+"""Version of the rules in this module. Increase it whenever the rules change, so that old indexes are rebuilt."""
 
-# Kana with their long mark, CJK ideographs with their iteration marks, Hangul, Thai, Lao, Myanmar, Khmer.
+# Kana with the long vowel mark, CJK ideographs with iteration marks, Hangul, Thai, Lao, Myanmar, Khmer.
 _SPACELESS = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
@@ -25,16 +25,16 @@ _SPACELESS = (
 
 
 def terms(text: str) -> list[str]:
-    """Return the words of a passage in their order, with repetitions.
+    """Return a passage's words in order, including repetitions.
 
-    A run in a script without spaces yields each pair of adjacent characters and each character, so that queries of one
-    character find the passage.
+    A run in a script without spaces yields each pair of adjacent characters and each character, so that one-character
+    queries can find the passage.
     """
     return _terms(text, singles=True)
 
 
 def query_terms(text: str) -> list[str]:
-    """Return the words of a query, like ``terms``, but without the single characters of longer runs."""
+    """Return a query's words, like ``terms``, but without the single characters from longer runs."""
     return _terms(text, singles=False)
 
 
@@ -59,5 +59,5 @@ def _terms(text: str, *, singles: bool) -> list[str]:
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return the pattern of a word, and a pattern of its runs, whose group 1 matches scripts without spaces."""
+    """Return the pattern for a word, and a pattern for the runs in it, whose group 1 matches scripts without spaces."""
     return re.compile(rf"\w[\w{marks()}]*"), re.compile(f"([{_SPACELESS}]+)|[^{_SPACELESS}]+")
