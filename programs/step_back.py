@@ -1,8 +1,9 @@
 """Step-Back prompting: search the question and a more general question about its principle or background.
 
 Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both. The question's
-passages come first, as in LangChain. The equal shares of the budget are ours: if one needs less, the other gets the rest. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one
-demonstration, and LangChain two.
+passages come first, as in LangChain. The equal shares of the budget are ours: if one needs less, the other gets the
+rest. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one demonstration,
+and LangChain two.
 """
 
 from __future__ import annotations
