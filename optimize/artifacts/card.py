@@ -97,8 +97,7 @@ def card(path: Path) -> dict[str, Any]:
 
 
 def scores(artifact: Artifact) -> list[dict[str, Any]]:
-    """Return the programs that were evaluated on test with the artifact, with their n and their mean for each metric.
-    """
+    """Return the programs that were evaluated on test with the artifact, with their n and their means by metric."""
     return _of_form(_TestScores, artifact.manifest.made.get("test"))
 
 

@@ -222,8 +222,7 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
 
 
 def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = False) -> CollectionRetriever | None:
-    """Open the collection that an artifact names in the way it was opened for the compilation; None if it names none.
-    """
+    """Open the artifact's collection in the way it was opened for the compilation; None if it names none."""
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None

@@ -1,5 +1,4 @@
-"""A loaded program that an application can call one question at a time, in an event loop, in batches, or as a stream.
-"""
+"""A loaded program: an application can call it one question at a time, in an event loop, in batches, or streamed."""
 
 from __future__ import annotations
 
