@@ -334,8 +334,8 @@ def evaluate_all(
     Args:
         programs: The programs by name.
         questions: The questions, in order.
-        lm: An LM that ``resolve_lm`` made.
-        metrics: DSPy metrics by name; metrics of answers are left out for a program without a reader. Default accuracy
+        lm: An LM from ``resolve_lm``.
+        metrics: DSPy metrics by name; answer metrics are left out for a program without a reader. Default accuracy
             and decision_useful.
         threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of a program's questions that may fail, 0 to 1; at least one may fail unless it is 0.

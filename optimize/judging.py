@@ -100,8 +100,7 @@ def judged_metrics(
 
 
 def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
-    """Return notes on the judges that the metrics use; ``lm`` is the LM for judges that do not have one.
-    """
+    """Return notes on the judges that the metrics use; ``lm`` is the LM for judges that do not have one."""
     notes = []
     judged = {name: metric for name, metric in metrics.items() if isinstance(metric, JudgedMetric)}
     for counts in {id(one.counts): one.counts for one in judged.values()}.values():
@@ -138,7 +137,7 @@ def judge_cases(
     Args:
         judge: Any judge.
         cases: The cases, in order.
-        lm: An LM that ``resolve_lm`` made.
+        lm: An LM from ``resolve_lm``.
         threads: Number of cases that run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
         name: Name to show in the progress. Default: the judge's name.
@@ -211,7 +210,7 @@ def calibrate(
     Args:
         judge: Any judge.
         judged: Cases with people's labels.
-        lm: An LM that ``resolve_lm`` made.
+        lm: An LM from ``resolve_lm``.
         threads: Number of cases that run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail. Default 0.05.
         seed: Seed of the resampling. Default 0.
@@ -239,7 +238,7 @@ def freeze_guidelines(
     Args:
         frozen: Existing guidelines.
         questions: Each question with the passages that answer it, at least one.
-        lm: The LM that writes guidelines, which ``resolve_lm`` made.
+        lm: The LM that writes guidelines, from ``resolve_lm``.
         threads: Number of questions that run at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail. Default 0.05.
         progress: Called after each question.
@@ -317,7 +316,7 @@ def compile_judge(
     Args:
         judge: Any judge.
         judged: Cases with people's labels.
-        lm: An LM that ``resolve_lm`` made.
+        lm: An LM from ``resolve_lm``.
         per_question: Maximum number of cases to judge per question; demonstrations come from all cases. Default: all.
         threads: Number of cases that run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail. Default 0.05.
@@ -373,8 +372,7 @@ def compile_judge(
 def _split(
     judge: Judge, judged: Sequence[JudgedCase], seed: int, per_question: int | None
 ) -> tuple[list[JudgedCase], list[JudgedCase], list[JudgedCase]]:
-    """Return cases for demonstrations, for choosing, and for measuring; each question is in only one of these groups.
-    """
+    """Return cases for demonstrations, for choosing, and for measuring; each question is in only one group."""
     questions = {one.case.question.id: replace(one.case.question, evidence={}) for one in judged}
     parts = split_questions(questions.values(), train=TRAIN, dev=DEV, seed=seed)
     split = []

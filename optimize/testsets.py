@@ -159,7 +159,7 @@ def make_testset(
     Args:
         kind: ``make``, ``rephrase``, or ``out-of-distribution``.
         collection: Name of the collection.
-        lm: The LM that writes, which ``resolve_lm`` made; preferably not the LM that wrote the index.
+        lm: The LM that writes, from ``resolve_lm``; preferably not the LM that wrote the index.
         judge_lm: The LM that judges new questions, and reads the questions of ``make``. Default ``lm``, which then
             judges its own questions.
         number: The most questions in the set, 1 or more. Default: as many as possible.
