@@ -88,7 +88,7 @@ class OptimizerRun:
         return "" if self.part == "all" else f"{self.part}."
 
     def student(self) -> RAG:
-        """Return a copy of the program in which the other part is marked as compiled, so that DSPy leaves it unchanged."""
+        """Return a copy of the program whose other part is marked as compiled, so that DSPy leaves it unchanged."""
         student = copy.deepcopy(self.program)
         if self.part == "technique" and student.reader is not None:
             student.reader._compiled = True
@@ -117,8 +117,8 @@ class OptimizerRun:
         return float(self.score(example, prediction) >= float(self.arguments.get("metric_threshold", 1.0)))
 
     def score(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """Return the metric's value; 0 for a failed run, and 0 if the question cannot be scored, which no prompt can
-        change.
+        """Return the metric's value; 0 for a failed run or for a question that cannot be scored (no prompt can change
+        that).
         """
         value = 0.0 if prediction is None else float(self.metric(example, prediction))
         return 0.0 if math.isnan(value) else value

@@ -162,7 +162,7 @@ def bootstrap_few_shot(work: OptimizerRun) -> RAG:
     _THRESHOLD,
 )
 def knn_few_shot(work: OptimizerRun) -> RAG:
-    """Do the same as DSPy's ``KNNFewShot``, but in a program that can be saved: keep all traces and show the nearest."""
+    """Do the same as DSPy's ``KNNFewShot``, in a program that can be saved: keep all traces and show the nearest."""
     found = _bootstrapped(work, min(len(work.train), int(work.arguments["pool"])))
     return shaped(found, nearest=int(work.arguments["k"]), members=0)
 
@@ -354,7 +354,7 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
     _THRESHOLD,
 )
 def ensemble(work: OptimizerRun) -> RAG:
-    """Do the same as DSPy's ``Ensemble``, with different demonstrations per member, but in a program that can be saved."""
+    """Do the same as DSPy's ``Ensemble``, in a program that can be saved, over members with different demonstrations."""
     members: dict[str, RAG] = {}
     for place in range(int(work.arguments["size"])):
         found = _traced(work, int(work.arguments["max_bootstrapped_demos"]), place)

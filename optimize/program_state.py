@@ -145,7 +145,7 @@ def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, 
 
 
 def demo_fields(predictor: Any) -> set[str]:
-    """Return the fields of a demonstration: the predictor's fields, plus ``call_fields``, which some of its calls add."""
+    """Return the fields of a demonstration: the predictor's fields, plus ``call_fields``, which some calls add."""
     return {*predictor.signature.fields, *getattr(predictor, "call_fields", ())}
 
 

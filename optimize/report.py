@@ -241,7 +241,7 @@ def browser(compared: Comparison, metric: str) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | int | None:
-    """Return a score rounded so that it takes as few characters as possible; None for NaN."""
+    """Return a score as a short number (an integer, or up to four decimals); None for NaN."""
     return None if math.isnan(value) else int(value) if value == int(value) else round(value, 4)
 
 

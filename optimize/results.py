@@ -245,7 +245,7 @@ class CompileResult(Results):
 
 
 def as_comparison(met: Sequence[Evaluation], comparisons: Sequence[PairedComparison]) -> Comparison:
-    """Return the results on test as a comparison with the baseline; closed book and oracle evidence are the references."""
+    """Return results on test as a comparison with the baseline; closed book and oracle evidence are the references."""
     from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Comparison
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
