@@ -262,7 +262,7 @@ def _refuse(error: Exception, _: Any) -> Any:
 
 
 def _located(lm: LMName) -> LMName:
-    """Return the name with the absolute path of a GGUF file, because Ray processes use a different working directory."""
+    """Return the name with the absolute path of a GGUF file, because a Ray process has its own working directory."""
     if not lm.name.startswith(GGUF):
         return lm
     return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")

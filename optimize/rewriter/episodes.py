@@ -197,7 +197,7 @@ def as_written(values: Mapping[str, Any], schema: Schema | None, settings: Embed
     Args:
         values: The values of the answer.
         schema: The schema of the answer; None without a schema, which leaves the values unchanged.
-        XX
+        settings: The limits; None for no limits.
     """
     if schema is None:
         return dict(values)

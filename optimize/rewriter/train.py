@@ -65,7 +65,8 @@ def train(
         The rewriter; its card compares it with the baseline on dev and, if there are test questions, on test.
 
     Raises:
-        XX: The loss is not finite, or a question fails in reinforcement learning.
+        InputError: An input is wrong or too small, or another process is running the same training.
+        TrainingError: The loss is not finite, or a question fails in reinforcement learning.
         OSError: A file cannot be written; repeat the call to resume from the last checkpoint.
     """
     check_training(settings, inputs)
