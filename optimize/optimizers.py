@@ -354,7 +354,7 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
     _THRESHOLD,
 )
 def ensemble(work: OptimizerRun) -> RAG:
-    """Do the same as DSPy's ``Ensemble``, in a program that can be saved; the members differ in their demonstrations."""
+    """Do the same as DSPy's ``Ensemble``, in a program that can be saved; members differ in their demonstrations."""
     members: dict[str, RAG] = {}
     for place in range(int(work.arguments["size"])):
         found = _traced(work, int(work.arguments["max_bootstrapped_demos"]), place)

@@ -42,7 +42,7 @@ from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
 PROMPTS = "prompts"
-"""The key prefix for compiled prompts in the store."""
+"""The kind of store entry used for compiled prompts."""
 
 COPIED = "copy training text"
 """Wording for the message about prompts that are left out because they copy training text."""

@@ -1,4 +1,4 @@
-"""The evaluation on test: the program chosen on dev is compared with the baseline once, which determines the verdict."""
+"""The evaluation on test: the program chosen on dev is compared once with the baseline, which decides the verdict."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class Worker:
         return arm == self.search.space.untuned(PLAIN)
 
     def _take(self) -> tuple[Any, contextlib.ExitStack] | None:
-        """Return a dead worker's trial or else a new trial, with its lock; None if other workers are running the rest."""
+        """Return a dead worker's trial or else a new trial, with its lock; None if other workers run the rest."""
         import optuna
 
         with self.locks.hold("ask"):
