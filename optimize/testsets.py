@@ -344,7 +344,7 @@ def _ask_and_answer(
 
 
 def _pairs(collection: str, ids: Sequence[str], **options: Any) -> list[tuple[str, str]]:
-    """Return distinct pairs of ids: each passage and its nearest passage, from a different title or file if possible."""
+    """Return distinct pairs of ids: each passage and its nearest one, with a different title or file if possible."""
     if not ids:
         return []
     passages = ChromaRetriever(collection, **options)

@@ -256,7 +256,7 @@ def _check_trials(store: StudyStorage, mine: int) -> None:
 
 
 def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
-    """Choose a program, evaluate it on test, and save it; only the first worker does this (if it died, the next one)."""
+    """Choose a program, evaluate it on test, and save it; only the first worker does this (the next one if it died)."""
     search = worker.search
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:
