@@ -171,17 +171,17 @@ def completed(
 ) -> tuple[LowRank | None, Validation]:
     """Return an estimate of the matrix (None if it is rejected) and its validation.
 
-    A fifth of the judged pairs is held out to measure the error, and another fifth chooses rank and ridge. The returned
-    estimate is made from all pairs. The estimate is rejected if its reduction of the squared error on the held-out
-    pairs is not clearly above 0, or if it is wrong more often than the mean on the held-out pairs that were drawn at
-    random.
+    One fifth of the judged pairs is held out to measure the error, and another fifth is used to choose rank and ridge.
+    The returned estimate is made from all pairs. The estimate is rejected if its reduction of the squared error on the
+    held-out pairs is not clearly above 0, or if it is wrong more often than the mean on the held-out pairs that were
+    drawn at random.
 
     Args:
         given: Cells whose values are known without a judge; they are never held out.
         judged: Judged cells.
         shape: The number of questions and the number of passages.
         far: Whether each judged pair was drawn at random. Such pairs represent the pairs that were not judged.
-        seed: Seed of the split and of the fit. Default 0.
+        seed: Seed for the split and the fit. Default 0.
     """
     if len(judged) < FEWEST_JUDGED:
         reason = f"the completion needs at least {FEWEST_JUDGED} judged pairs, but there are {len(judged)}"

@@ -155,7 +155,7 @@ class Comparison(Results):
 
         Args:
             folder: The folder; it is created if it is missing.
-            command: The command that repeats the comparison, for the report.
+            command: The command that reruns the comparison, for the report.
         """
         from querywright.optimize.tables import question_rows, write_table
 
@@ -184,12 +184,12 @@ class Comparison(Results):
 
         Args:
             path: The file.
-            title: Heading of the page. Default: the questions' file or the number of programs, and the number of
+            title: Heading of the page. Default: the question file or the number of programs, and the number of
                 questions.
-            facts: What was compared and how, by name, in addition to ``facts``.
+            facts: What was compared and how, by name, in addition to ``self.facts``.
             notes: What to know before trusting a number, in addition to ``self.notes``.
             outcome: The outcome in a sentence.
-            command: The command that repeats the comparison.
+            command: The command that reruns the comparison.
         """
         from querywright.optimize.report import comparison_page
 
@@ -244,7 +244,7 @@ def compare(
     Raises:
         InputError: There are no programs, the baseline does not exist, or a slice cannot be made.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More of a program's questions failed than allowed.
     """
     if not arms:

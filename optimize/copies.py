@@ -1,4 +1,4 @@
-"""Find text of training questions and passages that an optimizer copied into a prompt.
+"""Find text from training questions and passages that an optimizer copied into a prompt.
 
 A prompt that contains the questions it was tuned on scores well on them, but its score says little about how it does on
 others. The search compares runs of words, because eight words in a row do not repeat by chance. Demonstrations are
@@ -48,7 +48,7 @@ def find_copies(
     held_out: Sequence[Question] = (),
     passages: Collection[Passage] = (),
 ) -> list[Copy]:
-    """Return the texts that tuned prompts copy, one per predictor and source.
+    """Return the texts that were copied into tuned prompts, one per predictor and source.
 
     Args:
         predictors: The tuned prompts and demonstrations by the predictor's name.

@@ -191,7 +191,7 @@ class AccuracyGivenLabel:
     Args:
         arm: Accuracy of the program that found the passages.
         other: Accuracy of closed book on the same questions.
-        n: Questions with this label on which both were scored.
+        n: Number of questions with this label on which both were scored.
         unscored: Questions with this label that were left out because one of the two was not scored.
     """
 

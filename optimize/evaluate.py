@@ -325,7 +325,7 @@ def evaluate_all(
     on_out: Callable[[str, TooManyFailuresError], object] | None = None,
     transcribed: Collection[str] = (),
 ) -> dict[str, Evaluation]:
-    """Run programs on the same questions in one pool of threads, and score them.
+    """Run programs on the same questions in one thread pool, and score them.
 
     The questions of all programs share the threads, so that the LM stays busy even if there are few questions. A
     program's answers do not depend on the other programs. A failed question is recorded as a failure and not scored; it
@@ -350,7 +350,7 @@ def evaluate_all(
 
     Raises:
         OutageError: The LM cannot be reached; nothing is scored.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More questions failed than allowed.
         InputError: A question does not suit the program, or a value is out of range.
     """

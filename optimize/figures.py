@@ -250,7 +250,7 @@ def costs(compared: Comparison) -> list[Figure]:
 
 
 def stages(compared: Comparison, diagnosis: Diagnosis) -> Figure:
-    """Return a figure of the outcomes of each program's questions, with closed book and oracle as lines."""
+    """Return a figure of the question outcomes for each program, with closed book and oracle as lines."""
     numbered = [(number, one.name) for number, one in enumerate(compared.arms, 1) if one.name in diagnosis.arms]
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
     plot, told = Plot((0, asked), labels=[arm_label(*one) for one in numbered], x_title="questions"), []

@@ -66,7 +66,7 @@ def judged_metrics(
     Args:
         names: Names such as ``accuracy``, ``recall@5``, ``judged_useful``, or ``module:function``.
         lm: The judges' LM, from ``resolve_lm``. Default: the LM in the DSPy settings.
-        judges: Saved judges or their paths, which replace the built-in judges of the same name.
+        judges: Saved judges or their paths, which replace the built-in judges with the same name.
         guidelines: The guidelines that ``judged_guideline`` compares answers with.
         threads: Number of judgments to run at a time for each judge, 1 or more. Default 8.
 
@@ -138,14 +138,14 @@ def judge_cases(
         judge: Any judge.
         cases: The cases, in order.
         lm: An LM from ``resolve_lm``.
-        threads: Number of cases that run at a time, 1 or more. Default 4.
+        threads: Number of cases to run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
         name: Name to show in the progress. Default: the judge's name.
         progress: Called after each case.
 
     Raises:
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More cases failed than allowed.
         DataError: A case lacks a part that the judge needs.
     """
@@ -211,9 +211,9 @@ def calibrate(
         judge: Any judge.
         judged: Cases with people's labels.
         lm: An LM from ``resolve_lm``.
-        threads: Number of cases that run at a time, 1 or more. Default 4.
+        threads: Number of cases to run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail. Default 0.05.
-        seed: Seed of the resampling. Default 0.
+        seed: Seed for the resampling. Default 0.
         progress: Called after each case.
 
     Raises the same errors as ``judge_cases``.
@@ -239,7 +239,7 @@ def freeze_guidelines(
         frozen: Existing guidelines.
         questions: Each question with the passages that answer it, at least one.
         lm: The LM that writes guidelines, from ``resolve_lm``.
-        threads: Number of questions that run at a time, 1 or more. Default 4.
+        threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail. Default 0.05.
         progress: Called after each question.
 
@@ -249,7 +249,7 @@ def freeze_guidelines(
     Raises:
         DataError: A question's guideline was frozen for a different text.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More questions failed than allowed.
     """
     missing = [(question, sources) for question, sources in questions if not frozen.holds(question, sources)]
@@ -318,9 +318,9 @@ def compile_judge(
         judged: Cases with people's labels.
         lm: An LM from ``resolve_lm``.
         per_question: Maximum number of cases to judge per question; demonstrations come from all cases. Default: all.
-        threads: Number of cases that run at a time, 1 or more. Default 4.
+        threads: Number of cases to run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail. Default 0.05.
-        seed: Seed of the split, the demonstrations, and the resampling. Default 0.
+        seed: Seed for the split, the demonstrations, and the resampling. Default 0.
         progress: Called after each case.
 
     Raises:

@@ -80,7 +80,7 @@ def pool_passages(
         depth: Number of passages from each program, 1 or more.
         threads: Number of questions to run at a time. Default 4.
         max_failures: Share of a program's questions that may fail. Default 0.05.
-        progress: Called after each question of each program.
+        progress: Called after each question in each program.
 
     Returns:
         The pool, and the number of failed questions by program.

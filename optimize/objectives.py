@@ -64,7 +64,7 @@ class Objective:
 
     @property
     def reads(self) -> bool:
-        """Whether the objective needs a reader; a custom metric counts as if it did."""
+        """Whether the objective needs a reader; a custom metric is assumed to need one."""
         return any("reader" in needs(metric) or ":" in metric for metric in self.metrics)
 
     def value(self, evaluation: Evaluation) -> float:

@@ -31,7 +31,7 @@ from querywright.programs import RAG
 from querywright.programs.hyperparameters import Value
 
 _NO_LIMIT = 1_000_000
-"""Set so that DSPy never stops on its own after errors; the run's own failure count decides when to stop."""
+"""Error limit for DSPy, so high that DSPy never stops on its own; the run's own failure count decides when to stop."""
 
 
 class OptimizerError(QuerywrightError):

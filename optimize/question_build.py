@@ -143,7 +143,7 @@ class QuestionsReport:
     Args:
         collection: Name of the collection.
         passages: Passages that the build covered.
-        written: Passages whose questions were written now.
+        written: Passages whose questions were written in this build.
         current: Passages whose questions were already up to date.
         failed: Number of passages that failed, by kind of failure; the next build tries them again.
         removed: Passages that are no longer in the collection, whose questions were removed.
@@ -205,7 +205,7 @@ def build_questions(
         CollectionError: The collection does not exist, it was built with a different embedder, another process is
             writing its questions, or no question was kept.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More passages failed than allowed.
     """
     began = time.monotonic()

@@ -125,7 +125,7 @@ def fill(
         CollectionError: The collection or its questions are missing or damaged, no question is answered completely, or
             another process is changing the questions.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached; the answers so far are cached.
+        BudgetError: The call limit is reached; the answers so far are cached.
         TooManyFailuresError: More judgments failed than allowed.
 
     Source: the dense answerability matrix in QB-RAG, arXiv:2407.18044. The paper describes but does not evaluate it.

@@ -94,7 +94,7 @@ class QuestionSet:
             could not be parsed), ``failed``; for ``make`` also ``answer_not_found`` (no passage contains the answer),
             ``answer_told`` (the question contains the answer), ``closed_book`` (the reader knows the answer without
             passages), ``one_is_enough`` (one of two passages is enough).
-        questions: The set by id; the evidence of a question is the passage that answers it.
+        questions: The set by id; a question's evidence is the passage that answers it.
         parents: For each rephrased question's id, the id of the stored question; empty for new questions.
         lm: The LM that wrote the questions.
         judge: The LM that judged or answered the questions; None if there was none.
@@ -178,7 +178,7 @@ def make_testset(
             reword or ask about.
         InputError: A value is out of range.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More questions failed than allowed.
     """
     if number is not None and number < 1:

@@ -1,4 +1,4 @@
-"""The card of an artifact: scores, comparisons, prompts, knobs, and how it was made.
+"""An artifact's card: scores, comparisons, prompts, knobs, and how it was made.
 
 Everything on the card was written by whoever made the artifact, so do not trust it: a page that shows this plain data
 must escape it. Parts in a form that querywright does not write are left out.
@@ -51,7 +51,7 @@ class _Comparison(_Form):
 
 
 def card(path: Path) -> dict[str, Any]:
-    """Return the card of an artifact as a JSON object.
+    """Return an artifact's card as a JSON object.
 
     Args:
         path: Folder of the artifact.

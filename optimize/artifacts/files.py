@@ -1,4 +1,4 @@
-"""Write and read artifacts: the folder of a compiled program, which another process can load and check.
+"""Write and read artifacts: folders with compiled programs that another process can load and check.
 
 An artifact contains ``program.json`` (the tuned parts), ``golden.jsonl`` (questions with the program's answers when it
 was saved), ``README.md`` (a card for people), and ``manifest.json``, which lists the SHA-256 of the other files and
@@ -80,7 +80,7 @@ class ArtifactManifest(Checksummed):
         embedder: Id of its collection's embedder, or None without a collection.
         collection: Name of its collection, or None for a custom retriever.
         engine: How the collection is searched; None without a collection.
-        where: The metadata filter of the search; None without a filter.
+        where: The search's metadata filter; None without a filter.
         reranker: Id of its reranker, or None if it has none.
         writer: The LM that its technique calls (with a digest if it is a rewriter); None if the reader's LM also
             writes.
@@ -173,8 +173,8 @@ def write_artifact(
         The manifest that was written.
 
     Raises:
-        ArtifactError: The program cannot be saved as JSON, the folder has other files, or it cannot be written; nothing
-            in the folder changes.
+        ArtifactError: The program cannot be saved as JSON, or the folder contains other files or cannot be written to;
+            nothing in the folder changes.
     """
     try:
         files = {
@@ -204,10 +204,10 @@ def copy_artifact(source: str | Path, path: str | Path, *, replace: bool = False
     Args:
         source: Folder of the artifact.
         path: Folder of the copy.
-        replace: Whether to replace another artifact there. Default False.
+        replace: Whether to replace an existing artifact. Default False.
 
     Raises:
-        ArtifactError: The artifact is damaged, or the folder has something else or cannot be written.
+        ArtifactError: The artifact is damaged, or the folder contains something else or cannot be written to.
     """
     manifest, target = read_artifact(source).manifest, Path(path).resolve()
     if not replace and (target / "manifest.json").exists() and read_artifact(target).manifest.digest != manifest.digest:
@@ -233,15 +233,15 @@ def _check_replaceable(target: Path) -> None:
 
 
 def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
-    """Read an artifact and check every byte of it, also while another process replaces it. Nothing is written.
+    """Read an artifact and check every byte of it, even while another process replaces it. Nothing is written.
 
     Args:
         path: Folder of the artifact.
-        digest: The required digest, ``sha256:...`` as ``artifact show`` prints it. Default: any.
+        digest: The required digest, ``sha256:...`` as in the output of ``artifact show``. Default: any.
 
     Raises:
         ArtifactError: The artifact is missing, incomplete, too large, edited, in a format that this version does not
-            read, or has another digest.
+            read, or has a different digest.
         InputError: ``digest`` is not a digest.
     """
     target = Path(path).absolute()
@@ -259,7 +259,7 @@ def check_digest(found: str, digest: str | None) -> None:
     """Raise if an artifact does not have the required digest; None accepts any.
 
     Raises:
-        ArtifactError: The artifact has another digest.
+        ArtifactError: The artifact has a different digest.
         InputError: ``digest`` is not a digest.
     """
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):

@@ -62,7 +62,7 @@ def load(
 
     Args:
         path: Folder of the artifact, or the result of ``read_artifact``.
-        lm: An LM or its name. A remote LM reads its key from an environment variable. Default None: the LM that the
+        lm: An LM or its name. A remote LM reads its API key from an environment variable. Default None: the LM that the
             artifact was compiled for, if it is local or ``QUERYWRIGHT_ALLOW_LM`` has a pattern for its name.
         retriever: What to search instead of the artifact's collection: the name of a different collection, a
             ``chromadb`` collection (object or location), a retriever, or any callable. A collection is searched the
@@ -74,7 +74,7 @@ def load(
             workspace), or ``lm`` if it names none.
         home: The workspace with the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Whether to run the golden questions and compare the answers with the saved answers. Default False.
-        digest: The required digest, ``sha256:...`` as ``querywright artifact show`` prints it. Default: any.
+        digest: The required digest, ``sha256:...`` as in the output of ``querywright artifact show``. Default: any.
         accept: Whether more than half of the collection's passages may have changed. A smaller change only causes a
             warning. Default False.
 

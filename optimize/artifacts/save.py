@@ -22,7 +22,7 @@ from querywright.retrieval.edits import PASSAGES_SAMPLE, sample_passages
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
-"""Metrics on a card in addition to the metrics of the objective."""
+"""Metrics on a card in addition to the metrics in the objective."""
 N_GOLDEN = 3
 """Number of golden questions in a compilation's artifact, taken from dev."""
 
@@ -31,7 +31,7 @@ _SHOWN = ("technique", "reader", "lm", "collection", "seed", "trials", "sizes")
 """Inputs whose values are shown in a message if they differ; the others are digests and lists."""
 
 _OF_A_RUN = ("threads", "max_failures")
-"""Settings that affect how a compilation calls LMs, but not its result."""
+"""Settings that affect how persistently a compilation calls LMs, but not what it requests."""
 
 
 def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
         The copy; None if the rewriter is too large to be copied.
 
     Raises:
-        ArtifactError: The folder has no rewriter, or cannot be copied.
+        ArtifactError: The folder does not contain a rewriter or cannot be copied.
     """
     found = read_rewriter(path)
     if sum((found.path / name).stat().st_size for name in found.files) > LARGEST_KEPT:

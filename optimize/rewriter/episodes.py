@@ -68,7 +68,7 @@ class Episode:
         turns: The requests to the LM, in order.
         read: What was parsed from each answer, as the embedded LM would have written it: JSON with the fields in order
             and each value within its limits. None for an answer that could not be parsed.
-        prediction: The result of the technique; None if it failed.
+        prediction: The technique's result; None if it failed.
         error: The kind of failure, or None.
     """
 

@@ -31,7 +31,7 @@ from querywright.optimize.tables import percent
 from querywright.programs import make_program
 
 UNTRAINED, TRAINED = "untrained", "trained"
-"""The technique with the embedded model, and with the rewriter."""
+"""Names of two arms: the technique with the embedded model, and the technique with the rewriter."""
 
 METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
 """Metrics for every rewriter if evidence is labeled."""

@@ -65,9 +65,9 @@ class Search:
         local: Stores rankings. Default None: no rankings are stored.
         reader_check: Questions that are used only for closed book and oracle evidence.
         reranker: Scores passages, for techniques that rerank. Default None: the technique's LM.
-        writers: LMs by name that techniques may use instead of ``lm``; None stands for ``lm``.
+        writers: LMs by name that techniques may use instead of ``lm``; None means ``lm``.
         knobs: The knobs whose values depend on the retriever, by technique.
-        judges: Saved judges, which replace the built-in judges of the same name.
+        judges: Saved judges, which replace the built-in judges with the same name.
         judge_lm: The judges' LM, with the same ledger. Default None: ``lm``.
         budget: Limits all LM calls. Default None: no limit.
         progress: Called as work proceeds.
@@ -356,7 +356,7 @@ def further_questions(
         asked: All questions.
         splits: The split.
         reader: The name of the reader; None if no reader runs.
-        seed: Seed of the split. Default 0.
+        seed: Seed for the split. Default 0.
 
     Raises:
         InputError: There is no reader, or there are too few questions.

@@ -70,7 +70,7 @@ class SeededSampler(BaseSampler):
 
 
 def seed_of(*parts: Any) -> int:
-    """Return a seed of 32 bits that depends only on these parts."""
+    """Return a 32-bit seed that depends only on these parts."""
     text = "\n".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 

@@ -38,7 +38,7 @@ class Selection:
         best: The best other arm, which may be plain retrieval with different knobs; None if no other trial completed.
         winner: ``best`` if it beats the baseline, otherwise the baseline.
         front: Arms that no other arm beats in every objective, sorted by the first objective, best first.
-        corrected: The winner's curse of the best arm, from ``winners_curse``.
+        corrected: The winner's curse for the best arm, from ``winners_curse``.
         too_few: Why the baseline is chosen although an arm was ahead; empty if there are enough questions.
     """
 
@@ -51,7 +51,7 @@ class Selection:
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Selection:
-    """Return the best arm by the first objective; with several objectives, the best arm of the front.
+    """Return the best arm by the first objective; with several objectives, the best arm on the front.
 
     Args:
         trials: The trials.
@@ -114,7 +114,7 @@ def best_of(arms: Sequence[T], objective: Objective) -> T:
 
 
 def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
-    """Return whether an arm has the higher objective, on the questions that both scored."""
+    """Return whether the first arm has the higher objective on the questions that both scored."""
     if math.isnan(objective.value(other)):
         return not math.isnan(objective.value(arm))
     mine, theirs = (objective.value(one) for one in paired(arm, other, objective))
@@ -131,7 +131,7 @@ def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Ev
 
 
 def _scored(row: Row, objective: Objective) -> list[bool]:
-    """Return which metrics of an objective have a score."""
+    """Return which of an objective's metrics have a score."""
     return [not math.isnan(row.scores.get(metric, math.nan)) for metric in objective.metrics]
 
 

@@ -135,7 +135,7 @@ class Space:
     technique with a single arm is tried once and is not a choice after that.
 
     Args:
-        techniques: The techniques of the study, ``plain`` first.
+        techniques: The techniques in the study, ``plain`` first.
         reader: The name of the reader; None if no reader runs.
         each_prompt: Whether each prompt is in one of the first trials.
     """
@@ -221,7 +221,7 @@ def build_space(
 
     Args:
         spec: The search.
-        reader: The reader that ``reader_for`` returned; None if no reader runs.
+        reader: The reader from ``reader_for``; None if no reader runs.
         searched: The knobs whose values depend on the retriever, by technique.
         writers: Names of the LMs that may write for techniques. Default: only the LM of the search.
 

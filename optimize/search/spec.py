@@ -253,8 +253,8 @@ class SearchSpec(StrictModel):
         techniques: Search spaces by technique; the baseline ``plain`` is always one of them.
         retrievers: Collections to choose from, by name, for example with different passage lengths or embedders. The
             baseline searches the first one. Default: only the study's collection.
-        prompts: Prompt variants by name (letters, digits, ``-`` and ``_``). An optimizer with two names runs twice,
-            with different seeds.
+        prompts: Prompt variants by name (letters, digits, ``-``, and ``_``). An optimizer listed under two names runs
+            twice, with different seeds.
         fixed: Values of knobs, for every technique that has the knob. ``max_passages``, the maximum number of passages
             that each program may show, is 5 if it is not listed. A technique may set its own number, list, or range.
         trials: Number of trials. Default 50.

@@ -47,7 +47,7 @@ class StudyStorage(ExitStack, Locks):
         """Return the records of all trials whose arm has been chosen.
 
         Raises:
-            InputError: The storage does not hold the study.
+            InputError: The storage does not contain the study.
         """
         every = self.trials.get_all_trials(self._id(), deepcopy=False)
         return tuple(TrialRecord.of(one) for one in every if ARM in one.user_attrs)
@@ -56,7 +56,7 @@ class StudyStorage(ExitStack, Locks):
         """Return an attribute of the study, or the default.
 
         Raises:
-            InputError: The storage does not hold the study.
+            InputError: The storage does not contain the study.
         """
         return self.trials.get_study_user_attrs(self._id()).get(name, default)
 
@@ -165,7 +165,7 @@ def _journal(path: Path) -> Any:
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             with locked(path.with_suffix(".lock"), seconds=LOCK_SECONDS):
                 for log in logs:
-                    # A record of a running trial may be lost in a power cut; the end of a trial must not.
+                    # A record of a running trial may be lost in a power outage; the end of a trial must not.
                     line = json.dumps(log, separators=(",", ":")).encode()
                     append_line(path, line, durable="state" in log)
 
@@ -193,7 +193,7 @@ def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
 
     opened.lock = take
     with opened.hold("tables"):  # two workers that create tables at the same time would fail
-        # Optuna's own check of the version would leave connections open.
+        # Optuna's own version check would leave connections open.
         storage = RDBStorage("postgresql+psycopg://", engine_kwargs=options, skip_compatibility_check=True)
     opened.callback(storage.engine.dispose)
     if storage.get_current_version() != storage.get_head_version():
